@@ -1,0 +1,140 @@
+//! `weir demo`: a Weir to try out, in front of a sink that writes a Maildir. It leaves nothing behind.
+
+mod sink;
+
+use super::serve::{Running, stop_signal};
+use super::{Failure, exit};
+use crate::accounts::file::Users;
+use crate::config::{self, ConfigError};
+use sink::Sink;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+
+/// Ports that are easy to type; others are taken where these are in use.
+const SUBMISSION: u16 = 5587;
+const ADMIN: u16 = 9587;
+
+const USER: &str = "alice";
+
+/// Small enough to be reached with a few messages.
+const LIMIT: &str = "5 / 10m";
+
+pub fn run() -> Result<(), Failure> {
+    let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir();
+    let folder = folder.map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
+    crate::log::begin();
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
+    runtime.block_on(demonstrate(folder.path()))?;
+    folder.close().map_err(|error| Failure::new(exit::IO, error))
+}
+
+async fn demonstrate(folder: &Path) -> Result<(), Failure> {
+    let password = random_password()?;
+    let maildir = folder.join("Maildir");
+    let sink = Sink::start(&maildir).await.map_err(|error| Failure::new(exit::OS, error))?;
+    make_certificate(folder)?;
+    Users::add(&folder.join("users"), USER, &password).map_err(|e| Failure::new(exit::CANNOT_CREATE, e))?;
+    let text = configuration(sink.address());
+    let path = folder.join("weir.toml");
+    std::fs::write(&path, &text).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
+    let config = config::parse(&path, text).map_err(|error| match error {
+        ConfigError::Io(_, error) => Failure::new(exit::IO, error),
+        ConfigError::Problems(problems) => Failure::new(exit::CONFIG, problems.render(false)),
+    })?;
+    let running = Running::start(config).await?;
+    let message = folder.join("message.eml");
+    let words = "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
+    std::fs::write(&message, words).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
+    explain(folder, &maildir, &password, &running);
+    stop_signal().await?;
+    running.stop().await;
+    sink.stop();
+    Ok(())
+}
+
+fn configuration(upstream: SocketAddr) -> String {
+    let (submission, admin) = (free_port(SUBMISSION), free_port(ADMIN));
+    format!(
+        r#"hostname = "localhost"
+[listener.submission]
+address = "127.0.0.1:{submission}"
+[tls]
+certificate = "certificate.pem"
+key = "key.pem"
+[[upstream]]
+name = "demo-sink"
+address = "{upstream}"
+tls = "none"
+[accounts]
+file = "users"
+[state]
+path = "state.db"
+[admin]
+address = "127.0.0.1:{admin}"
+[[limit]]
+name = "user-recipients"
+count = "recipients"
+per = ["user"]
+rate = "{LIMIT}"
+"#
+    )
+}
+
+/// The port that is wanted, or 0: any.
+fn free_port(wanted: u16) -> u16 {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, wanted)) {
+        Ok(_) => wanted,
+        Err(_) => 0,
+    }
+}
+
+fn make_certificate(folder: &Path) -> Result<(), Failure> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]);
+    let made = made.map_err(|error| Failure::new(exit::OS, error))?;
+    let write = |name: &str, pem: String| {
+        std::fs::write(folder.join(name), pem).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))
+    };
+    write("certificate.pem", made.cert.pem())?;
+    write("key.pem", made.signing_key.serialize_pem())
+}
+
+/// 60 random bits, in letters that are easy to type.
+fn random_password() -> Result<String, Failure> {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut random = [0; 12];
+    getrandom::fill(&mut random).map_err(|error| Failure::new(exit::OS, error))?;
+    Ok(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
+}
+
+/// Says what to type.
+fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) {
+    let submission = running.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
+    let admin = running.admin.map_or(String::new(), |address| address.to_string());
+    let (folder, maildir) = (folder.display(), maildir.display());
+    println!(
+        r#"
+Weir is running, in front of a mail server that keeps what it gets in {maildir}.
+{USER} may send to 5 recipients in 10 minutes. In another terminal, type:
+
+  for n in 1 2 3 4 5 6; do
+    curl --silent --show-error --ssl-reqd --cacert {folder}/certificate.pem --user {USER}:{password} \
+      --mail-from alice@example.org --mail-rcpt bob@example.net \
+      --upload-file {folder}/message.eml smtp://{submission} && echo "message $n sent"
+  done
+
+Five pass; the sixth is refused (curl: "RCPT failed: 450"), and the log below says by which limit and until when.
+To see the refusal as Weir words it:
+
+  curl --verbose --ssl-reqd --cacert {folder}/certificate.pem --user {USER}:{password} \
+    --mail-from alice@example.org --mail-rcpt bob@example.net \
+    --upload-file {folder}/message.eml smtp://{submission} 2>&1 | grep '< 450'
+
+The messages that passed, and the numbers for Prometheus:
+
+  ls {maildir}/new
+  curl http://{admin}/metrics
+
+The configuration is {folder}/weir.toml. Ctrl-C ends the demo and removes all of this.
+"#
+    );
+}

@@ -1,0 +1,121 @@
+//! The command line: arguments to one command, its failure to words and an exit code.
+
+mod check;
+mod demo;
+mod serve;
+mod user;
+
+use crate::config::{self, Config, ConfigError, Problems};
+use clap::{Args, Parser, Subcommand};
+use std::fmt;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// An SMTP submission proxy that bounds what anyone can send, and tells who and why.
+#[derive(Parser)]
+#[command(name = "weir", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve mail as the configuration says, until SIGTERM or Ctrl-C
+    Serve(ConfigArgument),
+    /// Say what is wrong with a configuration, and exit 0 or 78
+    Check(ConfigArgument),
+    /// Try Weir out: needs no file and no other server
+    Demo,
+    /// Manage who may log in
+    User {
+        #[command(subcommand)]
+        command: user::Command,
+    },
+}
+
+#[derive(Args)]
+struct ConfigArgument {
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    config: PathBuf,
+}
+
+/// Why a command failed: words for the terminal, and an exit code of sysexits.h.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    /// Empty where everything has been said.
+    words: String,
+}
+
+/// Exit codes, as in sysexits.h.
+mod exit {
+    pub const USAGE: u8 = 64;
+    pub const DATA: u8 = 65;
+    pub const NO_INPUT: u8 = 66;
+    pub const UNAVAILABLE: u8 = 69;
+    pub const OS: u8 = 71;
+    pub const CANNOT_CREATE: u8 = 73;
+    pub const IO: u8 = 74;
+    pub const CONFIG: u8 = 78;
+}
+
+impl Failure {
+    fn new(code: u8, words: impl fmt::Display) -> Self {
+        Self { code, words: words.to_string() }
+    }
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // --help and --version come this way, too.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let outcome = match arguments.command {
+        Command::Serve(argument) => serve::run(&argument.config),
+        Command::Check(argument) => check::run(&argument.config),
+        Command::Demo => demo::run(),
+        Command::User { command } => user::run(&command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.words.is_empty() {
+                eprintln!("weir: {}", failure.words);
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Reads the configuration, printing warnings.
+fn read_config(path: &Path) -> Result<Config, Failure> {
+    match config::read(path) {
+        Ok(config) => Ok(config),
+        Err(ConfigError::Io(path, error)) => {
+            Err(Failure::new(exit::NO_INPUT, format!("configuration {}: {error}", path.display())))
+        }
+        Err(ConfigError::Problems(problems)) => Err(refused(&problems)),
+    }
+}
+
+/// Draws the problems, and fails with the code for them.
+fn refused(problems: &Problems) -> Failure {
+    draw(problems);
+    let count = problems.found.len();
+    let noun = if count == 1 { "problem" } else { "problems" };
+    Failure::new(exit::CONFIG, format!("{}: {count} {noun}", problems.path.display()))
+}
+
+fn draw(problems: &Problems) {
+    if !problems.found.is_empty() {
+        eprintln!("{}\n", problems.render(std::io::stderr().is_terminal()));
+    }
+}

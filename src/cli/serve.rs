@@ -1,0 +1,157 @@
+//! `weir serve`: wires the rooms together and serves until told to stop.
+
+use super::{Failure, draw, exit, read_config, refused};
+use crate::accounts::Accounts;
+use crate::admin::{self, Readiness};
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::relay::Relay;
+use crate::server::{self, Bound, Server};
+use crate::store::{Health, Store};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+pub fn run(path: &Path) -> Result<(), Failure> {
+    let config = read_config(path)?;
+    let problems = config.check_files();
+    if problems.has_errors() {
+        return Err(refused(&problems));
+    }
+    draw(&problems);
+    crate::log::begin();
+    raise_file_limit();
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
+    runtime.block_on(async {
+        let running = Running::start(config).await?;
+        stop_signal().await?;
+        running.stop().await;
+        Ok(())
+    })
+}
+
+/// A Weir that serves.
+pub struct Running {
+    server: Arc<Server>,
+    /// The actual addresses of the listeners, by name.
+    pub listeners: Vec<(String, std::net::SocketAddr)>,
+    pub admin: Option<std::net::SocketAddr>,
+    stop: watch::Sender<bool>,
+    serving: tokio::task::JoinHandle<()>,
+    administering: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Opens everything, then begins to serve.
+    pub async fn start(config: Config) -> Result<Self, Failure> {
+        let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
+        let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
+        let certificate = config.read_certificate().map_err(|e| fail(exit::CONFIG, &e))?;
+        let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
+        let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
+        let relay = Relay::new(config.relay, metrics.clone()).map_err(|e| fail(exit::CONFIG, &e))?;
+        let server = Arc::new(Server {
+            options: config.server,
+            accounts: accounts.map_err(|e| fail(exit::CONFIG, &e))?,
+            store,
+            relay,
+            metrics: metrics.clone(),
+            certificate,
+        });
+        let bound = bind(config.listeners)?;
+        let mut listeners = Vec::new();
+        for listener in &bound {
+            let address = listener.address().map_err(|e| fail(exit::OS, &e))?;
+            tracing::info!(listener = listener.name(), %address, "listening");
+            listeners.push((listener.name().to_owned(), address));
+        }
+        let (stop, stopping) = watch::channel(false);
+        let admin_socket = match config.admin {
+            Some(options) => Some(bind_admin(&options).await?),
+            None => None,
+        };
+        let admin = admin_socket.as_ref().and_then(|socket| socket.local_addr().ok());
+        let administering = admin_socket.map(|socket| {
+            let readiness = readiness(&server, stopping.clone());
+            let mut stopped = stopping.clone();
+            let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
+            tokio::spawn(async move {
+                if let Err(error) = admin::serve(socket, metrics, readiness, stop).await {
+                    tracing::error!(%error, "administration ended");
+                }
+            })
+        });
+        let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
+        Ok(Self { server, listeners, admin, stop, serving, administering })
+    }
+
+    /// Ends in order: transactions may finish, then the state is brought to disk.
+    pub async fn stop(self) {
+        tracing::info!("stopping");
+        let _ = self.stop.send(true);
+        let _ = self.serving.await;
+        if let Some(administering) = self.administering {
+            // A scraper that keeps its connection open is not waited for.
+            administering.abort();
+            let _ = administering.await;
+        }
+        if let Some(server) = Arc::into_inner(self.server) {
+            server.store.close().await;
+        }
+        tracing::info!("stopped");
+    }
+}
+
+fn bind(listeners: Vec<server::ListenerOptions>) -> Result<Vec<Bound>, Failure> {
+    let bind = |options: server::ListenerOptions| {
+        let (name, address) = (options.name.clone(), options.address);
+        Bound::bind(options).map_err(|error| {
+            Failure::new(exit::UNAVAILABLE, format!("listener \"{name}\" cannot listen on {address}: {error}"))
+        })
+    };
+    listeners.into_iter().map(bind).collect()
+}
+
+async fn bind_admin(options: &admin::Options) -> Result<TcpListener, Failure> {
+    let address = options.address;
+    let socket = TcpListener::bind(address).await.map_err(|error| {
+        Failure::new(exit::UNAVAILABLE, format!("administration cannot listen on {address}: {error}"))
+    })?;
+    let address = socket.local_addr().unwrap_or(address);
+    tracing::info!(%address, "administration listening");
+    Ok(socket)
+}
+
+/// Ready when state and listeners are, and not stopping.
+fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {
+    let server = Arc::downgrade(server);
+    Arc::new(move || {
+        let Some(server) = server.upgrade().filter(|_| !*stopping.borrow()) else {
+            return Err("stopping".to_owned());
+        };
+        match server.store.health() {
+            Health::Good => Ok(()),
+            Health::Degraded(why) => Err(format!("limits are kept in memory alone: {why}")),
+        }
+    })
+}
+
+/// Waits for SIGTERM or Ctrl-C.
+pub async fn stop_signal() -> Result<(), Failure> {
+    let catch = |kind| signal(kind).map_err(|error| Failure::new(exit::OS, error));
+    let (mut terminate, mut interrupt) = (catch(SignalKind::terminate())?, catch(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Each session has two sockets; the soft limit of most systems, 1024, is there for programs that use select().
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,75 @@
+//! What Prometheus is told. Rooms count here; nobody reads here but the scraper.
+
+use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+
+/// All metrics of a process.
+pub struct Metrics {
+    registry: Registry,
+    /// Sessions under way, by listener.
+    pub sessions: IntGaugeVec,
+    /// Connections accepted, by listener.
+    pub connections: IntCounterVec,
+    /// Logins, by result.
+    pub logins: IntCounterVec,
+    /// Messages that reached their end, by result.
+    pub messages: IntCounterVec,
+    /// Recipients, by result.
+    pub recipients: IntCounterVec,
+    /// Refusals, by limit and stage.
+    pub refusals: IntCounterVec,
+    /// Commands and messages for which the upstream was of no use.
+    pub upstream_failures: IntCounterVec,
+    /// Seconds that an admit took, its commit among them.
+    pub admit_seconds: HistogramVec,
+    /// 1 while limits are kept in memory alone.
+    pub state_degraded: IntGauge,
+    /// Budgets in memory.
+    pub budgets: IntGauge,
+}
+
+impl Metrics {
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let gauge = |name: &str, help: &str| {
+            let metric = IntGauge::new(name, help)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let sessions = IntGaugeVec::new(Opts::new("weir_sessions", "Sessions under way"), &["listener"])?;
+        registry.register(Box::new(sessions.clone()))?;
+        let admit = HistogramOpts::new("weir_admit_seconds", "Time to decide a stage, its commit included")
+            .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
+        let admit_seconds = HistogramVec::new(admit, &[])?;
+        registry.register(Box::new(admit_seconds.clone()))?;
+        Ok(Self {
+            sessions,
+            connections: counter("weir_connections_total", "Connections accepted", &["listener"])?,
+            logins: counter("weir_logins_total", "Logins", &["result"])?,
+            messages: counter("weir_messages_total", "Messages that reached their end", &["result"])?,
+            recipients: counter("weir_recipients_total", "Recipients asked for", &["result"])?,
+            refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
+            upstream_failures: counter(
+                "weir_upstream_failures_total",
+                "Times the upstream could not be reached, was silent or not understood",
+                &[],
+            )?,
+            admit_seconds,
+            state_degraded: gauge("weir_state_degraded", "1 while limits are kept in memory alone")?,
+            budgets: gauge("weir_budgets", "Budgets in memory")?,
+            registry,
+        })
+    }
+
+    /// Everything, in the text format of Prometheus.
+    pub fn render(&self) -> String {
+        let mut out = Vec::new();
+        // Encoding to memory fails only for a metric without a name, which registering has refused.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut out);
+        String::from_utf8(out).unwrap_or_default()
+    }
+}

@@ -1,0 +1,91 @@
+//! Whose budget it is: the key of a limit's state in every store.
+
+use super::event::Facts;
+use super::limit::Limit;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Names one budget. The text begins with the limit's name, what it counts and its algorithm, so that a limit whose numbers change
+/// keeps its history and one whose meaning changes begins anew.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Box<str>);
+
+/// Stands between the parts of a key. No value contains it: names with control characters are refused where they come in.
+const SEPARATOR: char = '\x1f';
+
+/// A part of a session that may own a budget: a word of `per`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    Client,
+    User,
+}
+
+impl Owner {
+    pub const ALL: [Self; 2] = [Self::Client, Self::User];
+
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::User => "user",
+        }
+    }
+
+    /// Who it is in this session; `None` if there is nobody.
+    fn value(self, facts: &Facts) -> Option<String> {
+        match self {
+            Self::Client => Some(network(facts.client)),
+            Self::User => facts.user.as_deref().map(str::to_lowercase),
+        }
+    }
+}
+
+/// One IPv4 address, or one IPv6 /64: what a single customer can change at will is one client.
+fn network(client: IpAddr) -> String {
+    match client {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) & !u128::from(u64::MAX);
+            format!("{}/64", Ipv6Addr::from(prefix))
+        }
+    }
+}
+
+impl Key {
+    /// The budget of this session under a limit; `None` if the limit does not hold for it.
+    pub(super) fn of(limit: &Limit, facts: &Facts) -> Option<Self> {
+        let mut text = format!("{}{SEPARATOR}{}{SEPARATOR}ewma", limit.name, limit.count.name());
+        for owner in &limit.per {
+            text.push_str(&format!("{SEPARATOR}{}={}", owner.name(), owner.value(facts)?));
+        }
+        Some(Self(text.into()))
+    }
+
+    /// A key as a store wrote it.
+    pub fn from_stored(text: String) -> Self {
+        Self(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// For people: `user-recipients/recipients/ewma/user=alice`.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.replace(SEPARATOR, "/"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_client_is_its_64_and_an_ipv4_client_is_itself() {
+        for (address, name) in [("192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64")] {
+            assert_eq!(network(address.parse().unwrap()), name);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Limits as data: what is counted, in whose budget, how much, and what is said to whoever is over.
+//!
+//! [`decide`] is pure and the one decision there is: stores load budgets before it and keep them after it.
+
+mod decide;
+pub mod event;
+pub mod key;
+pub mod limit;
+pub mod verdict;
+
+pub use decide::{Loaded, decide, keys};
+
+use limit::Limit;
+
+/// The limits in force.
+#[derive(Debug, Default)]
+pub struct Policy {
+    pub limits: Vec<Limit>,
+}

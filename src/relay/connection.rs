@@ -1,0 +1,201 @@
+//! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
+
+use super::dialogue::{Answered, Capabilities, Envelope, Next, Opening};
+use super::{Fault, Options};
+use crate::smtp::command::{Mail, Rcpt};
+use crate::smtp::reply::{Reader, Reply};
+use rustls::pki_types::ServerName;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A connection to the upstream, past its opening.
+pub struct Upstream {
+    wire: Wire,
+    offered: Capabilities,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing is under way.
+    Idle,
+    /// MAIL was sent.
+    Transaction,
+    /// DATA was answered with 354.
+    Message,
+}
+
+/// Octets to and fro, and replies out of them.
+struct Wire {
+    stream: Box<dyn Stream>,
+    reader: Reader,
+    /// Octets that were read and are not used yet.
+    unused: Vec<u8>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Octets read at once: a few replies.
+const READ: usize = 4096;
+
+impl Upstream {
+    /// Connects and goes through the opening, TLS included.
+    pub async fn connect(options: &Options, tls: Option<&(TlsConnector, ServerName<'static>)>) -> Result<Self, Fault> {
+        let host = options.host.trim_start_matches('[').trim_end_matches(']');
+        let tcp = TcpStream::connect((host, options.port)).await.map_err(Fault::Unreachable)?;
+        // Commands and final dots are small and waited for.
+        tcp.set_nodelay(true).map_err(Fault::Io)?;
+        let mut opening = Opening::new(&options.hostname, options.tls);
+        let mut plain = Wire::new(Box::new(tcp));
+        let mut next = opening.reply(plain.reply().await?);
+        loop {
+            match next {
+                Next::Send(line) => {
+                    plain.send(line.as_bytes()).await?;
+                    next = opening.reply(plain.reply().await?);
+                }
+                Next::Handshake => {
+                    let Some((connector, name)) = tls else { return Err(Fault::NoTls) };
+                    plain = plain.secure(connector, name.clone()).await?;
+                    next = opening.secured();
+                }
+                Next::Ready(offered) => return Ok(Self { wire: plain, offered, state: State::Idle }),
+                Next::Failed(fault) => return Err(fault),
+            }
+        }
+    }
+
+    /// Sends MAIL, if given, and recipients; one answer a recipient. A fault comes with the number of commands answered before it.
+    pub async fn envelope(
+        &mut self,
+        mail: Option<&Mail>,
+        recipients: &[&Rcpt],
+    ) -> Result<Vec<Answered>, (Fault, usize)> {
+        let reset = mail.is_some() && self.state == State::Transaction;
+        let mut envelope = Envelope::new(mail, recipients, reset, &self.offered);
+        self.wire.check_quiet().await.map_err(|fault| (fault, 0))?;
+        self.state = State::Transaction;
+        while !envelope.is_done() {
+            let replied = envelope.replied();
+            if let Some(text) = envelope.next_write() {
+                self.wire.send(text.as_bytes()).await.map_err(|fault| (fault, replied))?;
+            }
+            let reply = self.wire.reply().await.map_err(|fault| (fault, replied))?;
+            envelope.reply(reply).map_err(|fault| (fault, replied))?;
+        }
+        Ok(envelope.into_answers())
+    }
+
+    pub async fn data(&mut self) -> Result<Reply, Fault> {
+        self.wire.check_quiet().await?;
+        self.wire.send(b"DATA\r\n").await?;
+        let reply = self.wire.reply().await?;
+        match reply.code() {
+            354 => self.state = State::Message,
+            421 => return Err(Fault::Refused(reply)),
+            _ => {}
+        }
+        Ok(reply)
+    }
+
+    /// Passes octets of the message on, unless the upstream has spoken meanwhile: then its word counts.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.check_no_early_reply().await?;
+        self.wire.send(bytes).await
+    }
+
+    /// Ends the message. A reply that came before the final dot is no acknowledgement.
+    pub async fn end(&mut self) -> Result<Reply, Fault> {
+        self.check_no_early_reply().await?;
+        self.wire.send(b".\r\n").await?;
+        let reply = self.wire.reply().await?;
+        self.state = State::Idle;
+        Ok(reply)
+    }
+
+    pub async fn quit(&mut self) -> Result<(), Fault> {
+        if self.state != State::Message {
+            self.wire.send(b"QUIT\r\n").await?;
+            self.wire.reply().await?;
+        }
+        Ok(())
+    }
+
+    async fn check_no_early_reply(&mut self) -> Result<(), Fault> {
+        if self.wire.is_quiet().await? {
+            return Ok(());
+        }
+        let reply = self.wire.reply().await?;
+        if reply.code() >= 400 { Err(Fault::Refused(reply)) } else { Err(Fault::Unexpected(reply)) }
+    }
+}
+
+impl Wire {
+    fn new(stream: Box<dyn Stream>) -> Self {
+        Self { stream, reader: Reader::default(), unused: Vec::new() }
+    }
+
+    /// Begins TLS. What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
+    async fn secure(mut self, connector: &TlsConnector, name: ServerName<'static>) -> Result<Self, Fault> {
+        self.check_quiet().await?;
+        let stream = connector.connect(name, self.stream).await.map_err(Fault::Tls)?;
+        Ok(Self::new(Box::new(stream)))
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.stream.write_all(bytes).await.map_err(Fault::Io)?;
+        self.stream.flush().await.map_err(Fault::Io)
+    }
+
+    async fn reply(&mut self) -> Result<Reply, Fault> {
+        loop {
+            let (used, reply) = self.reader.read(&self.unused).map_err(Fault::Garbage)?;
+            self.unused.drain(..used);
+            if let Some(reply) = reply {
+                return Ok(reply);
+            }
+            self.unused.reserve(READ);
+            match self.stream.read_buf(&mut self.unused).await {
+                Ok(0) => return Err(Fault::Closed),
+                Ok(_) => {}
+                Err(error) => return Err(Fault::Io(error)),
+            }
+        }
+    }
+
+    /// Before a command nothing may be waiting to be read: it would be taken for the reply.
+    async fn check_quiet(&mut self) -> Result<(), Fault> {
+        if self.is_quiet().await? {
+            return Ok(());
+        }
+        let reply = self.reply().await?;
+        if reply.code() == 421 { Err(Fault::Refused(reply)) } else { Err(Fault::Unexpected(reply)) }
+    }
+
+    /// Whether the upstream has said nothing unasked. Reads what is there without waiting.
+    async fn is_quiet(&mut self) -> Result<bool, Fault> {
+        if !self.unused.is_empty() || self.reader.is_inside() {
+            return Ok(false);
+        }
+        let mut space = [0; 512];
+        let mut buffer = ReadBuf::new(&mut space);
+        let read = poll_fn(|context| match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Pending => Poll::Ready(None),
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        });
+        match read.await {
+            None => Ok(true),
+            Some(Err(error)) => Err(Fault::Io(error)),
+            Some(Ok(())) if buffer.filled().is_empty() => Err(Fault::Closed),
+            Some(Ok(())) => {
+                self.unused.extend_from_slice(buffer.filled());
+                Ok(false)
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The way out: to the upstream, in step with the client. There is no queue.
+//!
+//! [`dialogue`] knows what to say, [`connection`] carries it; [`Relay`] opens connections and asks.
+
+mod connection;
+mod dialogue;
+mod tls;
+
+pub use connection::Upstream;
+pub use dialogue::Answered;
+
+use crate::metrics::Metrics;
+use crate::smtp::command::{Mail, Rcpt};
+use crate::smtp::reply::{Garbage, Reply};
+use rustls::pki_types::ServerName;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_rustls::TlsConnector;
+
+/// Where the upstream is and how to speak to it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What Weir calls itself.
+    pub hostname: String,
+    /// The upstream's name in logs.
+    pub name: String,
+    /// Host name or address, and port.
+    pub host: String,
+    pub port: u16,
+    pub tls: TlsPolicy,
+    /// Authorities that may vouch for its certificate, instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// How long a client waits for any one answer of the upstream, but for that to the final dot.
+    pub timeout: Duration,
+}
+
+/// Whether to use STARTTLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsPolicy {
+    None,
+    /// If it is offered; the certificate is not checked.
+    Opportunistic,
+    /// Always; the certificate is checked.
+    Required,
+}
+
+/// Why a configured upstream cannot be used at all.
+#[derive(Debug)]
+pub enum ConfigError {
+    Ca(PathBuf, String),
+    NoRoots,
+    Name(String),
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
+            Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
+            Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<rustls::Error> for ConfigError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
+}
+
+/// Why the upstream is of no use.
+#[derive(Debug)]
+pub enum Fault {
+    Unreachable(std::io::Error),
+    /// It did not answer in time.
+    Silent,
+    Closed,
+    Io(std::io::Error),
+    Garbage(Garbage),
+    /// It refused to go on, in these words.
+    Refused(Reply),
+    /// It said this where nothing, or something else, was expected.
+    Unexpected(Reply),
+    NoTls,
+    Tls(std::io::Error),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
+            Self::Silent => f.write_str("it does not answer"),
+            Self::Closed => f.write_str("it closed the connection"),
+            Self::Io(error) => write!(f, "the connection broke: {error}"),
+            Self::Garbage(garbage) => garbage.fmt(f),
+            Self::Refused(reply) => write!(f, "it refuses: {reply}"),
+            Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
+            Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
+            Self::Tls(error) => write!(f, "TLS: {error}"),
+        }
+    }
+}
+
+/// Opens connections to the upstream and asks it.
+pub struct Relay {
+    options: Options,
+    connector: Option<(TlsConnector, ServerName<'static>)>,
+    metrics: Arc<Metrics>,
+}
+
+/// RFC 5321 §4.5.3.2.6: after the final dot the upstream may have the message already, and giving up makes duplicates.
+const FINAL_PATIENCE: Duration = Duration::from_secs(600);
+
+impl Relay {
+    pub fn new(options: Options, metrics: Arc<Metrics>) -> Result<Self, ConfigError> {
+        let connector = match tls::connector(&options)? {
+            None => None,
+            Some(connector) => {
+                let host = options.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name = ServerName::try_from(host).map_err(|_| ConfigError::Name(options.host.clone()))?;
+                Some((connector, name))
+            }
+        };
+        Ok(Self { options, connector, metrics })
+    }
+
+    /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
+    ///
+    /// All of it, connecting too, takes no longer than the time-out. After a fault there is no connection.
+    pub async fn envelope(
+        &self,
+        connection: &mut Option<Box<Upstream>>,
+        mail: Option<&Mail>,
+        recipients: &[&Rcpt],
+    ) -> Result<Vec<Answered>, Fault> {
+        let asked = tokio::time::timeout(self.options.timeout, self.try_envelope(connection, mail, recipients)).await;
+        self.settle(connection, asked.unwrap_or(Err(Fault::Silent)))
+    }
+
+    /// Asks to begin the message.
+    pub async fn data(&self, connection: &mut Option<Box<Upstream>>) -> Result<Reply, Fault> {
+        let asked = match connection {
+            None => Err(Fault::Closed),
+            Some(upstream) => {
+                tokio::time::timeout(self.options.timeout, upstream.data()).await.unwrap_or(Err(Fault::Silent))
+            }
+        };
+        self.settle(connection, asked)
+    }
+
+    /// Passes a piece of the message on. The error ends the message: with the upstream's own words, if it had some.
+    pub async fn write(&self, connection: &mut Option<Box<Upstream>>, bytes: &[u8]) -> Result<(), Fault> {
+        let written = match connection {
+            None => Err(Fault::Closed),
+            Some(upstream) => {
+                tokio::time::timeout(self.options.timeout, upstream.write(bytes)).await.unwrap_or(Err(Fault::Silent))
+            }
+        };
+        self.settle(connection, written)
+    }
+
+    /// Sends the final dot and waits for what the upstream says to the message.
+    pub async fn end(&self, connection: &mut Option<Box<Upstream>>) -> Result<Reply, Fault> {
+        let ended = match connection {
+            None => Err(Fault::Closed),
+            Some(upstream) => {
+                tokio::time::timeout(FINAL_PATIENCE, upstream.end()).await.unwrap_or(Err(Fault::Silent))
+            }
+        };
+        self.settle(connection, ended)
+    }
+
+    /// Takes leave of the upstream. In mid-message the connection is cut instead, so that no half message counts.
+    pub async fn quit(&self, connection: Option<Box<Upstream>>) {
+        if let Some(mut upstream) = connection {
+            let _ = tokio::time::timeout(Duration::from_secs(2), upstream.quit()).await;
+        }
+    }
+
+    async fn try_envelope(
+        &self,
+        connection: &mut Option<Box<Upstream>>,
+        mail: Option<&Mail>,
+        recipients: &[&Rcpt],
+    ) -> Result<Vec<Answered>, Fault> {
+        if let Some(upstream) = connection {
+            match upstream.envelope(mail, recipients).await {
+                Ok(answers) => return Ok(answers),
+                // A transaction under way is lost with its connection, and an upstream that fails in mid-dialogue may do so again.
+                Err((fault, replied)) if mail.is_none() || replied > 0 => return Err(fault),
+                // One that has closed an idle connection costs the client nothing.
+                Err(_) => *connection = None,
+            }
+        } else if mail.is_none() {
+            return Err(Fault::Closed);
+        }
+        let upstream = connection.insert(Box::new(self.connect().await?));
+        upstream.envelope(mail, recipients).await.map_err(|(fault, _)| fault)
+    }
+
+    async fn connect(&self) -> Result<Upstream, Fault> {
+        let tls = self.connector.as_ref();
+        match Upstream::connect(&self.options, tls).await {
+            // Where TLS is only welcome, a handshake that fails costs no mail.
+            Err(Fault::Tls(error)) if self.options.tls == TlsPolicy::Opportunistic => {
+                tracing::warn!(upstream = self.options.name, %error, "TLS failed; going on without");
+                let plain = Options { tls: TlsPolicy::None, ..self.options.clone() };
+                Upstream::connect(&plain, None).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn settle<T>(&self, connection: &mut Option<Box<Upstream>>, outcome: Result<T, Fault>) -> Result<T, Fault> {
+        if outcome.is_err() {
+            *connection = None;
+            self.metrics.upstream_failures.with_label_values::<&str>(&[]).inc();
+        }
+        outcome
+    }
+}

@@ -1,0 +1,180 @@
+//! The way in: listeners, and a task for each connection that drives its session.
+
+mod body;
+mod connection;
+mod report;
+mod stream;
+pub mod tls;
+
+use crate::accounts::Accounts;
+use crate::clock;
+use crate::metrics::Metrics;
+use crate::relay::Relay;
+use crate::session;
+use crate::store::Store;
+use connection::Connection;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tls::Certificate;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// A listener as configured.
+#[derive(Clone, Debug)]
+pub struct ListenerOptions {
+    /// Its name in logs and metrics.
+    pub name: Arc<str>,
+    pub address: SocketAddr,
+    pub session: Arc<session::Options>,
+}
+
+/// What all listeners share.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Connections at once, over all listeners.
+    pub max_connections: usize,
+    /// How long a client may be silent between commands.
+    pub idle_timeout: Duration,
+    /// How long a command may take from its first octet to its last.
+    pub command_timeout: Duration,
+    /// How long a client may be silent within a message.
+    pub data_timeout: Duration,
+}
+
+/// What a connection needs of the rest of the house.
+pub struct Server {
+    pub options: Options,
+    pub accounts: Option<Accounts>,
+    pub store: Store,
+    pub relay: Relay,
+    pub metrics: Arc<Metrics>,
+    pub certificate: Option<Certificate>,
+}
+
+/// A listener whose socket is bound.
+pub struct Bound {
+    options: ListenerOptions,
+    socket: TcpListener,
+}
+
+/// How long sessions may take to end their transactions when the server stops.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// Connections waiting to be accepted: a burst of clients is not turned away.
+const BACKLOG: i32 = 4096;
+
+impl Bound {
+    /// Binds a listener's socket.
+    pub fn bind(options: ListenerOptions) -> io::Result<Self> {
+        use socket2::{Domain, Protocol, Socket, Type};
+        let address = options.address;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            // [::] takes IPv4 clients, too, whatever the system's default is.
+            socket.set_only_v6(false)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(Self { options, socket: TcpListener::from_std(socket.into())? })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// The actual address, where the port was 0.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+/// Serves until `stop` turns true, then ends in order: no new connections, idle sessions are told, transactions may finish.
+pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(server.options.max_connections));
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        accepting.spawn(accept(server.clone(), listener, places.clone(), stop.clone()));
+    }
+    let mut sessions = JoinSet::new();
+    while let Some(ended) = accepting.join_next().await {
+        if let Ok(of_listener) = ended {
+            sessions.spawn(drain(of_listener));
+        }
+    }
+    while sessions.join_next().await.is_some() {}
+}
+
+async fn drain(mut sessions: JoinSet<()>) {
+    let all = async { while sessions.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN, all).await.is_err() {
+        tracing::warn!(sessions = sessions.len(), "sessions cut off: they took too long to end");
+        sessions.shutdown().await;
+    }
+}
+
+/// Accepts connections until the server stops; returns the sessions still under way.
+async fn accept(
+    server: Arc<Server>,
+    listener: Bound,
+    places: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) -> JoinSet<()> {
+    let mut sessions = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return sessions,
+            Some(_) = sessions.join_next(), if !sessions.is_empty() => continue,
+            accepted = listener.socket.accept() => accepted,
+        };
+        let (tcp, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, mostly: the next try would fail at once, and the one after.
+                tracing::error!(listener = listener.name(), %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            refuse(&server, tcp, &listener.options);
+            continue;
+        };
+        let (server, options, stop) = (server.clone(), listener.options.clone(), stop.clone());
+        sessions.spawn(async move {
+            let _place = place;
+            Connection::run(server, options, tcp, peer, stop).await;
+        });
+    }
+}
+
+/// Tells a client that there are too many; without waiting for it.
+fn refuse(server: &Server, tcp: TcpStream, listener: &ListenerOptions) {
+    let text = format!("421 4.3.2 {} Too many connections; try again\r\n", listener.session.hostname);
+    let _ = tcp.try_write(text.as_bytes());
+    server.metrics.connections.with_label_values(&[&*listener.name]).inc();
+    tracing::warn!(listener = &*listener.name, limit = server.options.max_connections, "too many connections");
+}
+
+/// A new session's id: unique on this host as long as its clock does not stand still, and short enough to be read out.
+fn session_id() -> Arc<str> {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed) % (36 * 36 * 36);
+    let micros = u64::try_from(clock::now().micros()).unwrap_or(0);
+    format!("{}{:0>3}", base36(micros), base36(serial)).into()
+}
+
+fn base36(mut number: u64) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut digits = Vec::new();
+    while number > 0 || digits.is_empty() {
+        digits.push(char::from(DIGITS[(number % 36) as usize]));
+        number /= 36;
+    }
+    digits.iter().rev().collect()
+}

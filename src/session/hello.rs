@@ -1,0 +1,83 @@
+//! EHLO, HELO and STARTTLS.
+
+use super::{Requirement, Security, Session, State, Step, Tls};
+use crate::smtp::command::Hello;
+use crate::smtp::line::Input;
+use crate::smtp::reply::Reply;
+
+/// The reply to STARTTLS is written: the handshake comes next.
+pub struct StartTls(Session);
+
+impl StartTls {
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.0
+    }
+
+    /// The handshake is done. Everything learnt before it is forgotten, the unused input too, since anybody on the way could have
+    /// put it there (RFC 3207 §4.2).
+    pub fn established(self, tls: Tls, input: &mut Input) -> Step {
+        let mut session = self.0;
+        input.clear();
+        let state = &mut *session.0;
+        state.tls = Some(tls);
+        state.hello = None;
+        state.user = None;
+        state.transaction = None;
+        Step::Next(session)
+    }
+}
+
+impl Session {
+    pub(super) fn start_tls(mut self) -> Step {
+        let state = &mut *self.0;
+        if state.options.tls != Security::StartTls {
+            state.refuse(&Reply::new(502, "5.5.1 STARTTLS is not offered here"));
+        } else if state.tls.is_some() {
+            state.refuse(&Reply::new(503, "5.5.1 TLS is in use already"));
+        } else if state.hello.is_none() {
+            state.refuse(&Reply::new(503, "5.5.1 Say EHLO first"));
+        } else {
+            state.reply(&Reply::new(220, "2.0.0 Ready to start TLS"));
+            return Step::StartTls(StartTls(self));
+        }
+        Step::Next(self)
+    }
+}
+
+impl State {
+    pub(super) fn hello(&mut self, hello: Hello) {
+        // EHLO in mid-session is RSET, too (RFC 5321 §4.1.4).
+        self.transaction = None;
+        if hello.extended {
+            let lines = self.extensions();
+            self.reply(&Reply::lines(250, lines));
+        } else {
+            let hostname = self.options.hostname.clone();
+            self.reply(&Reply::new(250, hostname));
+        }
+        self.hello = Some(hello);
+    }
+
+    fn extensions(&self) -> Vec<String> {
+        let mut lines = vec![
+            self.options.hostname.clone(),
+            "PIPELINING".to_owned(),
+            format!("SIZE {}", self.options.max_message_size),
+            "8BITMIME".to_owned(),
+            "ENHANCEDSTATUSCODES".to_owned(),
+        ];
+        if self.options.tls == Security::StartTls && self.tls.is_none() {
+            lines.push("STARTTLS".to_owned());
+        }
+        if self.offers_auth() {
+            lines.push("AUTH PLAIN".to_owned());
+        }
+        lines
+    }
+
+    /// AUTH is neither offered nor accepted where TLS could protect the password and does not (RFC 4954 §4).
+    pub(super) fn offers_auth(&self) -> bool {
+        let protected = self.tls.is_some() || self.options.tls == Security::None;
+        self.options.auth != Requirement::None && protected
+    }
+}

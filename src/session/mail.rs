@@ -1,0 +1,38 @@
+//! MAIL.
+
+use super::run::Gathered;
+use super::{Requirement, Security, State, Transaction, Upstream};
+use crate::smtp::command::Mail;
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+
+impl State {
+    /// Whether MAIL may come now; policy is asked afterwards.
+    pub(super) fn check_mail(&self, mail: Mail) -> Gathered {
+        let refusal = if self.hello.is_none() {
+            Reply::new(503, "5.5.1 Say EHLO first")
+        } else if self.transaction.is_some() {
+            Reply::new(503, "5.5.1 A transaction is under way already")
+        } else if self.must_log_in() && self.options.tls == Security::StartTls && self.tls.is_none() {
+            Reply::new(530, "5.7.0 Say STARTTLS first, then log in")
+        } else if self.must_log_in() {
+            Reply::new(530, "5.7.0 Authentication required")
+        } else if mail.size.is_some_and(|size| size > self.options.max_message_size) {
+            let limit = self.options.max_message_size;
+            Reply::new(552, format!("5.3.4 A message of this size is not taken; the limit is {limit} octets"))
+        } else {
+            return Gathered::Mail(mail);
+        };
+        Gathered::Reply(refusal)
+    }
+
+    fn must_log_in(&self) -> bool {
+        self.options.auth == Requirement::Required && self.user.is_none() && !self.is_trusted()
+    }
+
+    pub(super) fn begin(&mut self, mail: Mail, now: Timestamp) -> Reply {
+        let transaction = Transaction { mail, began: now, asked: 0, accepted: 0, upstream: Upstream::Unaware };
+        self.transaction = Some(transaction);
+        Reply::new(250, "2.1.0 Sender ok")
+    }
+}

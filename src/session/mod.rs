@@ -1,0 +1,338 @@
+//! One client's dialogue: octets of commands in, steps out. Pure: it touches no socket and no clock, so that a whole dialogue is
+//! tested in microseconds.
+//!
+//! [`Session::step`] handles the lines at hand and returns the first thing it cannot do alone: a question, which owns the session
+//! until it is answered. A run of pipelined MAIL and RCPT is one question to the policy and one to the upstream; replies come in
+//! order.
+
+mod auth;
+mod data;
+mod hello;
+mod mail;
+mod rcpt;
+mod record;
+mod run;
+
+pub use auth::{Login, Verified};
+pub use data::{Body, Ending};
+pub use hello::StartTls;
+pub use record::{Delivery, Record, Refused, Stage};
+pub use run::{Admit, Answer, Relay, Request};
+
+use crate::policy::event::Facts;
+use crate::smtp::command::{self, Command, Hello, Mail};
+use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+use ipnet::IpNet;
+use run::Gathered;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a listener asks of its clients.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What this server calls itself.
+    pub hostname: String,
+    pub tls: Security,
+    pub auth: Requirement,
+    /// Networks that may send without AUTH.
+    pub trusted: Vec<IpNet>,
+    /// Octets (RFC 1870).
+    pub max_message_size: u64,
+    /// Recipients of one message.
+    pub max_recipients: usize,
+}
+
+/// How a listener is secured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// Plain text only.
+    None,
+    /// Plain text, until the client says STARTTLS (RFC 3207).
+    StartTls,
+    /// TLS from the first octet (RFC 8314).
+    Implicit,
+}
+
+/// Whether clients must log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    Required,
+    Optional,
+    None,
+}
+
+/// The TLS of a connection, as the `Received:` line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub version: String,
+    pub cipher: String,
+}
+
+/// A client's session between two steps.
+pub struct Session(Box<State>);
+
+/// What the session needs next.
+pub enum Step {
+    /// Call [`Session::step`] again with the input at hand.
+    Next(Session),
+    /// Send the output, read more input, then call [`Session::step`].
+    Read(Session),
+    /// Send the output, then begin TLS.
+    StartTls(StartTls),
+    /// Is this password right?
+    Login(Login),
+    /// Does policy let these events pass?
+    Admit(Admit),
+    /// What does the upstream say to these commands?
+    Relay(Relay),
+    /// Send the output, then pass the message on.
+    Body(Body),
+    /// Send the output, then close.
+    Close(Session),
+}
+
+struct State {
+    options: Arc<Options>,
+    id: Arc<str>,
+    client: IpAddr,
+    tls: Option<Tls>,
+    hello: Option<Hello>,
+    user: Option<Arc<str>>,
+    /// A response of the SASL exchange is expected.
+    challenged: bool,
+    transaction: Option<Transaction>,
+    run: Vec<Gathered>,
+    /// The command that ended a run, to be handled after it.
+    held: Option<Command>,
+    output: Vec<u8>,
+    records: Vec<Record>,
+    errors: u32,
+    wrong_passwords: u32,
+    references: u32,
+    closing: bool,
+}
+
+struct Transaction {
+    mail: Mail,
+    /// When MAIL was accepted.
+    began: Timestamp,
+    asked: usize,
+    accepted: usize,
+    upstream: Upstream,
+}
+
+/// How the upstream stands to the transaction.
+enum Upstream {
+    /// It has not heard of it: MAIL goes with the first recipient.
+    Unaware,
+    /// It accepted MAIL.
+    Aware,
+    /// It refused MAIL: the answer to every recipient.
+    Refused(Reply),
+    /// It went away in the middle.
+    Lost,
+}
+
+/// After so many refused commands a client is only costing time.
+const MAX_ERRORS: u32 = 20;
+
+/// Passwords tried on one connection.
+const MAX_WRONG_PASSWORDS: u32 = 3;
+
+impl Session {
+    /// A session that begins with the greeting. `id` names it in replies, headers and logs; `tls` is set where TLS came first.
+    pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>) -> Self {
+        let mut state = State {
+            options,
+            id,
+            client: client.to_canonical(),
+            tls,
+            hello: None,
+            user: None,
+            challenged: false,
+            transaction: None,
+            run: Vec::new(),
+            held: None,
+            output: Vec::new(),
+            records: Vec::new(),
+            errors: 0,
+            wrong_passwords: 0,
+            references: 0,
+            closing: false,
+        };
+        let greeting = format!("{} ESMTP Weir", state.options.hostname);
+        state.reply(&Reply::new(220, greeting));
+        Self(Box::new(state))
+    }
+
+    /// Handles the input at hand as far as the session can alone.
+    pub fn step(mut self, input: &mut Input) -> Step {
+        loop {
+            let state = &mut *self.0;
+            if state.closing {
+                return if state.run.is_empty() { Step::Close(self) } else { self.ask() };
+            }
+            if let Some(command) = state.held.take() {
+                match self.perform(command) {
+                    Step::Next(session) => self = session,
+                    step => return step,
+                }
+                continue;
+            }
+            match input.line(state.longest_line(input)) {
+                Line::Incomplete if state.run.is_empty() => return Step::Read(self),
+                Line::Incomplete => return self.ask(),
+                Line::TooLong => {
+                    state.challenged = false;
+                    state.gather(Gathered::Reply(Reply::new(500, "5.5.2 Line too long")));
+                }
+                Line::Ambiguous(what) => {
+                    state.challenged = false;
+                    state.gather(Gathered::Reply(Reply::new(500, format!("5.5.2 The line contains {}", what.name()))));
+                    // Where lines end is in doubt, so nothing after this is a command.
+                    state.closing = what == Ambiguity::BareLf;
+                }
+                Line::Complete(line) if state.challenged => {
+                    // Only an AUTH of its own run leads here: nothing is gathered.
+                    let response = String::from_utf8_lossy(line).into_owned();
+                    match self.respond(&response) {
+                        Step::Next(session) => self = session,
+                        step => return step,
+                    }
+                    continue;
+                }
+                Line::Complete(line) => match command::parse(line) {
+                    Err(reply) => state.gather(Gathered::Reply(reply)),
+                    Ok(command) => match self.take(command) {
+                        Step::Next(session) => self = session,
+                        step => return step,
+                    },
+                },
+            }
+            if self.0.run.iter().all(Gathered::is_answered) {
+                self.0.answer_run();
+            }
+        }
+    }
+
+    /// Octets for the client, gathered since the last call.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0.output)
+    }
+
+    /// What there is to log and count since the last call.
+    pub fn take_records(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.0.records)
+    }
+
+    /// Whether a transaction is under way, which a shutdown should not cut short.
+    pub fn in_transaction(&self) -> bool {
+        self.0.transaction.is_some()
+    }
+
+    pub fn user(&self) -> Option<&Arc<str>> {
+        self.0.user.as_ref()
+    }
+
+    /// Ends the session because the client was silent for too long.
+    pub fn time_out(mut self) -> Step {
+        self.0.reply(&Reply::new(421, format!("4.4.2 {} Nothing heard for too long", self.0.options.hostname)));
+        Step::Close(self)
+    }
+
+    /// Ends the session because the server stops.
+    pub fn shut_down(mut self) -> Step {
+        self.0.reply(&Reply::new(421, format!("4.3.2 {} Stopping; try again", self.0.options.hostname)));
+        Step::Close(self)
+    }
+
+    /// Gathers MAIL and RCPT into the run; any other command ends it.
+    fn take(mut self, command: Command) -> Step {
+        match command {
+            Command::Mail(mail) if !self.0.run.iter().any(Gathered::is_mail) => {
+                let gathered = self.0.check_mail(mail);
+                self.0.gather(gathered);
+                Step::Next(self)
+            }
+            Command::Rcpt(rcpt) => {
+                let gathered = self.0.check_rcpt(rcpt);
+                self.0.gather(gathered);
+                Step::Next(self)
+            }
+            command if self.0.run.is_empty() => self.perform(command),
+            command => {
+                self.0.held = Some(command);
+                self.ask()
+            }
+        }
+    }
+
+    /// Does what a command says, with nothing gathered before it.
+    fn perform(mut self, command: Command) -> Step {
+        match command {
+            Command::Mail(_) | Command::Rcpt(_) => return self.take(command),
+            Command::Hello(hello) => self.0.hello(hello),
+            Command::StartTls => return self.start_tls(),
+            Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
+            Command::Data => return self.data(),
+            Command::Rset => {
+                self.0.transaction = None;
+                self.0.reply(&Reply::new(250, "2.0.0 Ok"));
+            }
+            Command::Noop => self.0.reply(&Reply::new(250, "2.0.0 Ok")),
+            Command::Vrfy => self.0.reply(&Reply::new(252, "2.5.2 Cannot verify; send it and see")),
+            Command::Help => self.0.reply(&Reply::new(
+                214,
+                "2.0.0 EHLO HELO STARTTLS AUTH MAIL RCPT DATA RSET NOOP VRFY HELP QUIT (RFC 5321, RFC 6409)",
+            )),
+            Command::Quit => {
+                self.0.reply(&Reply::new(221, "2.0.0 Bye"));
+                return Step::Close(self);
+            }
+        }
+        Step::Next(self)
+    }
+}
+
+impl State {
+    fn reply(&mut self, reply: &Reply) {
+        reply.write_to(&mut self.output);
+    }
+
+    /// A refusal that is the client's fault. Too many of them end the session: true, if this was the last.
+    fn refuse(&mut self, reply: &Reply) -> bool {
+        self.reply(reply);
+        self.errors += 1;
+        let last = self.errors >= MAX_ERRORS;
+        if last {
+            self.reply(&Reply::new(421, format!("4.7.0 {} Too many errors", self.options.hostname)));
+            self.closing = true;
+        }
+        last
+    }
+
+    fn record(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    /// A name for a refusal, to be found in the log by whoever got it in a reply.
+    fn next_reference(&mut self) -> String {
+        self.references += 1;
+        format!("{}-{}", self.id, self.references)
+    }
+
+    fn longest_line(&self, input: &Input) -> usize {
+        let is_auth = input.unused().get(..5).is_some_and(|verb| verb.eq_ignore_ascii_case(b"AUTH "));
+        if self.challenged || is_auth { MAX_SASL } else { MAX_COMMAND }
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { client: self.client, user: self.user.clone() }
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.options.trusted.iter().any(|network| network.contains(&self.client))
+    }
+}

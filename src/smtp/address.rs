@@ -1,0 +1,179 @@
+//! Mailboxes and paths (RFC 5321 §4.1.2): read strictly, kept and passed on as they were written.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A reverse-path or forward-path that has been read: nothing in it can end a command line or begin another parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// `<>`: the sender of bounces.
+    Null,
+    /// `<postmaster>`, which needs no domain (RFC 5321 §4.5.1).
+    Postmaster(Box<str>),
+    /// `<local-part@domain>`.
+    Mailbox(Mailbox),
+}
+
+/// A mailbox, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mailbox {
+    text: Box<str>,
+    at: usize,
+}
+
+impl Mailbox {
+    /// The local part as written: with its quotes, if it has any.
+    pub fn local_part(&self) -> &str {
+        &self.text[..self.at]
+    }
+
+    /// The domain or address literal as written.
+    pub fn domain(&self) -> &str {
+        &self.text[self.at + 1..]
+    }
+}
+
+/// The address without angle brackets: empty for the null path.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => Ok(()),
+            Self::Postmaster(text) => f.write_str(text),
+            Self::Mailbox(mailbox) => f.write_str(&mailbox.text),
+        }
+    }
+}
+
+/// Longest path, with its brackets (RFC 5321 §4.5.3.1.3).
+const MAX_PATH: usize = 256;
+const MAX_LOCAL_PART: usize = 64;
+const MAX_DOMAIN: usize = 255;
+
+/// Reads a path at the start of `text` and returns it with what follows it.
+///
+/// Brackets are required. A source route (`<@a,@b:c@d>`) is read and dropped, as RFC 5321 appendix C allows.
+pub fn parse_path(text: &str) -> Option<(Path, &str)> {
+    let inner = text.strip_prefix('<')?;
+    if let Some(rest) = inner.strip_prefix('>') {
+        return Some((Path::Null, rest));
+    }
+    let inner = if inner.starts_with('@') { skip_route(inner)? } else { inner };
+    let at = local_part_length(inner)?;
+    let (local, rest) = inner.split_at(at);
+    if let Some(rest) = rest.strip_prefix('>') {
+        let postmaster = local.eq_ignore_ascii_case("postmaster");
+        return postmaster.then(|| (Path::Postmaster(local.into()), rest));
+    }
+    let rest = rest.strip_prefix('@')?;
+    let end = rest.find('>')?;
+    let (domain, rest) = rest.split_at(end);
+    if !is_domain(domain) && !is_address_literal(domain) || at > MAX_LOCAL_PART || at + domain.len() + 3 > MAX_PATH {
+        return None;
+    }
+    let mailbox = Mailbox { text: format!("{local}@{domain}").into(), at };
+    Some((Path::Mailbox(mailbox), &rest[1..]))
+}
+
+fn skip_route(text: &str) -> Option<&str> {
+    let (route, rest) = text.split_once(':')?;
+    let all_domains = route.split(',').all(|hop| hop.strip_prefix('@').is_some_and(is_domain));
+    all_domains.then_some(rest)
+}
+
+/// The length of the dot-string or quoted-string that `text` begins with.
+fn local_part_length(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    if bytes.first() == Some(&b'"') {
+        return quoted_string_length(bytes);
+    }
+    let end = bytes.iter().position(|b| !is_atext(*b) && *b != b'.').unwrap_or(bytes.len());
+    let dots_stand_well = !text[..end].split('.').any(str::is_empty);
+    dots_stand_well.then_some(end)
+}
+
+fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    for (at, byte) in bytes.iter().enumerate().skip(1) {
+        match byte {
+            b'"' if !escaped => return Some(at + 1),
+            b'\\' if !escaped => escaped = true,
+            b' '..=b'~' => escaped = false,
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn is_atext(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte)
+}
+
+/// A domain of letters, digits, hyphens and (common, though not in RFC 5321) underscores; one label will do.
+pub fn is_domain(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= MAX_DOMAIN && text.split('.').all(label)
+}
+
+/// An address literal (RFC 5321 §4.1.3): `[192.0.2.1]` or `[IPv6:2001:db8::1]`.
+pub fn is_address_literal(text: &str) -> bool {
+    let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) else {
+        return false;
+    };
+    match inner.get(..5) {
+        Some(tag) if tag.eq_ignore_ascii_case("ipv6:") => inner[5..].parse::<Ipv6Addr>().is_ok(),
+        _ => inner.parse::<Ipv4Addr>().is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_rfc_5321_calls_a_path() {
+        for (text, address, rest) in [
+            ("<>", "", ""),
+            ("<> SIZE=1", "", " SIZE=1"),
+            ("<a@b>", "a@b", ""),
+            ("<MiXeD@Example.org> X", "MiXeD@Example.org", " X"),
+            ("<postMaster>", "postMaster", ""),
+            ("<a@[192.0.2.1]>", "a@[192.0.2.1]", ""),
+            ("<a@[IPv6:2001:db8::1]>", "a@[IPv6:2001:db8::1]", ""),
+            ("<\"r T\"@b>", "\"r T\"@b", ""),
+            ("<\"r@T\"@b>", "\"r@T\"@b", ""),
+            ("<\"r>T\"@b>", "\"r>T\"@b", ""),
+            ("<\"r\\\"\\\\T\"@b>", "\"r\\\"\\\\T\"@b", ""),
+            ("<\"..\"@b>", "\"..\"@b", ""),
+            ("<@a.example,@b.example:c@d>", "c@d", ""),
+            ("<r!#$&'*+-/=?^_`{|}~T@b>", "r!#$&'*+-/=?^_`{|}~T@b", ""),
+            ("<a@my_host>", "a@my_host", ""),
+        ] {
+            let (path, left) = parse_path(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((path.to_string().as_str(), left), (address, rest), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_path() {
+        let long_local = format!("<{}@b>", "a".repeat(65));
+        let long_domain = format!("<a@{}>", "d".repeat(64));
+        for text in [
+            "", "<", "<a", "<a@b", "a@b", "<a>", "<@b>", "<a@>", "<a@b@c>", "<a b@c>", "<a..b@c>", "<.a@b>", "<a.@b>",
+            "<\"a@b>", "<a\x07b@c>", "<<a@b>>", "<a@b..c>", "<a@-b>", "<a@b-.c>", "<a,b@c>", "<a@b,c@d>", "<a@[1.2.3]>",
+            "<a@[IPv6:x]>", "<@a:>", "<@a,b:c@d>", "<\"a\"b@c>", "<\"a\rb\"@c>", "<a@b c>", "<é@b>", &long_local, &long_domain,
+        ] {
+            assert_eq!(parse_path(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn knows_local_part_and_domain_apart() {
+        let Some((Path::Mailbox(mailbox), "")) = parse_path("<\"a@b\"@c.example>") else { panic!() };
+        assert_eq!((mailbox.local_part(), mailbox.domain()), ("\"a@b\"", "c.example"));
+    }
+}

@@ -1,0 +1,184 @@
+//! The octets after DATA: found to end, measured and judged as they stream by, and passed on as they are.
+//!
+//! The dots stay stuffed, since the upstream gets them by the same rules. What some server could take for the end of the message,
+//! and another not, ends the stream with an error instead: the upstream never sees it.
+
+use super::line::Ambiguity;
+use memchr::memchr3;
+
+/// Where the reader stands between two octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// At the beginning of a line.
+    LineStart,
+    /// After a dot at the beginning of a line.
+    Dot,
+    /// After such a dot and a CR.
+    DotCr,
+    /// Within a line.
+    Inside,
+    /// After a CR within a line.
+    Cr,
+}
+
+/// Reads a message in DATA format.
+#[derive(Debug)]
+pub struct Reader {
+    state: State,
+    size: u64,
+}
+
+/// What a piece of input turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// All octets belong to the message and may be passed on, but for the last `held`, which may belong to the end mark.
+    Message { held: usize },
+    /// The message ended: this many octets of the piece belong to it, then this many to the end mark.
+    End { message: usize, mark: usize },
+    /// Ambiguous octets. Nothing of this piece should be passed on.
+    Refused(Ambiguity),
+}
+
+/// A message begins at the beginning of a line.
+impl Default for Reader {
+    fn default() -> Self {
+        Self { state: State::LineStart, size: 0 }
+    }
+}
+
+impl Reader {
+    /// Octets of the message so far, dots unstuffed, as SIZE counts them (RFC 1870 §5).
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Reads a piece. Octets reported as held must be handed in again, followed by more.
+    pub fn read(&mut self, bytes: &[u8]) -> Piece {
+        let mut at = 0;
+        while at < bytes.len() {
+            let byte = bytes[at];
+            self.state = match (self.state, byte) {
+                (_, 0) => return Piece::Refused(Ambiguity::Nul),
+                (State::Cr, b'\n') => {
+                    self.size += 2;
+                    State::LineStart
+                }
+                (State::DotCr, b'\n') => {
+                    return Piece::End { message: at - 2, mark: 3 };
+                }
+                (State::Cr | State::DotCr, _) => return Piece::Refused(Ambiguity::BareCr),
+                (_, b'\n') => return Piece::Refused(Ambiguity::BareLf),
+                (State::LineStart, b'.') => State::Dot,
+                (State::Dot, b'\r') => State::DotCr,
+                (State::LineStart | State::Inside, b'\r') => State::Cr,
+                // A stuffed dot is not counted; nor is a lone one, which the receiver takes away too.
+                (State::LineStart | State::Dot | State::Inside, _) => {
+                    let plain = memchr3(b'\r', b'\n', 0, &bytes[at..]).unwrap_or(bytes.len() - at);
+                    self.size += plain as u64;
+                    at += plain;
+                    self.state = State::Inside;
+                    continue;
+                }
+            };
+            at += 1;
+        }
+        self.hold()
+    }
+
+    /// Octets that may begin the end mark are held back: read anew with what follows.
+    fn hold(&mut self) -> Piece {
+        let held = match self.state {
+            State::Dot => 1,
+            State::DotCr => 2,
+            State::Cr => 1,
+            State::LineStart | State::Inside => return Piece::Message { held: 0 },
+        };
+        self.state = if self.state == State::Cr { State::Inside } else { State::LineStart };
+        Piece::Message { held }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Feeds the pieces as a connection would; the message passed on, its size, and what was left after the end mark.
+    fn read(pieces: &[&[u8]]) -> Result<Option<(Vec<u8>, u64, Vec<u8>)>, Ambiguity> {
+        let (mut reader, mut message, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
+        for (n, piece) in pieces.iter().enumerate() {
+            waiting.extend_from_slice(piece);
+            match reader.read(&waiting) {
+                Piece::Message { held } => {
+                    message.extend(waiting.drain(..waiting.len() - held));
+                }
+                Piece::End { message: length, mark } => {
+                    message.extend_from_slice(&waiting[..length]);
+                    let left = [&waiting[length + mark..], &pieces[n + 1..].concat()].concat();
+                    return Ok(Some((message, reader.size(), left)));
+                }
+                Piece::Refused(why) => return Err(why),
+            }
+        }
+        Ok(None)
+    }
+
+    #[test]
+    fn the_message_ends_at_crlf_dot_crlf_wherever_the_bytes_are_cut() {
+        for (bytes, message, size, left) in [
+            (&b"a\r\n.\r\n"[..], &b"a\r\n"[..], 3, &b""[..]),
+            (b".\r\n", b"", 0, b""),
+            (b".\r\nRSET\r\n", b"", 0, b"RSET\r\n"),
+            (b"..\r\n.\r\n", b"..\r\n", 3, b""),
+            (b".foo\r\n.\r\n", b".foo\r\n", 5, b""),
+            (b"a\r\n..b\r\n.\r\nQUIT\r\n", b"a\r\n..b\r\n", 7, b"QUIT\r\n"),
+            (b"\r\n\r\n.\r\n", b"\r\n\r\n", 4, b""),
+            (b"a.\r\n.b\r\n.\r\n", b"a.\r\n.b\r\n", 7, b""),
+        ] {
+            let expected = Ok(Some((message.to_vec(), size, left.to_vec())));
+            for cut in 0..bytes.len() {
+                assert_eq!(read(&[&bytes[..cut], &bytes[cut..]]), expected, "{bytes:?} cut at {cut}");
+            }
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(read(&single), expected, "{bytes:?} octet by octet");
+        }
+    }
+
+    #[test]
+    fn smuggling_sequences_are_refused_wherever_the_bytes_are_cut() {
+        use Ambiguity::{BareCr, BareLf, Nul};
+        for (bytes, why) in [
+            (&b"a\n.\n"[..], BareLf),
+            (b"a\n.\r\n", BareLf),
+            (b"a\r\n.\n", BareLf),
+            (b"a\r.\r", BareCr),
+            (b"a\r.\r\n", BareCr),
+            (b"a\r\n.\r", BareCr),
+            (b"a\r\n.\r\r\n", BareCr),
+            (b"a\r\n\0.\r\n", Nul),
+            (b"a\r\n.\0\r\n", Nul),
+            (b"a\r\n.\r\0\n", Nul),
+            (b"a\r\r\n.\r\r\n", BareCr),
+            (b"\n.\r\n", BareLf),
+            (b"a\rb\r\n.\r\n", BareCr),
+        ] {
+            let bytes = [bytes, b"MAIL FROM:<evil@example.org>\r\n"].concat();
+            for cut in 0..bytes.len() {
+                assert_eq!(read(&[&bytes[..cut], &bytes[cut..]]), Err(why), "{bytes:?} cut at {cut}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_cutting_gives_the_same(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a'), Just(0u8)], 0..24),
+                                      cut in 0usize..24) {
+            let cut = cut.min(bytes.len());
+            let whole = read(&[&bytes]);
+            prop_assert_eq!(read(&[&bytes[..cut], &bytes[cut..]]), whole.clone());
+            if let Ok(Some((message, _, left))) = whole {
+                prop_assert_eq!([&message[..], b".\r\n", &left].concat(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Lines out of a stream of bytes: strictly CRLF, of bounded length.
+
+use memchr::{memchr, memchr2};
+
+/// Longest command line taken, with its CRLF. RFC 5321 §4.5.3.1.4 asks for 512 and more for each extension; 2048 is what
+/// Postfix takes, and enough for DSN parameters.
+pub const MAX_COMMAND: usize = 2048;
+
+/// Longest line of a SASL exchange, with its CRLF (RFC 4954 §4).
+pub const MAX_SASL: usize = 12_288;
+
+/// Bytes that were read from a client and are not used yet.
+#[derive(Default)]
+pub struct Input {
+    bytes: Vec<u8>,
+    used: usize,
+    /// An overlong line has been reported; what remains of it is thrown away.
+    skipping: bool,
+}
+
+/// What stands next in the input.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// A line, without its CRLF.
+    Complete(&'a [u8]),
+    /// No end of line has come yet.
+    Incomplete,
+    /// A line longer than allowed. Reported once; the rest of it is skipped.
+    TooLong,
+    /// A line that some other server could read as two.
+    Ambiguous(Ambiguity),
+}
+
+/// Bytes on which two SMTP readers could disagree, the door of SMTP smuggling (CVE-2023-51764 and its siblings).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ambiguity {
+    BareCr,
+    BareLf,
+    Nul,
+}
+
+impl Ambiguity {
+    /// The name of the offending byte, for replies and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BareCr => "a carriage return without line feed",
+            Self::BareLf => "a line feed without carriage return",
+            Self::Nul => "a NUL octet",
+        }
+    }
+}
+
+impl Input {
+    pub fn is_empty(&self) -> bool {
+        self.used == self.bytes.len()
+    }
+
+    /// What has been read and not used.
+    pub fn unused(&self) -> &[u8] {
+        &self.bytes[self.used..]
+    }
+
+    /// Marks `count` octets as used.
+    pub fn consume(&mut self, count: usize) {
+        self.used = (self.used + count).min(self.bytes.len());
+        if self.is_empty() {
+            self.bytes.clear();
+            self.used = 0;
+        }
+    }
+
+    /// Forgets everything: what came before a TLS handshake must not be used after it (STARTTLS injection, CVE-2011-0411).
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Gives the memory back while nothing is waiting in it.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            self.bytes = Vec::new();
+            self.used = 0;
+        }
+    }
+
+    /// Where to read more into: a vector with at least `room` octets of spare capacity.
+    pub fn space(&mut self, room: usize) -> &mut Vec<u8> {
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        self.bytes.reserve(room);
+        &mut self.bytes
+    }
+
+    /// Takes the next line of at most `max` octets with its CRLF.
+    pub fn line(&mut self, max: usize) -> Line<'_> {
+        if self.skipping {
+            let Some(end) = memchr(b'\n', self.unused()) else {
+                self.consume(self.bytes.len());
+                return Line::Incomplete;
+            };
+            self.consume(end + 1);
+            self.skipping = false;
+        }
+        let Some(end) = memchr(b'\n', self.unused()) else {
+            if self.bytes.len() - self.used < max {
+                return Line::Incomplete;
+            }
+            self.consume(self.bytes.len());
+            self.skipping = true;
+            return Line::TooLong;
+        };
+        let start = self.used;
+        self.used += end + 1;
+        if end + 1 > max {
+            return Line::TooLong;
+        }
+        let Some(line) = self.bytes[start..start + end].strip_suffix(b"\r") else {
+            return Line::Ambiguous(Ambiguity::BareLf);
+        };
+        match memchr2(b'\r', 0, line) {
+            Some(at) if line[at] == 0 => Line::Ambiguous(Ambiguity::Nul),
+            Some(_) => Line::Ambiguous(Ambiguity::BareCr),
+            None => Line::Complete(line),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(bytes: &[u8]) -> Input {
+        let mut input = Input::default();
+        input.space(bytes.len()).extend_from_slice(bytes);
+        input
+    }
+
+    #[test]
+    fn only_crlf_ends_a_line() {
+        for (bytes, expected) in [
+            (&b"NOOP\r\n"[..], Line::Complete(b"NOOP")),
+            (b"\r\n", Line::Complete(b"")),
+            (b"NOOP", Line::Incomplete),
+            (b"NOOP\r", Line::Incomplete),
+            (b"NOOP\n", Line::Ambiguous(Ambiguity::BareLf)),
+            (b"NO\rOP\r\n", Line::Ambiguous(Ambiguity::BareCr)),
+            (b"NOOP\r\r\n", Line::Ambiguous(Ambiguity::BareCr)),
+            (b"NO\0OP\r\n", Line::Ambiguous(Ambiguity::Nul)),
+        ] {
+            assert_eq!(input(bytes).line(512), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn an_overlong_line_costs_bounded_memory_and_is_reported_once() {
+        let mut input = input(&[b'x'; 600]);
+        assert_eq!(input.line(512), Line::TooLong);
+        for _ in 0..1000 {
+            input.space(600).extend_from_slice(&[b'x'; 600]);
+            assert_eq!(input.line(512), Line::Incomplete);
+            assert!(input.is_empty());
+        }
+        input.space(16).extend_from_slice(b"xx\r\nNOOP\r\n");
+        assert_eq!(input.line(512), Line::Complete(b"NOOP"));
+    }
+
+    #[test]
+    fn lines_come_one_after_the_other_however_the_bytes_are_cut() {
+        let bytes = b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n";
+        for cut in 0..bytes.len() {
+            let mut lines = Vec::new();
+            let mut input = Input::default();
+            for part in [&bytes[..cut], &bytes[cut..]] {
+                input.space(part.len()).extend_from_slice(part);
+                while let Line::Complete(line) = input.line(512) {
+                    lines.push(line.to_vec());
+                }
+            }
+            assert_eq!(lines, [&b"MAIL FROM:<a@b>"[..], b"RCPT TO:<c@d>", b"DATA"], "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The language of SMTP: bytes to values and back, at both ends. Pure: no sockets, no clock.
+//!
+//! Every reader here takes CRLF as the only end of a line; whatever two servers could read in two ways is an error, not repaired.
+
+pub mod address;
+pub mod command;
+pub mod data;
+pub mod line;
+pub mod reply;
+pub mod sasl;
+pub mod trace;

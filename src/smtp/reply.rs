@@ -1,0 +1,281 @@
+//! Replies (RFC 5321 §4.2): Weir's own, and the upstream's, read in bounded memory and cleaned of what could break a line.
+
+use memchr::memchr;
+use std::fmt;
+
+/// A reply: a code and one or more lines of text, each of printable ASCII that begins with its enhanced code where it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    code: u16,
+    lines: Vec<Box<str>>,
+}
+
+/// Longest text of one line that is passed on: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5, but generous to
+/// upstreams that are not.
+const MAX_TEXT: usize = 2000;
+
+/// How much of an upstream's reply is kept. Policy texts run to a few lines; the rest is read and dropped.
+const MAX_KEPT_LINES: usize = 256;
+
+/// How much of one reply is read at all before the upstream is given up as broken.
+const MAX_READ: usize = 4 << 20;
+
+impl Reply {
+    /// A reply of one line; `text` begins with the enhanced code.
+    pub fn new(code: u16, text: impl AsRef<str>) -> Self {
+        Self { code, lines: vec![clean(text.as_ref().as_bytes())] }
+    }
+
+    /// A reply of several lines: EHLO's.
+    pub fn lines<T: AsRef<str>>(code: u16, lines: impl IntoIterator<Item = T>) -> Self {
+        Self { code, lines: lines.into_iter().map(|line| clean(line.as_ref().as_bytes())).collect() }
+    }
+
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// 2yz: done.
+    pub fn is_positive(&self) -> bool {
+        self.code / 100 == 2
+    }
+
+    /// The text of each line, without the code.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(AsRef::as_ref)
+    }
+
+    /// The same words under another code and with the enhanced code that goes with it: for an upstream's reply that the client must
+    /// not take literally, as a 421 that closes the upstream's connection and not the client's.
+    pub fn recoded(&self, code: u16, enhanced: &str) -> Self {
+        let lines =
+            self.texts().map(|text| clean(format!("{enhanced} {}", without_enhanced(text)).as_bytes())).collect();
+        Self { code, lines }
+    }
+
+    /// The reply as it may be passed on by a server that promised enhanced codes: lines without one get X.0.0 (RFC 2034 §4).
+    pub fn enhanced(mut self) -> Self {
+        let class = self.code / 100;
+        for line in &mut self.lines {
+            if without_enhanced(line).len() == line.len() {
+                *line = format!("{class}.0.0 {line}").trim_end().into();
+            }
+        }
+        self
+    }
+
+    /// Appends the octets that go to the client.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        for (n, line) in self.lines.iter().enumerate() {
+            let mark = if n + 1 == self.lines.len() { ' ' } else { '-' };
+            out.extend_from_slice(format!("{}{mark}{line}\r\n", self.code).as_bytes());
+        }
+    }
+}
+
+/// In one line, for the log.
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.code)?;
+        self.texts().try_for_each(|text| write!(f, " {text}"))
+    }
+}
+
+/// Printable ASCII of bounded length: what a log line, a header and another server's parser can bear.
+fn clean(text: &[u8]) -> Box<str> {
+    let printable = |b: &u8| if (b' '..=b'~').contains(b) { char::from(*b) } else { '?' };
+    text.iter().take(MAX_TEXT).map(printable).collect::<String>().into()
+}
+
+fn without_enhanced(text: &str) -> &str {
+    let (first, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let mut parts = first.split('.');
+    let class = matches!(parts.next(), Some("2" | "4" | "5"));
+    let number = |part: Option<&str>| part.is_some_and(|p| (1..=3).contains(&p.len()) && p.bytes().all(|b| b.is_ascii_digit()));
+    if class && number(parts.next()) && number(parts.next()) && parts.next().is_none() { rest } else { text }
+}
+
+/// What an upstream sent that is no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Garbage {
+    /// A line that does not begin with a code from 200 to 599 and a space or hyphen.
+    NoCode,
+    /// Lines of one reply with different codes.
+    MixedCodes,
+    /// More than a reply can be.
+    TooLong,
+}
+
+impl fmt::Display for Garbage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoCode => "its reply has no valid code",
+            Self::MixedCodes => "its reply has several codes",
+            Self::TooLong => "its reply has no end",
+        })
+    }
+}
+
+/// Reads replies from the octets of an upstream. A bare LF ends a line here too, as everybody has it: replies frame nothing that
+/// could be smuggled.
+#[derive(Default)]
+pub struct Reader {
+    pending: Vec<u8>,
+    lines: Vec<Box<str>>,
+    code: Option<u16>,
+    read: usize,
+    /// The beginning of an overlong line is in `pending`; what follows is dropped up to its end.
+    overlong: bool,
+}
+
+impl Reader {
+    /// Takes octets that arrived and returns how many were used and the reply, if one ended with them.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), Garbage> {
+        let mut used = 0;
+        while used < bytes.len() {
+            let rest = &bytes[used..];
+            let end = memchr(b'\n', rest);
+            let taken = end.map_or(rest.len(), |end| end + 1);
+            used += taken;
+            self.read += taken;
+            if self.read > MAX_READ {
+                return Err(Garbage::TooLong);
+            }
+            self.keep(&rest[..taken]);
+            if end.is_some()
+                && let Some(reply) = self.end_line()?
+            {
+                return Ok((used, Some(reply)));
+            }
+        }
+        Ok((used, None))
+    }
+
+    /// Whether a reply has begun and not ended.
+    pub fn is_inside(&self) -> bool {
+        self.read > 0
+    }
+
+    fn keep(&mut self, part: &[u8]) {
+        let room = (MAX_TEXT + 4).saturating_sub(self.pending.len());
+        self.overlong |= part.len() > room;
+        self.pending.extend_from_slice(&part[..part.len().min(room)]);
+    }
+
+    fn end_line(&mut self) -> Result<Option<Reply>, Garbage> {
+        let line = std::mem::take(&mut self.pending);
+        let whole = if self.overlong { &line[..] } else { line.trim_ascii_end() };
+        self.overlong = false;
+        let (code, last, text) = split(whole).ok_or(Garbage::NoCode)?;
+        if self.code.is_some_and(|first| first != code) {
+            return Err(Garbage::MixedCodes);
+        }
+        self.code = Some(code);
+        if last || self.lines.len() < MAX_KEPT_LINES {
+            self.lines.push(clean(text));
+        }
+        if !last {
+            return Ok(None);
+        }
+        let lines = std::mem::take(self).lines;
+        Ok(Some(Reply { code, lines }))
+    }
+}
+
+/// Code, whether it is the last line, and text of a reply line.
+fn split(line: &[u8]) -> Option<(u16, bool, &[u8])> {
+    let (digits, rest) = line.split_at_checked(3)?;
+    if !(b'2'..=b'5').contains(&digits[0]) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let code = digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
+    match rest.split_first() {
+        None => Some((code, true, &[])),
+        Some((b' ', text)) => Some((code, true, text)),
+        Some((b'-', text)) => Some((code, false, text)),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(bytes: &[u8]) -> Result<Option<Reply>, Garbage> {
+        let mut reader = Reader::default();
+        reader.read(bytes).map(|(_, reply)| reply)
+    }
+
+    #[test]
+    fn reads_replies_as_upstreams_write_them() {
+        for (bytes, display) in [
+            (&b"250 2.0.0 ok\r\n"[..], "250 2.0.0 ok"),
+            (b"250\r\n", "250 "),
+            (b"250 ok\n", "250 ok"),
+            (b"250-a\r\n250-b\r\n250 c\r\n", "250 a b c"),
+            (b"550 5.7.1 \xff\0\rx\r\n", "550 5.7.1 ???x"),
+        ] {
+            assert_eq!(read_all(bytes).unwrap().unwrap().to_string(), display, "{bytes:?}");
+        }
+        assert_eq!(read_all(b"250-half\r\n250 hal"), Ok(None));
+    }
+
+    #[test]
+    fn tells_garbage_from_replies() {
+        for (bytes, garbage) in [
+            (&b"hello\r\n"[..], Garbage::NoCode),
+            (b"25 ok\r\n", Garbage::NoCode),
+            (b"999 ok\r\n", Garbage::NoCode),
+            (b"150 ok\r\n", Garbage::NoCode),
+            (b"250:ok\r\n", Garbage::NoCode),
+            (b"\r\n", Garbage::NoCode),
+            (b"250-a\r\n550 b\r\n", Garbage::MixedCodes),
+        ] {
+            assert_eq!(read_all(bytes), Err(garbage), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_reply_costs_bounded_memory() {
+        let mut reader = Reader::default();
+        let outcome = (0..10_000).find_map(|_| reader.read(&[b'5'; 4096]).err());
+        assert_eq!(outcome, Some(Garbage::TooLong));
+        assert!(reader.pending.capacity() < 3 * MAX_TEXT);
+
+        let mut reader = Reader::default();
+        let outcome = (0..10_000_000).find_map(|_| reader.read(b"250-l\r\n").err());
+        assert_eq!(outcome, Some(Garbage::TooLong));
+        assert!(reader.lines.len() <= MAX_KEPT_LINES);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_the_next_reply_is_read_whole() {
+        let mut bytes = b"550 5.7.1 ".to_vec();
+        bytes.extend_from_slice(&[b'x'; 100_000]);
+        bytes.extend_from_slice(b"\r\n250 ok\r\n");
+        for cut in [1, 5, 2003, 2004, 2005, 60_000] {
+            let mut reader = Reader::default();
+            let mut replies = Vec::new();
+            for part in bytes.chunks(cut) {
+                let mut rest = part;
+                while !rest.is_empty() {
+                    let (used, reply) = reader.read(rest).unwrap();
+                    replies.extend(reply);
+                    rest = &rest[used..];
+                }
+            }
+            assert_eq!(replies.len(), 2, "{cut}");
+            assert_eq!(replies[0].texts().next().map(str::len), Some(MAX_TEXT));
+            assert_eq!(replies[1].to_string(), "250 ok");
+        }
+    }
+
+    #[test]
+    fn enhanced_codes_are_added_and_replaced() {
+        assert_eq!(Reply::new(550, "no such user").enhanced().to_string(), "550 5.0.0 no such user");
+        assert_eq!(Reply::new(250, "").enhanced().to_string(), "250 2.0.0");
+        assert_eq!(Reply::new(550, "5.1.1 no").enhanced().to_string(), "550 5.1.1 no");
+        assert_eq!(Reply::new(421, "4.3.2 bye").recoded(451, "4.4.1").to_string(), "451 4.4.1 bye");
+        assert_eq!(Reply::new(421, "bye now").recoded(451, "4.4.1").to_string(), "451 4.4.1 bye now");
+    }
+}

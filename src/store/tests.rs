@@ -1,0 +1,104 @@
+use super::*;
+use crate::policy::event::{Event, Facts};
+use crate::policy::key::Owner;
+use crate::policy::limit::{Count, Limit};
+use crate::policy::verdict::Template;
+use crate::time::parse_rate;
+use std::path::Path;
+
+fn policy(rate: &str) -> Policy {
+    let rate = parse_rate(rate).unwrap();
+    let text = Arc::new(Template::standard(Count::Recipients));
+    let (name, per) = ("l".into(), vec![Owner::User]);
+    Policy { limits: vec![Limit { name, count: Count::Recipients, per, rate, rule: rate.into(), text }] }
+}
+
+fn open(path: &Path) -> Result<Store, OpenError> {
+    let options = Options { path: path.to_owned(), durability: Durability::Process };
+    Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap()))
+}
+
+fn asked(user: &str, recipients: usize) -> Asked {
+    let facts = Facts { client: "192.0.2.7".parse().unwrap(), user: Some(user.into()) };
+    Asked { facts, events: vec![Event::Recipient; recipients] }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
+}
+
+fn passed(verdicts: &[Verdict]) -> usize {
+    verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Pass)).count()
+}
+
+#[tokio::test]
+async fn charges_outlive_the_store_that_made_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await), 60);
+    store.close().await;
+    let store = open(&path).unwrap();
+    // 60 a second ago leave room for 40 more: a little has decayed, so the hundredth still fits.
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await), 40);
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60)).await), 60);
+}
+
+#[tokio::test]
+async fn a_journal_that_was_never_folded_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 60)).await;
+    // A copy of the files as they are is what a sudden end of the process leaves.
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["state.db", "state.db-wal"] {
+        std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    let store = open(&crashed.path().join("state.db")).unwrap();
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await), 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parallel_admits_never_overshoot() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(&folder.path().join("state.db")).unwrap());
+    let tasks: Vec<_> = (0..200)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { passed(&store.admit(at(n), &asked("alice", 3)).await) })
+        })
+        .collect();
+    let mut total = 0;
+    for task in tasks {
+        total += task.await.unwrap();
+    }
+    // Decay over 200 s of 1 d is 0.23 %: at most one more than in no time fits.
+    assert_eq!(total, 100);
+}
+
+#[tokio::test]
+async fn a_second_store_on_the_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let _first = open(&path).unwrap();
+    let error = open(&path).err().unwrap().to_string();
+    assert!(error.contains("another Weir is using it"), "{error}");
+}
+
+#[tokio::test]
+async fn files_that_are_not_ours_are_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let foreign = folder.path().join("foreign.db");
+    rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let newer = folder.path().join("newer.db");
+    open(&newer).unwrap().close().await;
+    rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let text = folder.path().join("text.db");
+    std::fs::write(&text, "x".repeat(5000)).unwrap();
+    for (path, words) in [(&foreign, "not Weir's"), (&newer, "newer Weir"), (&text, "not a database"), (&folder.path().join("no/such/state.db"), "No such file")] {
+        let error = open(path).err().unwrap().to_string();
+        assert!(error.contains(words) && error.contains(&*path.to_string_lossy()), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&text).unwrap(), "x".repeat(5000));
+}

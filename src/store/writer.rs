@@ -1,0 +1,153 @@
+//! The one thread that writes the state file: group commits to the journal, folded into the budgets in small slices.
+
+use super::file::{File, OpenError};
+use super::hot::{Batch, Hot, Work};
+use super::entry;
+use crate::engine::ewma::State;
+use crate::metrics::Metrics;
+use crate::policy::key::Key;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A handle on the writer's thread.
+pub struct Writer {
+    hot: Arc<Hot>,
+    thread: JoinHandle<()>,
+}
+
+/// What the thread keeps.
+struct Task {
+    file: File,
+    hot: Arc<Hot>,
+    metrics: Arc<Metrics>,
+    /// Changes that are in the journal and not in the budgets table.
+    unfolded: HashMap<Key, State>,
+    /// Changes that could not be written yet.
+    unsaved: HashMap<Key, State>,
+    journal_bytes: usize,
+    /// The last batch taken, and the last that is in the journal.
+    taken: u64,
+    committed: u64,
+}
+
+/// Rows folded in one transaction: commits wait for no more than that.
+const SLICE: usize = 500;
+
+/// The journal is folded when it has grown by this much, or when nothing has happened for a while.
+const MAX_JOURNAL: usize = 4 << 20;
+const IDLE: Duration = Duration::from_secs(1);
+
+impl Writer {
+    pub fn start(file: File, hot: Arc<Hot>, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
+        let mut task = Task {
+            file,
+            hot: hot.clone(),
+            metrics,
+            unfolded: HashMap::new(),
+            unsaved: HashMap::new(),
+            journal_bytes: 0,
+            taken: 0,
+            committed: 0,
+        };
+        let thread = std::thread::Builder::new().name("weir-state".to_owned()).spawn(move || task.run());
+        Ok(Self { hot, thread: thread.map_err(OpenError::Thread)? })
+    }
+
+    /// Ends the thread after its last commit. Blocks.
+    pub fn stop(self) {
+        self.hot.stop();
+        let _ = self.thread.join();
+    }
+}
+
+impl Task {
+    fn run(&mut self) {
+        loop {
+            match self.hot.next_work(IDLE) {
+                Work::Commit(batch) => self.commit(batch),
+                Work::Idle => self.settle(),
+                Work::Stop => break,
+            }
+            if self.journal_bytes > MAX_JOURNAL {
+                self.fold();
+            }
+        }
+        self.settle();
+    }
+
+    fn commit(&mut self, batch: Batch) {
+        self.unsaved.extend(batch.changes);
+        self.taken = batch.number;
+        self.save();
+        // Whether it is in the file or not: mail flows, and the store says that it is degraded.
+        for waiting in batch.waiting {
+            let _ = waiting.send(());
+        }
+    }
+
+    /// Writes what is unsaved as one entry. When that fails it stays, to be written with the next.
+    fn save(&mut self) {
+        let mut bytes = Vec::new();
+        self.unsaved.iter().for_each(|(key, state)| entry::write(&mut bytes, key, *state));
+        match self.file.append(&bytes) {
+            Ok(()) => {
+                self.unfolded.extend(self.unsaved.drain());
+                self.journal_bytes += bytes.len();
+                self.committed = self.taken;
+                self.hot.recover();
+                self.metrics.state_degraded.set(0);
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Nothing is going on: tries again what failed, and folds.
+    fn settle(&mut self) {
+        if !self.unsaved.is_empty() {
+            self.save();
+        }
+        if self.journal_bytes > 0 {
+            self.fold();
+        }
+        self.metrics.budgets.set(i64::try_from(self.hot.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Brings the budgets table up to date and empties the journal. Between slices, commits go on.
+    fn fold(&mut self) {
+        let (upto, last, bytes) = (self.committed, self.file.last_entry(), self.journal_bytes);
+        let rows: Vec<(Key, State)> = std::mem::take(&mut self.unfolded).into_iter().collect();
+        let mut folded = 0;
+        for slice in rows.chunks(SLICE) {
+            if let Err(error) = self.file.fold(slice) {
+                self.failed(&error);
+                break;
+            }
+            folded += slice.len();
+            if let Work::Commit(batch) = self.hot.next_work(Duration::ZERO) {
+                self.commit(batch);
+            }
+        }
+        let rest = &rows[folded..];
+        if !rest.is_empty() {
+            // What could not be folded stays in the journal, and here unless it has changed since.
+            for (key, state) in rest {
+                self.unfolded.entry(key.clone()).or_insert(*state);
+            }
+            return;
+        }
+        match self.file.discard(last) {
+            Ok(()) => {
+                self.journal_bytes -= bytes;
+                self.hot.folded(upto);
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &rusqlite::Error) {
+        self.metrics.state_degraded.set(1);
+        self.hot.degrade(error.to_string());
+    }
+}

@@ -1,0 +1,261 @@
+//! Points in time, durations and rates, as integers and as people write them. No clock is read here.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point in time: microseconds since 1970-01-01T00:00:00Z, as Exim's `tv_sec` and `tv_usec` together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From microseconds since 1970.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since 1970.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// Seconds since 1970 as a double: what Exim computes with, and what its decisions depend on to the last bit.
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// As RFC 5322 §3.3 writes it, in UTC: `Sat, 21 Nov 2026 10:00:00 +0000`. Years outside jiff's −9999 to 9999 become 1970.
+    pub fn rfc5322(self) -> String {
+        let zoned = jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_zoned(jiff::tz::TimeZone::UTC);
+        jiff::fmt::rfc2822::to_string(&zoned).unwrap_or_default()
+    }
+
+    /// This point moved forward; the end of time rather than an overflow.
+    pub fn after(self, duration: Duration) -> Self {
+        let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros))
+    }
+
+    /// The time since an earlier point; zero if that point is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+/// Why a duration or a rate could not be read. The text names the bad value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable(String);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+const UNITS: [(char, u64); 5] = [
+    ('w', 7 * 86_400),
+    ('d', 86_400),
+    ('h', 3_600),
+    ('m', 60),
+    ('s', 1),
+];
+
+/// Reads a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have a
+/// fraction of up to six digits (`0.25s`), as Exim's time-outs may.
+pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
+    let bad = |why: &str| {
+        Unreadable(format!(
+            "\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"
+        ))
+    };
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return Err(bad("it is empty"));
+    }
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .ok_or_else(|| bad("a number lacks its unit"))?;
+        if digits == 0 {
+            return Err(bad("a number was expected"));
+        }
+        let count: u64 = rest[..digits]
+            .parse()
+            .map_err(|_| bad("the number is too large"))?;
+        rest = &rest[digits..];
+        if let Some(fraction) = rest.strip_prefix('.') {
+            let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+            if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
+                return Err(bad("only seconds have a fraction, of at most six digits"));
+            }
+            let micros: u64 = format!("{:0<6}", &fraction[..digits])
+                .parse()
+                .map_err(|_| bad("the fraction is unreadable"))?;
+            total += Duration::from_micros(micros);
+            rest = &fraction[digits..];
+        }
+        let unit = rest.chars().next().unwrap_or(' ');
+        let (_, seconds) = UNITS
+            .iter()
+            .find(|(name, _)| *name == unit)
+            .ok_or_else(|| bad("the units are w, d, h, m and s"))?;
+        let part = count
+            .checked_mul(*seconds)
+            .filter(|s| *s <= LONGEST.as_secs())
+            .ok_or_else(|| bad("it is too long"))?;
+        total += Duration::from_secs(part);
+        rest = &rest[1..];
+    }
+    if total > LONGEST {
+        return Err(bad("it is too long"));
+    }
+    Ok(total)
+}
+
+/// A thousand years: sums of a timestamp and a few durations then stay far from the end of an i64.
+const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
+
+/// A duration as people write it, exact down to the microsecond: `1d2h30m`, `0.25s`, `0s`.
+pub fn format_duration(duration: Duration) -> String {
+    let mut seconds = duration.as_secs();
+    let mut text = String::new();
+    for (unit, size) in UNITS.iter().filter(|(unit, _)| *unit != 's' && *unit != 'w') {
+        if seconds >= *size {
+            text.push_str(&format!("{}{unit}", seconds / size));
+            seconds %= size;
+        }
+    }
+    let micros = duration.subsec_micros();
+    if micros > 0 {
+        let fraction = format!("{micros:06}");
+        text.push_str(&format!("{seconds}.{}s", fraction.trim_end_matches('0')));
+    } else if seconds > 0 || text.is_empty() {
+        text.push_str(&format!("{seconds}s"));
+    }
+    text
+}
+
+/// A duration to wait, for people: rounded up to whole seconds, so that whoever waits that long has waited long enough.
+pub fn format_wait(wait: Duration) -> String {
+    let up = u64::from(wait.subsec_nanos() > 0);
+    format_duration(Duration::from_secs(wait.as_secs() + up))
+}
+
+/// So much in so long: the `100 / 1d` of a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// How much, in units of what is counted; above 0.
+    pub amount: f64,
+    /// In how long; above 0.
+    pub period: Duration,
+}
+
+/// Reads a rate: `100 / 1d`. The amount may have a fraction and end in K, M or G (1000, 1000², 1000³).
+pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
+    let (amount, period) = text.split_once('/').ok_or_else(|| {
+        Unreadable(format!(
+            "\"{text}\" is not a rate: write an amount and a period, as in \"100 / 1d\""
+        ))
+    })?;
+    let (amount, period) = (amount.trim(), period.trim());
+    let (digits, scale) = match amount.chars().last() {
+        Some('K') => (&amount[..amount.len() - 1], 1e3),
+        Some('M') => (&amount[..amount.len() - 1], 1e6),
+        Some('G') => (&amount[..amount.len() - 1], 1e9),
+        _ => (amount, 1.0),
+    };
+    let plain = !digits.is_empty()
+        && digits.len() <= 18
+        && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let amount = Some(digits)
+        .filter(|_| plain)
+        .and_then(|digits| digits.parse::<f64>().ok())
+        .map(|number| number * scale)
+        .ok_or_else(|| Unreadable(format!("\"{text}\" is not a rate: \"{amount}\" is not an amount")))?;
+    let period = parse_duration(period).map_err(|e| Unreadable(format!("\"{text}\" is not a rate: {e}")))?;
+    if amount <= 0.0 {
+        return Err(Unreadable(format!("\"{text}\": the amount must be above 0")));
+    }
+    if period.is_zero() {
+        return Err(Unreadable(format!("\"{text}\": the period must be above 0")));
+    }
+    Ok(Rate { amount, period })
+}
+
+/// An amount for people: whole numbers plainly, others with one decimal, as Exim's `%.1f`.
+pub fn format_amount(amount: f64) -> String {
+    if amount.fract() == 0.0 {
+        format!("{amount:.0}")
+    } else {
+        format!("{amount:.1}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_durations_as_exim_does() {
+        for (text, seconds) in [
+            ("8h", 28_800.0),
+            ("1d2h30m", 95_400.0),
+            ("1w2d", 777_600.0),
+            ("0s", 0.0),
+            ("0.25s", 0.25),
+            ("1m0.000001s", 60.000001),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_duration() {
+        for text in ["", "8", "h", "8 h", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"] {
+            let error = parse_duration(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("\"{text}\"")), "{error}");
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_rfc_5322() {
+        let date = Timestamp::from_micros(1_700_000_000_000_000).rfc5322();
+        assert_eq!(date, "Tue, 14 Nov 2023 22:13:20 +0000");
+    }
+
+    #[test]
+    fn reads_rates() {
+        let day = Duration::from_secs(86_400);
+        assert_eq!(parse_rate("100 / 1d"), Ok(Rate { amount: 100.0, period: day }));
+        assert_eq!(parse_rate("1.5K/1d"), Ok(Rate { amount: 1500.0, period: day }));
+        for text in ["100", "/ 1d", "100 /", "0 / 1d", "100 / 0s", "-1 / 1d", "1e3 / 1d", "nan / 1d", "inf / 1d", "x / 1d", "1.2.3 / 1d"] {
+            let error = parse_rate(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("\"{text}\"")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_never_rounded_down() {
+        assert_eq!(format_wait(Duration::from_millis(1)), "1s");
+        assert_eq!(format_wait(Duration::from_millis(59_001)), "1m");
+        assert_eq!(format_wait(Duration::from_secs(7_987)), "2h13m7s");
+        assert_eq!(format_wait(Duration::ZERO), "0s");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(micros in 0u64..10_000_000_000_000_000) {
+            let duration = Duration::from_micros(micros);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+
+        #[test]
+        fn no_text_makes_the_readers_panic(text in "\\PC{0,24}|[0-9.wdhms /KMG]{0,24}") {
+            let _ = parse_duration(&text);
+            let _ = parse_rate(&text);
+        }
+    }
+}
