@@ -1,6 +1,8 @@
 //! What Prometheus is told. Rooms count here; nobody reads here but the scraper.
 
-use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 /// All metrics of a process.
 pub struct Metrics {

@@ -53,58 +53,39 @@ impl fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-const UNITS: [(char, u64); 5] = [
-    ('w', 7 * 86_400),
-    ('d', 86_400),
-    ('h', 3_600),
-    ('m', 60),
-    ('s', 1),
-];
+const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
 /// Reads a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have a
 /// fraction of up to six digits (`0.25s`), as Exim's time-outs may.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
-    let bad = |why: &str| {
-        Unreadable(format!(
-            "\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"
-        ))
-    };
+    let bad = |why: &str| Unreadable(format!("\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"));
     let mut rest = text;
     let mut total = Duration::ZERO;
     if rest.is_empty() {
         return Err(bad("it is empty"));
     }
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .ok_or_else(|| bad("a number lacks its unit"))?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("a number lacks its unit"))?;
         if digits == 0 {
             return Err(bad("a number was expected"));
         }
-        let count: u64 = rest[..digits]
-            .parse()
-            .map_err(|_| bad("the number is too large"))?;
+        let count: u64 = rest[..digits].parse().map_err(|_| bad("the number is too large"))?;
         rest = &rest[digits..];
         if let Some(fraction) = rest.strip_prefix('.') {
             let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
             if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
                 return Err(bad("only seconds have a fraction, of at most six digits"));
             }
-            let micros: u64 = format!("{:0<6}", &fraction[..digits])
-                .parse()
-                .map_err(|_| bad("the fraction is unreadable"))?;
+            let micros: u64 =
+                format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| bad("the fraction is unreadable"))?;
             total += Duration::from_micros(micros);
             rest = &fraction[digits..];
         }
         let unit = rest.chars().next().unwrap_or(' ');
-        let (_, seconds) = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(|| bad("the units are w, d, h, m and s"))?;
-        let part = count
-            .checked_mul(*seconds)
-            .filter(|s| *s <= LONGEST.as_secs())
-            .ok_or_else(|| bad("it is too long"))?;
+        let (_, seconds) =
+            UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| bad("the units are w, d, h, m and s"))?;
+        let part =
+            count.checked_mul(*seconds).filter(|s| *s <= LONGEST.as_secs()).ok_or_else(|| bad("it is too long"))?;
         total += Duration::from_secs(part);
         rest = &rest[1..];
     }
@@ -155,9 +136,7 @@ pub struct Rate {
 /// Reads a rate: `100 / 1d`. The amount may have a fraction and end in K, M or G (1000, 1000², 1000³).
 pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
     let (amount, period) = text.split_once('/').ok_or_else(|| {
-        Unreadable(format!(
-            "\"{text}\" is not a rate: write an amount and a period, as in \"100 / 1d\""
-        ))
+        Unreadable(format!("\"{text}\" is not a rate: write an amount and a period, as in \"100 / 1d\""))
     })?;
     let (amount, period) = (amount.trim(), period.trim());
     let (digits, scale) = match amount.chars().last() {
@@ -166,9 +145,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
         Some('G') => (&amount[..amount.len() - 1], 1e9),
         _ => (amount, 1.0),
     };
-    let plain = !digits.is_empty()
-        && digits.len() <= 18
-        && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let plain = !digits.is_empty() && digits.len() <= 18 && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
     let amount = Some(digits)
         .filter(|_| plain)
         .and_then(|digits| digits.parse::<f64>().ok())
@@ -186,11 +163,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
 
 /// An amount for people: whole numbers plainly, others with one decimal, as Exim's `%.1f`.
 pub fn format_amount(amount: f64) -> String {
-    if amount.fract() == 0.0 {
-        format!("{amount:.0}")
-    } else {
-        format!("{amount:.1}")
-    }
+    if amount.fract() == 0.0 { format!("{amount:.0}") } else { format!("{amount:.1}") }
 }
 
 #[cfg(test)]
@@ -214,7 +187,8 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_duration() {
-        for text in ["", "8", "h", "8 h", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"] {
+        for text in ["", "8", "h", "8 h", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"]
+        {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }
@@ -231,7 +205,19 @@ mod tests {
         let day = Duration::from_secs(86_400);
         assert_eq!(parse_rate("100 / 1d"), Ok(Rate { amount: 100.0, period: day }));
         assert_eq!(parse_rate("1.5K/1d"), Ok(Rate { amount: 1500.0, period: day }));
-        for text in ["100", "/ 1d", "100 /", "0 / 1d", "100 / 0s", "-1 / 1d", "1e3 / 1d", "nan / 1d", "inf / 1d", "x / 1d", "1.2.3 / 1d"] {
+        for text in [
+            "100",
+            "/ 1d",
+            "100 /",
+            "0 / 1d",
+            "100 / 0s",
+            "-1 / 1d",
+            "1e3 / 1d",
+            "nan / 1d",
+            "inf / 1d",
+            "x / 1d",
+            "1.2.3 / 1d",
+        ] {
             let error = parse_rate(text).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }

@@ -97,7 +97,8 @@ impl Users {
         Ok(Self(users))
     }
 
-    pub fn len(&self) -> usize {
+    /// How many there are.
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -135,8 +136,7 @@ impl Users {
 }
 
 /// A hash that no password is known to have, with the parameters of new ones: checking it takes as long.
-const NOBODY: &str =
-    "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.len() > 255 {

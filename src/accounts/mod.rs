@@ -5,7 +5,7 @@ pub mod file;
 use crate::metrics::Metrics;
 use crate::smtp::sasl::Credentials;
 use file::{Changed, ReadError, Users};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -77,14 +77,14 @@ impl Accounts {
 }
 
 /// The users, read again if their file has changed. A bad file keeps the old ones, and is reported.
-fn current(path: &PathBuf, users: &Mutex<(Arc<Users>, Changed)>) -> Arc<Users> {
+fn current(path: &Path, users: &Mutex<(Arc<Users>, Changed)>) -> Arc<Users> {
     let mut held = users.lock().unwrap_or_else(PoisonError::into_inner);
     let changed = Changed::of(path);
     if changed != held.1 {
         held.1 = changed;
         match Users::read(path) {
             Ok((users, _)) => {
-                tracing::info!(file = %path.display(), users = users.len(), "users file read again");
+                tracing::info!(file = %path.display(), users = users.count(), "users file read again");
                 held.0 = Arc::new(users);
             }
             Err(error) => tracing::error!(%error, "users file not taken: the former users stay"),

@@ -229,8 +229,7 @@ impl Reader<'_> {
         if address.is_none() {
             s.missing("address", "\"[::]:587\"");
         }
-        let securities =
-            [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
+        let securities = [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
         let tls = s.choice("tls", &securities).map_or(Security::StartTls, |tls| tls.value);
         if tls != Security::None && !has_certificate {
             let help = "add [tls] with certificate and key, or say tls = \"none\"";
@@ -305,15 +304,15 @@ impl Reader<'_> {
         for listener in listeners.iter().filter(|_| !has_accounts) {
             if listener.value.session.auth != Requirement::None {
                 let help = "add [accounts] with file = \"users\", or say auth = \"none\"".to_owned();
-                let message = format!("listener \"{}\" asks for logins, and there are no accounts", listener.value.name);
+                let message =
+                    format!("listener \"{}\" asks for logins, and there are no accounts", listener.value.name);
                 root.error(&listener.span, message, Some(help));
             }
         }
     }
 
     fn state(&self, section: Option<Section<'_>>) -> store::Options {
-        let mut options =
-            store::Options { path: PathBuf::from(DEFAULT_STATE), durability: store::Durability::Process };
+        let mut options = store::Options { path: PathBuf::from(DEFAULT_STATE), durability: store::Durability::Process };
         let Some(mut s) = section else { return options };
         if let Some(path) = s.string("path") {
             options.path = self.folder.join(path.value);

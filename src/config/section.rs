@@ -92,11 +92,7 @@ impl<'a> Section<'a> {
     }
 
     /// A list of texts, each read by `read`.
-    pub fn list<T>(
-        &mut self,
-        key: &'static str,
-        read: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<Placed<Vec<T>>> {
+    pub fn list<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Option<Placed<Vec<T>>> {
         self.asked.push(key);
         let value = self.table.get(key)?;
         let Some(items) = value.get_ref().as_array() else {

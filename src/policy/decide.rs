@@ -88,11 +88,7 @@ fn decide_one(policy: &Policy, now: Timestamp, event: Event, facts: &Facts, load
 /// What one event counts for.
 const ONE: f64 = 1.0;
 
-fn holding<'a>(
-    policy: &'a Policy,
-    facts: &'a Facts,
-    event: Event,
-) -> impl Iterator<Item = (&'a Limit, Effect, Key)> {
+fn holding<'a>(policy: &'a Policy, facts: &'a Facts, event: Event) -> impl Iterator<Item = (&'a Limit, Effect, Key)> {
     policy.limits.iter().filter_map(move |limit| {
         let effect = limit.count.effect(event)?;
         Some((limit, effect, Key::of(limit, facts)?))
@@ -138,7 +134,10 @@ mod tests {
     fn recipients_are_charged_one_by_one_until_there_is_no_room() {
         let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "4 / 1d")] };
         let mut loaded = Loaded::default();
-        let run = asked(Some("alice"), &[Event::Mail, Event::Recipient, Event::Recipient, Event::Recipient, Event::Recipient]);
+        let run = asked(
+            Some("alice"),
+            &[Event::Mail, Event::Recipient, Event::Recipient, Event::Recipient, Event::Recipient],
+        );
         let verdicts = decide(&policy, now(), &run, &mut loaded);
         // In no time at all the fourth makes the rate 4, and 4 is over 4.
         assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
@@ -152,7 +151,12 @@ mod tests {
 
     #[test]
     fn a_refused_mail_makes_its_recipients_void_and_uncharged() {
-        let policy = Policy { limits: vec![limit("l", Count::Messages, &[Owner::User], "2 / 1d"), limit("r", Count::Recipients, &[Owner::User], "9 / 1d")] };
+        let policy = Policy {
+            limits: vec![
+                limit("l", Count::Messages, &[Owner::User], "2 / 1d"),
+                limit("r", Count::Recipients, &[Owner::User], "9 / 1d"),
+            ],
+        };
         let mut loaded = Loaded::default();
         decide(&policy, now(), &asked(Some("alice"), &[Event::Message]), &mut loaded);
         let verdicts = decide(&policy, now(), &asked(Some("alice"), &[Event::Mail, Event::Recipient]), &mut loaded);
@@ -203,7 +207,12 @@ mod tests {
     #[test]
     fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_case() {
         let one = limit("l", Count::Recipients, &[Owner::Client, Owner::User], "2 / 1d");
-        let keys = |user| keys(&Policy { limits: vec![limit("l", Count::Recipients, &one.per, "2 / 1d")] }, &asked(Some(user), &[Event::Recipient]));
+        let keys = |user| {
+            keys(
+                &Policy { limits: vec![limit("l", Count::Recipients, &one.per, "2 / 1d")] },
+                &asked(Some(user), &[Event::Recipient]),
+            )
+        };
         assert_eq!(keys("Alice"), keys("aLICE"));
         assert_eq!(keys("alice")[0].to_string(), "l/recipients/ewma/client=192.0.2.7/user=alice");
     }

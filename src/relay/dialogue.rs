@@ -143,14 +143,14 @@ impl Envelope {
         if let Some(mail) = mail {
             if mail.body == Some(Body::EightBitMime) && !offered.eight_bit_mime {
                 // Weir does not convert (RFC 6152 §3): what is signed must arrive as it was sent.
-                mail_refused =
-                    Some(Reply::new(554, "5.6.3 The mail server behind this one takes no 8-bit messages"));
+                mail_refused = Some(Reply::new(554, "5.6.3 The mail server behind this one takes no 8-bit messages"));
             }
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
         commands.extend(recipients.iter().map(|rcpt| (Command::Rcpt, format!("RCPT TO:<{}>\r\n", rcpt.recipient))));
         let answers = Vec::with_capacity(recipients.len());
-        let mut envelope = Self { commands, sent: 0, replied: 0, pipelining: offered.pipelining, mail_refused, answers };
+        let mut envelope =
+            Self { commands, sent: 0, replied: 0, pipelining: offered.pipelining, mail_refused, answers };
         if envelope.mail_refused.is_some() {
             envelope.give_up();
         }
@@ -270,12 +270,22 @@ mod tests {
         let bare: &[&str] = &["250 up"];
         for (tls, replies, sent, end) in [
             (None, &[&["220 hi"][..], ehlo][..], "EHLO weir.example", "ready, pipelining true"),
-            (None, &[&["220 hi"], &["502 what"], &["250 ok"]], "EHLO weir.example|HELO weir.example", "ready, pipelining false"),
+            (
+                None,
+                &[&["220 hi"], &["502 what"], &["250 ok"]],
+                "EHLO weir.example|HELO weir.example",
+                "ready, pipelining false",
+            ),
             (None, &[&["554 no"]], "", "554 no"),
             (Required, &[&["220 hi"], &["502 what"]], "EHLO weir.example", "502 what"),
             (Required, &[&["220 hi"], bare], "EHLO weir.example", "it offers no STARTTLS, which is required"),
             (Required, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "454 no"),
-            (Required, &[&["220 hi"], ehlo, &["220 go"], bare], "EHLO weir.example|STARTTLS|(handshake)|EHLO weir.example", "ready, pipelining false"),
+            (
+                Required,
+                &[&["220 hi"], ehlo, &["220 go"], bare],
+                "EHLO weir.example|STARTTLS|(handshake)|EHLO weir.example",
+                "ready, pipelining false",
+            ),
             (Opportunistic, &[&["220 hi"], bare], "EHLO weir.example", "ready, pipelining false"),
             (Opportunistic, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "ready, pipelining true"),
         ] {
@@ -301,7 +311,10 @@ mod tests {
     #[test]
     fn a_pipelined_envelope_is_one_write() {
         let mut envelope = envelope("MAIL FROM:<a@b> SIZE=9", true, true);
-        assert_eq!(envelope.next_write().unwrap(), "RSET\r\nMAIL FROM:<a@b> SIZE=9\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n");
+        assert_eq!(
+            envelope.next_write().unwrap(),
+            "RSET\r\nMAIL FROM:<a@b> SIZE=9\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n"
+        );
         for text in ["250 ok", "250 ok", "250 yes", "550 no"] {
             assert_eq!(envelope.next_write(), None);
             envelope.reply(reply(text)).unwrap();
@@ -336,7 +349,9 @@ mod tests {
 
     #[test]
     fn replies_out_of_step_end_the_connection() {
-        for texts in [&["550 no", "250 recipient of what"][..], &["421 bye"], &["354 go"], &["250 a", "250 b", "250 c", "250 d"]] {
+        for texts in
+            [&["550 no", "250 recipient of what"][..], &["421 bye"], &["354 go"], &["250 a", "250 b", "250 c", "250 d"]]
+        {
             let mut envelope = envelope("MAIL FROM:<a@b>", false, true);
             envelope.next_write();
             let outcome: Result<(), Fault> = texts.iter().try_for_each(|text| envelope.reply(reply(text)));

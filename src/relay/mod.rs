@@ -169,9 +169,7 @@ impl Relay {
     pub async fn end(&self, connection: &mut Option<Box<Upstream>>) -> Result<Reply, Fault> {
         let ended = match connection {
             None => Err(Fault::Closed),
-            Some(upstream) => {
-                tokio::time::timeout(FINAL_PATIENCE, upstream.end()).await.unwrap_or(Err(Fault::Silent))
-            }
+            Some(upstream) => tokio::time::timeout(FINAL_PATIENCE, upstream.end()).await.unwrap_or(Err(Fault::Silent)),
         };
         self.settle(connection, ended)
     }

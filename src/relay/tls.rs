@@ -16,10 +16,9 @@ pub fn connector(options: &Options) -> Result<Option<TlsConnector>, ConfigError>
     let config = match options.tls {
         TlsPolicy::None => return Ok(None),
         TlsPolicy::Required => builder.with_root_certificates(roots(options)?).with_no_client_auth(),
-        TlsPolicy::Opportunistic => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
-            .with_no_client_auth(),
+        TlsPolicy::Opportunistic => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider))).with_no_client_auth()
+        }
     };
     Ok(Some(TlsConnector::from(Arc::new(config))))
 }

@@ -216,15 +216,9 @@ impl Connection {
             return Err(Gone);
         }
         let received = body.received(clock::now());
-        let (ending, size) = body::pass(
-            &self.server,
-            &mut self.client,
-            &mut self.input,
-            &mut self.upstream,
-            &received,
-            body.max_size(),
-        )
-        .await;
+        let (ending, size) =
+            body::pass(&self.server, &mut self.client, &mut self.input, &mut self.upstream, &received, body.max_size())
+                .await;
         Ok(body.answer(ending, size, clock::now()))
     }
 }

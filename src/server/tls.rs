@@ -43,8 +43,8 @@ impl Certificate {
         if chain.is_empty() {
             return Err(bad_certificate("there is no certificate in it".to_owned()));
         }
-        let key = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| CertificateError::Key(key.to_owned(), explain(error)))?;
+        let key =
+            PrivateKeyDer::from_pem_file(key).map_err(|error| CertificateError::Key(key.to_owned(), explain(error)))?;
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))

@@ -101,9 +101,10 @@ impl State {
             Ending::TooLarge => {
                 (Some(Reply::new(552, format!("5.3.4 The message is too large; the limit is {limit} octets"))), false)
             }
-            Ending::Endless => {
-                (Some(Reply::new(552, format!("5.3.4 The message is far too large; the limit is {limit} octets"))), true)
-            }
+            Ending::Endless => (
+                Some(Reply::new(552, format!("5.3.4 The message is far too large; the limit is {limit} octets"))),
+                true,
+            ),
             // The end of the message is in doubt, and so is everything after it.
             Ending::Ambiguous(what) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {}", what.name()))), true)

@@ -103,8 +103,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Feeds the pieces as a connection would; the message passed on, its size, and what was left after the end mark.
-    fn read(pieces: &[&[u8]]) -> Result<Option<(Vec<u8>, u64, Vec<u8>)>, Ambiguity> {
+    /// The message passed on, its size, and what was left after the end mark.
+    type Message = (Vec<u8>, u64, Vec<u8>);
+
+    /// Feeds the pieces as a connection would; `None` if the message did not end.
+    fn read(pieces: &[&[u8]]) -> Result<Option<Message>, Ambiguity> {
         let (mut reader, mut message, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
         for (n, piece) in pieces.iter().enumerate() {
             waiting.extend_from_slice(piece);

@@ -91,7 +91,8 @@ fn without_enhanced(text: &str) -> &str {
     let (first, rest) = text.split_once(' ').unwrap_or((text, ""));
     let mut parts = first.split('.');
     let class = matches!(parts.next(), Some("2" | "4" | "5"));
-    let number = |part: Option<&str>| part.is_some_and(|p| (1..=3).contains(&p.len()) && p.bytes().all(|b| b.is_ascii_digit()));
+    let number =
+        |part: Option<&str>| part.is_some_and(|p| (1..=3).contains(&p.len()) && p.bytes().all(|b| b.is_ascii_digit()));
     if class && number(parts.next()) && number(parts.next()) && parts.next().is_none() { rest } else { text }
 }
 

@@ -36,9 +36,15 @@ pub enum OpenError {
     /// It is another program's database.
     Foreign(PathBuf),
     /// A newer Weir made it.
-    Newer { path: PathBuf, version: i64 },
+    Newer {
+        path: PathBuf,
+        version: i64,
+    },
     /// An entry of the journal cannot be read.
-    Damaged { path: PathBuf, seq: i64 },
+    Damaged {
+        path: PathBuf,
+        seq: i64,
+    },
     Sqlite(PathBuf, rusqlite::Error),
     Thread(std::io::Error),
 }
@@ -92,8 +98,7 @@ impl File {
     /// Folds what a former process left in the journal.
     pub fn replay(&mut self) -> Result<(), OpenError> {
         let sqlite = |error| OpenError::Sqlite(self.path.clone(), error);
-        let mut statement =
-            self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq").map_err(sqlite)?;
+        let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq").map_err(sqlite)?;
         let mut rows = statement.query([]).map_err(sqlite)?;
         let mut changes = std::collections::HashMap::new();
         while let Some(row) = rows.next().map_err(sqlite)? {
@@ -150,10 +155,8 @@ impl File {
         let number = |pragma: &str| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let (application, version) = (number("application_id"), number("user_version"));
         let (application, version) = (application.map_err(sqlite)?, version.map_err(sqlite)?);
-        let tables: i64 = self
-            .connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(sqlite)?;
+        let tables: i64 =
+            self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sqlite)?;
         match (application, version) {
             (APPLICATION_ID, VERSION) => Ok(()),
             (APPLICATION_ID, version) => Err(OpenError::Newer { path: self.path.clone(), version }),

@@ -107,7 +107,8 @@ impl Store {
         let states = match read.await {
             Ok(Ok(states)) => states,
             failed => {
-                let reason = failed.map_or_else(|e| e.to_string(), |read| read.err().map_or(String::new(), |e| e.to_string()));
+                let reason =
+                    failed.map_or_else(|e| e.to_string(), |read| read.err().map_or(String::new(), |e| e.to_string()));
                 self.hot.degrade(format!("a budget cannot be read: {reason}"));
                 vec![None; keys.len()]
             }

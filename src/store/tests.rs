@@ -96,7 +96,12 @@ async fn files_that_are_not_ours_are_refused_and_left_alone() {
     rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let text = folder.path().join("text.db");
     std::fs::write(&text, "x".repeat(5000)).unwrap();
-    for (path, words) in [(&foreign, "not Weir's"), (&newer, "newer Weir"), (&text, "not a database"), (&folder.path().join("no/such/state.db"), "No such file")] {
+    for (path, words) in [
+        (&foreign, "not Weir's"),
+        (&newer, "newer Weir"),
+        (&text, "not a database"),
+        (&folder.path().join("no/such/state.db"), "No such file"),
+    ] {
         let error = open(path).err().unwrap().to_string();
         assert!(error.contains(words) && error.contains(&*path.to_string_lossy()), "{error}");
     }

@@ -1,8 +1,8 @@
 //! The one thread that writes the state file: group commits to the journal, folded into the budgets in small slices.
 
+use super::entry;
 use super::file::{File, OpenError};
 use super::hot::{Batch, Hot, Work};
-use super::entry;
 use crate::engine::ewma::State;
 use crate::metrics::Metrics;
 use crate::policy::key::Key;

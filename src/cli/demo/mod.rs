@@ -43,7 +43,8 @@ async fn demonstrate(folder: &Path) -> Result<(), Failure> {
     })?;
     let running = Running::start(config).await?;
     let message = folder.join("message.eml");
-    let words = "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
+    let words =
+        "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
     std::fs::write(&message, words).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
     explain(folder, &maildir, &password, &running);
     stop_signal().await?;

@@ -1,0 +1,324 @@
+//! Scripts of dialogues in `dialogues/*.talk`, played with the session itself and the real policy: no sockets, no waiting.
+//!
+//! A script has a line for each thing said, and `#` comments:
+//!
+//!     listener tls=starttls auth=required      what the listener asks; also trusted=NET, size=OCTETS, recipients=N
+//!     user alice sesame                        who may log in
+//!     limit recipients user 3 / 1d             a limit: count, per, rate
+//!     c -> EHLO pc.example                     the client says this line; lines in a row come in one piece
+//!     c => NOOP\n                              the client sends these octets, with escapes
+//!     c <- 250 2.0.0 Ok                        and gets this reply line
+//!     c <~ 450 4.7.1 3                         and gets a reply line that begins so
+//!     u <- RCPT TO:<b@example.net>             the upstream is asked this
+//!     u -> 250 2.1.5 Ok                        and will answer so; "away" is no answer. Stands before the client's line.
+//!     tls                                      the handshake is done
+//!     c -- closed                              the connection is closed
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use weir::policy::key::Owner;
+use weir::policy::limit::{Count, Limit};
+use weir::policy::verdict::Template;
+use weir::policy::{self, Loaded, Policy};
+use weir::session::{Answer, Ending, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
+use weir::smtp::command::Rcpt;
+use weir::smtp::data::{Piece, Reader};
+use weir::smtp::line::Input;
+use weir::smtp::reply::Reply;
+use weir::time::{Timestamp, parse_rate};
+
+#[test]
+fn every_dialogue_goes_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/dialogues");
+    let mut scripts: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    scripts.sort();
+    assert!(scripts.len() >= 10, "only {} scripts", scripts.len());
+    for path in scripts {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut play = Play::new();
+        for (n, line) in text.lines().enumerate() {
+            if let Err(why) = play.line(line) {
+                panic!("{name}:{}: {line}\n{why}", n + 1);
+            }
+        }
+        assert!(play.said.is_empty(), "{name}: the client also got {:?}", play.said);
+        assert!(play.asked.is_empty(), "{name}: the upstream was also asked {:?}", play.asked);
+    }
+}
+
+#[test]
+fn a_script_that_expects_something_else_fails() {
+    for script in ["c <- 220 other", "c -> NOOP\nc <~ 500", "u <- MAIL FROM:<a@b>", "c -- closed", "nonsense"] {
+        let mut play = Play::new();
+        assert!(script.lines().any(|line| play.line(line).is_err()), "{script}");
+    }
+}
+
+/// A script being played.
+struct Play {
+    options: Options,
+    users: Vec<(String, String)>,
+    policy: Policy,
+    loaded: Loaded,
+    step: Option<Step>,
+    input: Input,
+    /// What the client got, by lines.
+    said: VecDeque<String>,
+    /// What the upstream was asked.
+    asked: VecDeque<String>,
+    /// What the upstream will answer.
+    answers: VecDeque<String>,
+    reader: Option<Reader>,
+    closed: bool,
+    now: Timestamp,
+}
+
+impl Play {
+    fn new() -> Self {
+        let options = Options {
+            hostname: "weir.example".to_owned(),
+            tls: Security::None,
+            auth: Requirement::None,
+            trusted: Vec::new(),
+            max_message_size: 1000,
+            max_recipients: 100,
+        };
+        Self {
+            options,
+            users: Vec::new(),
+            policy: Policy::default(),
+            loaded: Loaded::default(),
+            step: None,
+            input: Input::default(),
+            said: VecDeque::new(),
+            asked: VecDeque::new(),
+            answers: VecDeque::new(),
+            reader: None,
+            closed: false,
+            now: Timestamp::from_micros(1_700_000_000_000_000),
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(());
+        }
+        if let Some(words) = line.strip_prefix("listener ") {
+            return words.split(' ').try_for_each(|word| self.listener(word));
+        }
+        if let Some(words) = line.strip_prefix("user ") {
+            let (name, password) = words.split_once(' ').ok_or("user NAME PASSWORD")?;
+            self.users.push((name.to_owned(), password.to_owned()));
+            return Ok(());
+        }
+        if let Some(words) = line.strip_prefix("limit ") {
+            return self.limit(words);
+        }
+        if let Some(text) = line.strip_prefix("c ->") {
+            self.send(format!("{}\r\n", text.strip_prefix(' ').unwrap_or(text)).as_bytes());
+            return Ok(());
+        }
+        if let Some(text) = line.strip_prefix("c => ") {
+            self.send(&unescape(text));
+            return Ok(());
+        }
+        if let Some(text) = line.strip_prefix("u -> ") {
+            self.answers.push_back(text.to_owned());
+            return Ok(());
+        }
+        self.play();
+        if line == "tls" {
+            return self.secure();
+        }
+        if line == "c -- closed" {
+            return if self.closed { Ok(()) } else { Err("the connection is open".to_owned()) };
+        }
+        let (queue, text) = match line.split_at_checked(5).unwrap_or((line, "")) {
+            ("c <- " | "c <~ ", text) => (&mut self.said, text),
+            ("u <- ", text) => (&mut self.asked, text),
+            _ => return Err("this is no line of a script".to_owned()),
+        };
+        let got = queue.pop_front().unwrap_or_else(|| "(nothing)".to_owned());
+        let same = if line.starts_with("c <~") { got.starts_with(text) } else { got == text };
+        if same { Ok(()) } else { Err(format!("got: {got}")) }
+    }
+
+    fn listener(&mut self, word: &str) -> Result<(), String> {
+        let (key, value) = word.split_once('=').ok_or("key=value")?;
+        match (key, value) {
+            ("tls", "none") => self.options.tls = Security::None,
+            ("tls", "starttls") => self.options.tls = Security::StartTls,
+            ("auth", "required") => self.options.auth = Requirement::Required,
+            ("auth", "optional") => self.options.auth = Requirement::Optional,
+            ("auth", "none") => self.options.auth = Requirement::None,
+            ("trusted", network) => self.options.trusted = vec![network.parse().map_err(|_| "not a network")?],
+            ("size", number) => self.options.max_message_size = number.parse().map_err(|_| "not a number")?,
+            ("recipients", number) => self.options.max_recipients = number.parse().map_err(|_| "not a number")?,
+            _ => return Err(format!("what is {word}?")),
+        }
+        Ok(())
+    }
+
+    fn limit(&mut self, words: &str) -> Result<(), String> {
+        let mut words = words.splitn(3, ' ');
+        let (count, per) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let count = Count::ALL.into_iter().find(|c| c.name() == count).ok_or("what is counted?")?;
+        let per = Owner::ALL.into_iter().filter(|owner| owner.name() == per).collect();
+        let rate = parse_rate(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
+        let text = Arc::new(Template::standard(count));
+        let name = format!("limit{}", self.policy.limits.len()).into();
+        self.policy.limits.push(Limit { name, count, per, rate, rule: rate.into(), text });
+        Ok(())
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.input.space(bytes.len()).extend_from_slice(bytes);
+    }
+
+    /// Lets the session go on until it needs more input.
+    fn play(&mut self) {
+        let mut step = self.step.take().unwrap_or_else(|| {
+            let client = "192.0.2.7".parse().unwrap();
+            Step::Next(Session::new(Arc::new(self.options.clone()), "id".into(), client, None))
+        });
+        loop {
+            step = match step {
+                Step::Next(session) => session.step(&mut self.input),
+                Step::Read(mut session) => {
+                    self.hear(&mut session);
+                    if self.input.is_empty() || !self.input.unused().contains(&b'\n') {
+                        break self.step = Some(Step::Read(session));
+                    }
+                    session.step(&mut self.input)
+                }
+                Step::StartTls(mut start) => {
+                    self.hear(start.session());
+                    break self.step = Some(Step::StartTls(start));
+                }
+                Step::Login(login) => {
+                    let given = login.credentials();
+                    let right = self.users.iter().any(|(u, p)| *u == given.user && *p == given.password);
+                    login.answer(if right { Verified::Right } else { Verified::Wrong })
+                }
+                Step::Admit(admit) => {
+                    let verdicts = policy::decide(&self.policy, self.now, admit.asked(), &mut self.loaded);
+                    admit.answer(verdicts, self.now)
+                }
+                Step::Relay(relay) => {
+                    let answers = self.ask(relay.request());
+                    relay.answer(answers)
+                }
+                Step::Body(mut body) => {
+                    self.hear(body.session());
+                    let mut reader = self.reader.take().unwrap_or_default();
+                    let ending = match reader.read(self.input.unused()) {
+                        Piece::Message { held } => {
+                            let used = self.input.unused().len() - held;
+                            self.input.consume(used);
+                            self.reader = Some(reader);
+                            break self.step = Some(Step::Body(body));
+                        }
+                        Piece::Refused(what) => Ending::Ambiguous(what),
+                        Piece::End { message, mark } => {
+                            let text = String::from_utf8_lossy(&self.input.unused()[..message]).escape_debug().to_string();
+                            self.input.consume(message + mark);
+                            if reader.size() > body.max_size() { Ending::TooLarge } else { self.end(&text) }
+                        }
+                    };
+                    body.answer(ending, reader.size(), self.now)
+                }
+                Step::Close(mut session) => {
+                    self.hear(&mut session);
+                    self.closed = true;
+                    break self.step = Some(Step::Close(session));
+                }
+            };
+        }
+    }
+
+    fn hear(&mut self, session: &mut Session) {
+        let output = String::from_utf8(session.take_output()).unwrap();
+        self.said.extend(output.split_terminator("\r\n").map(str::to_owned));
+    }
+
+    fn ask(&mut self, request: Request<'_>) -> Vec<Answer> {
+        let mut lines = Vec::new();
+        let mut answers = Vec::new();
+        let mut refused = None;
+        match request {
+            Request::Data => lines.push("DATA".to_owned()),
+            Request::Envelope { mail, recipients } => {
+                if let Some(mail) = mail {
+                    self.asked.push_back(format!("MAIL FROM:<{}>", mail.sender));
+                    if let Answer::Reply(reply) = self.next_answer()
+                        && !reply.is_positive()
+                    {
+                        refused = Some(Answer::MailRefused(reply));
+                    }
+                }
+                lines.extend(recipients.iter().map(|Rcpt { recipient }| format!("RCPT TO:<{recipient}>")));
+            }
+        }
+        for line in lines {
+            if let Some(refused) = &refused {
+                answers.push(refused.clone());
+            } else {
+                self.asked.push_back(line);
+                answers.push(self.next_answer());
+            }
+        }
+        answers
+    }
+
+    fn end(&mut self, message: &str) -> Ending {
+        self.asked.push_back(message.to_owned());
+        match self.next_answer() {
+            Answer::Reply(reply) | Answer::MailRefused(reply) => Ending::Answered(reply),
+            Answer::Away(reason) => Ending::Away(reason),
+        }
+    }
+
+    fn next_answer(&mut self) -> Answer {
+        let text = self.answers.pop_front().unwrap_or_else(|| "250 2.0.0 Ok".to_owned());
+        if text == "away" {
+            return Answer::Away("away".to_owned());
+        }
+        Answer::Reply(Reply::new(text[..3].parse().unwrap(), &text[4..]))
+    }
+
+    fn secure(&mut self) -> Result<(), String> {
+        match self.step.take() {
+            Some(Step::StartTls(start)) => {
+                let tls = Tls { version: "TLSv1.3".to_owned(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() };
+                self.step = Some(start.established(tls, &mut self.input));
+                Ok(())
+            }
+            _ => Err("the session does not wait for a handshake".to_owned()),
+        }
+    }
+}
+
+/// Octets of a text with \r, \n, \0, \t, \\ and \xHH.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut chars = text.bytes();
+    while let Some(byte) = chars.next() {
+        let escaped = if byte == b'\\' { chars.next() } else { None };
+        match escaped {
+            None => out.push(byte),
+            Some(b'r') => out.push(b'\r'),
+            Some(b'n') => out.push(b'\n'),
+            Some(b't') => out.push(b'\t'),
+            Some(b'0') => out.push(0),
+            Some(b'x') => {
+                let hex: String = chars.by_ref().take(2).map(char::from).collect();
+                out.push(u8::from_str_radix(&hex, 16).unwrap());
+            }
+            Some(other) => out.push(other),
+        }
+    }
+    out
+}
