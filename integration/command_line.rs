@@ -1,0 +1,114 @@
+//! The commands as a person at a terminal meets them.
+
+use crate::harness::{SENTENCE, Site, run, weir};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+
+const MINIMAL: &str = "listener.s = { address = \"127.0.0.1:0\" }\nupstream = [{ address = \"127.0.0.1:2525\" }]\n";
+
+fn outcome(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn check_says_good_and_exits_0() {
+    let site = Site::new(MINIMAL);
+    let (code, out, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.ends_with("weir.toml: good: 1 listeners, 0 limits\n"), "{out}");
+}
+
+#[test]
+fn misuse_exits_64_with_usage_and_help_exits_0() {
+    for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {
+        let (code, out, err) = outcome(&run(weir().args(arguments), ""));
+        assert_eq!((code, out.as_str()), (Some(64), ""), "{arguments:?}");
+        assert!(err.contains("Usage"), "{err}");
+    }
+    let (code, out, _) = outcome(&run(weir().arg("--help"), ""));
+    assert!(code == Some(0) && out.contains("serve") && out.contains("demo"), "{out}");
+}
+
+#[test]
+fn a_configuration_that_is_not_there_exits_66() {
+    for command in ["check", "serve"] {
+        let (code, _, err) = outcome(&run(weir().args([command, "-c", "no/such.toml"]), ""));
+        assert_eq!(
+            (code, err.as_str()),
+            (Some(66), "weir: configuration no/such.toml: No such file or directory (os error 2)\n")
+        );
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_exits_69_and_names_the_listener() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let site = Site::new(&MINIMAL.replace("127.0.0.1:0", &address.to_string()));
+    let (code, _, err) = outcome(&run(weir().args(["serve", "-c"]).arg(site.path("weir.toml")), ""));
+    assert_eq!(code, Some(69));
+    assert!(err.contains(&format!("weir: listener \"s\" cannot listen on {address}: Address already in use")), "{err}");
+}
+
+#[test]
+fn a_second_weir_on_the_same_state_is_refused() {
+    let site = Site::new(MINIMAL);
+    let _first = site.start();
+    let (code, _, err) = outcome(&run(weir().args(["serve", "-c"]).arg(site.path("weir.toml")), ""));
+    assert_eq!(code, Some(74));
+    assert!(err.contains("state.db: another Weir is using it"), "{err}");
+}
+
+#[test]
+fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
+    let site = Site::new(MINIMAL);
+    let config = site.path("weir.toml");
+    let add = |name: &str, input: &str| outcome(&run(weir().args(["user", "add", "-c"]).arg(&config).arg(name), input));
+    assert_eq!(add("bob", "a b:c").0, Some(0));
+    for (name, input, words) in [
+        ("alice", "x\n", "weir: there is a user \"alice\" already\n"),
+        ("carol", "", "weir: a password is not empty and has no line break or NUL\n"),
+        ("a:b", "x\n", "weir: a user name has no colon, space or control character and does not begin with \"#\"\n"),
+    ] {
+        assert_eq!(add(name, input), (Some(65), String::new(), words.to_owned()));
+    }
+    let users = std::fs::read_to_string(site.path("users")).unwrap();
+    assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(SENTENCE));
+}
+
+/// A demo, up to where it says that Ctrl-C ends it; what it printed.
+fn demo() -> (std::process::Child, Vec<String>) {
+    let mut child = weir().arg("demo").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        lines.push(line);
+        if lines.last().is_some_and(|line| line.contains("Ctrl-C")) {
+            break;
+        }
+    }
+    (child, lines)
+}
+
+#[test]
+fn the_demo_does_what_it_says() {
+    let (mut child, lines) = demo();
+    // The commands are the indented lines; typed into a shell as they stand.
+    let commands: String = lines.iter().filter(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
+    let (code, out, err) = outcome(&run(Command::new("bash").args(["-c", &commands]), ""));
+    assert_eq!(code, Some(0), "{out}\n{err}");
+    for n in 1..=5 {
+        assert!(out.contains(&format!("message {n} sent\n")), "{out}\n{err}");
+    }
+    assert!(!out.contains("message 6 sent") && err.contains("MAIL failed: 450"), "{out}\n{err}");
+    assert!(out.contains("< 450 4.7.1 6.0 of 5 recipients per 10m; try again in "), "{out}");
+    assert_eq!(out.lines().filter(|line| line.ends_with(".demo")).count(), 5, "{out}");
+    assert!(out.contains("weir_messages_total{result=\"delivered\"} 5"), "{out}");
+
+    let folder = lines.iter().find_map(|line| line.rsplit("in ").next()?.strip_suffix("/Maildir.")).unwrap();
+    assert!(std::path::Path::new(folder).exists());
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!std::path::Path::new(folder).exists());
+}

@@ -223,7 +223,8 @@ impl Play {
                         }
                         Piece::Refused(what) => Ending::Ambiguous(what),
                         Piece::End { message, mark } => {
-                            let text = String::from_utf8_lossy(&self.input.unused()[..message]).escape_debug().to_string();
+                            let text =
+                                String::from_utf8_lossy(&self.input.unused()[..message]).escape_debug().to_string();
                             self.input.consume(message + mark);
                             if reader.size() > body.max_size() { Ending::TooLarge } else { self.end(&text) }
                         }

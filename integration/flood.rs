@@ -1,0 +1,135 @@
+//! A sender who floods is refused at the limit, however its sessions interleave, and after `kill -9` still.
+
+use crate::harness::{Client, Process, Site, Upstream};
+use std::sync::Barrier;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const LIMIT: f64 = 100.0;
+const PERIOD: f64 = 86_400.0;
+
+fn site(upstream: &Upstream) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\" }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         limit = [{{ name = \"user-recipients\", count = \"recipients\", per = [\"user\"], rate = \"100 / 1d\" }}]\n",
+        upstream.address()
+    ))
+}
+
+/// The rate after one more event, so many seconds after the last.
+fn next(rate: f64, interval: f64) -> f64 {
+    let x = interval / PERIOD;
+    let a = (-x).exp();
+    f64::max((1.0 - a) / x + a * rate, 1.0)
+}
+
+/// How many of so many events, evenly spread over so many seconds, Exim's formula admits under `leaky`; its level at the end.
+fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
+    let (mut admitted, mut rate, mut last) = (0, 0.0, 0.0);
+    for n in 0..events {
+        let now = seconds * f64::from(n) / f64::from(events);
+        let next = if n == 0 { 1.0 } else { next(rate, now - last) };
+        if next < LIMIT {
+            (admitted, rate, last) = (admitted + 1, next, now);
+        }
+    }
+    (admitted, rate)
+}
+
+/// A session that tries so many recipients, in one piece or one by one; how many were accepted.
+fn try_recipients(weir: &Process, recipients: u32, pipelined: bool) -> u32 {
+    let mut client = Client::logged_in(weir.address("s"), "alice");
+    if !client.ask("MAIL FROM:<alice@example.org>").starts_with("250") {
+        return 0;
+    }
+    let lines: Vec<String> = (0..recipients).map(|n| format!("RCPT TO:<r{n}@example.net>\r\n")).collect();
+    let accepted = |reply: String| u32::from(reply.starts_with("250"));
+    if pipelined {
+        client.send(lines.concat().as_bytes());
+        return lines.iter().map(|_| accepted(client.reply())).sum();
+    }
+    lines.iter().map(|line| accepted(client.ask(line.trim_end()))).sum()
+}
+
+/// Seconds in a wait as Weir writes it.
+fn seconds(wait: &str) -> f64 {
+    weir::time::parse_duration(wait).unwrap().as_secs_f64()
+}
+
+fn wait_in(reply: &str) -> f64 {
+    seconds(reply.split("try again in ").nth(1).unwrap().split(' ').next().unwrap())
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+#[test]
+fn parallel_sessions_get_exactly_what_the_formula_admits_and_kill_9_changes_nothing() {
+    let upstream = Upstream::start();
+    let site = site(&upstream);
+    let weir = site.start();
+    let (began, start) = (now(), Barrier::new(8));
+    let accepted: u32 = std::thread::scope(|scope| {
+        let (weir, start) = (&weir, &start);
+        let sessions: Vec<_> = (0..8)
+            .map(|n| {
+                scope.spawn(move || {
+                    start.wait();
+                    try_recipients(weir, 50, n % 2 == 0)
+                })
+            })
+            .collect();
+        sessions.into_iter().map(|session| session.join().unwrap()).sum()
+    });
+    let took = now() - began;
+    assert_eq!(accepted, admitted_by_formula(400, took).0);
+    assert_eq!(weir.metric("weir_recipients_total{result=\"accepted\"}"), 0.0, "no message was sent");
+
+    let refusal = Client::logged_in(weir.address("s"), "alice").ask("MAIL FROM:<alice@example.org>");
+    assert!(refusal.starts_with("450 4.7.1 10"), "{refusal}");
+    let (wait_before, told) = (wait_in(&refusal), now());
+    // The formula, tried second by second.
+    let level = admitted_by_formula(400, took).1;
+    let exact = (1..).find(|wait| next(level, f64::from(*wait)) < LIMIT).unwrap();
+    assert!((wait_before - f64::from(exact)).abs() <= took + 2.0, "{wait_before} s, by the formula {exact} s");
+
+    weir.kill();
+    let weir = site.start();
+    let mut client = Client::logged_in(weir.address("s"), "alice");
+    let refusal = client.ask("MAIL FROM:<alice@example.org>");
+    let expected = wait_before - (now() - told);
+    assert!(refusal.starts_with("450 4.7.1 10"), "{refusal}");
+    assert!((wait_in(&refusal) - expected).abs() <= 2.0, "{refusal}: {expected} s expected");
+    // Somebody else is not concerned.
+    site.add_user("bob");
+    let mut bob = Client::logged_in(weir.address("s"), "bob");
+    bob.say("MAIL FROM:<bob@example.org>", "250");
+    bob.say("RCPT TO:<r@example.net>", "250");
+}
+
+#[test]
+fn a_refusal_explains_itself_and_is_in_the_log_under_its_reference() {
+    let upstream = Upstream::start();
+    let site = site(&upstream);
+    let weir = site.start();
+    assert_eq!(try_recipients(&weir, 100, false), 100);
+    let mut client = Client::logged_in(weir.address("s"), "alice");
+    let reply = client.ask("MAIL FROM:<alice@example.org>");
+    let reference = reply.rsplit('(').next().unwrap().trim_end_matches(')');
+    let line = weir.logged(&format!("reference={reference}"));
+    for part in [
+        "message=refused",
+        "user=alice",
+        "from=alice@example.org",
+        "limit=user-recipients",
+        "stage=mail",
+        "action=defer",
+        "reply=450",
+        "client=127.0.0.1",
+        "period=1d",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert_eq!(weir.metric("weir_refusals_total{limit=\"user-recipients\",stage=\"mail\"}"), 1.0);
+}

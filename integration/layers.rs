@@ -49,8 +49,18 @@ const PURE_FILES: [&str; 2] = ["relay/dialogue.rs", "store/entry.rs"];
 
 /// What pure code must not name.
 const IMPURE: [&str; 12] = [
-    "tokio", "std::net::TcpStream", "std::net::TcpListener", "std::net::UdpSocket", "std::fs", "std::process",
-    "std::thread", "std::env", "SystemTime::now", "Instant::now", "rusqlite", "tracing",
+    "tokio",
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+    "std::net::UdpSocket",
+    "std::fs",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "SystemTime::now",
+    "Instant::now",
+    "rusqlite",
+    "tracing",
 ];
 
 /// All paths that code names: in `use` trees and in expressions, types and attributes.
@@ -111,7 +121,8 @@ fn violations(file: &str, code: &str) -> Vec<String> {
         {
             wrong.push(format!("{file}: {room} may not import {target}"));
         }
-        let impure = IMPURE.iter().find(|name| is_within(path, name) || path.ends_with(&format!("::{name}")) || path == *name);
+        let impure =
+            IMPURE.iter().find(|name| is_within(path, name) || path.ends_with(&format!("::{name}")) || path == *name);
         if let (true, Some(name)) = (is_pure, impure) {
             wrong.push(format!("{file}: pure code names {name}"));
         }

@@ -1,0 +1,187 @@
+//! What listeners do with connections: TLS, time-outs, limits, stopping.
+
+use crate::harness::{Client, SENTENCE, Site, Upstream, wait_for};
+
+fn site(more: &str) -> (Upstream, Site) {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         listener.starttls = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
+         listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
+         listener.trusting = {{ address = \"127.0.0.1:0\", tls = \"starttls\", trusted = [\"127.0.0.0/8\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
+        upstream.address()
+    ));
+    (upstream, site)
+}
+
+#[test]
+fn what_comes_with_starttls_in_one_packet_is_not_used_after_it() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("starttls"));
+    client.say("EHLO client.example", "250");
+    client.send(b"STARTTLS\r\nNOOP\r\n");
+    client.expect("220");
+    // The octets after STARTTLS are no handshake either: with them in the way a client gets nowhere, so they must be gone.
+    client.secure(&site.path("certificate.pem"));
+    client.say("EHLO client.example", "250-weir.example");
+    client.log_in("alice", SENTENCE);
+    client.say("QUIT", "221");
+}
+
+#[test]
+fn auth_waits_for_tls_where_tls_is_to_be_had() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("starttls"));
+    let offered = client.say("EHLO client.example", "250");
+    assert!(offered.contains("STARTTLS") && !offered.contains("AUTH"), "{offered}");
+    client.say("AUTH PLAIN AGEAYg==", "538");
+    client.say("STARTTLS", "220");
+    client.secure(&site.path("certificate.pem"));
+    let offered = client.say("EHLO client.example", "250");
+    assert!(offered.contains("AUTH PLAIN") && !offered.contains("STARTTLS"), "{offered}");
+
+    let mut client = Client::connect_silently(weir.address("implicit"));
+    client.secure(&site.path("certificate.pem"));
+    client.expect("220");
+    let offered = client.say("EHLO client.example", "250");
+    assert!(offered.contains("AUTH PLAIN") && !offered.contains("STARTTLS"), "{offered}");
+    client.log_in("alice", SENTENCE);
+}
+
+#[test]
+fn a_trusted_network_sends_without_auth() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("trusting"));
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("DATA", "354");
+    client.send(b"hello\r\n.\r\n");
+    client.expect("250");
+    let message = String::from_utf8(upstream.acknowledged().remove(0)).unwrap();
+    let (received, text) = message.split_at(message.len() - 7);
+    assert_eq!(text, "hello\r\n");
+    assert!(
+        received.starts_with("Received: from client.example ([127.0.0.1])\r\n\tby weir.example (Weir) with ESMTP id "),
+        "{received}"
+    );
+    assert_eq!(received.matches("Received:").count(), 1);
+}
+
+#[test]
+fn silent_and_dripping_clients_are_sent_away() {
+    let (_upstream, site) =
+        site("session = { idle-timeout = \"0.3s\", command-timeout = \"0.3s\", data-timeout = \"0.3s\" }\n");
+    let weir = site.start();
+    let mut idle = Client::connect(weir.address("plain"));
+    idle.expect("421 4.4.2");
+    assert!(idle.is_closed());
+
+    let mut dripping = Client::connect(weir.address("plain"));
+    // Each octet comes well within a time-out, the command does not.
+    while dripping.try_send(b"x").is_ok() && weir.metric("weir_sessions{listener=\"plain\"}") > 0.0 {}
+    assert!(dripping.reply().starts_with("421 4.4.2"));
+
+    let mut stalled = Client::connect(weir.address("plain"));
+    stalled.say("EHLO client.example", "250");
+    stalled.say("MAIL FROM:<a@example.org>", "250");
+    stalled.say("RCPT TO:<b@example.net>", "250");
+    stalled.say("DATA", "354");
+    stalled.send(b"and then");
+    stalled.expect("421 4.4.2");
+}
+
+#[test]
+fn a_megabyte_without_an_end_of_line_is_answered_and_forgotten() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("plain"));
+    client.send(&vec![b'x'; 1 << 20]);
+    client.send(b"\r\n");
+    client.expect("500 5.5.2 Line too long");
+    client.say("NOOP", "250");
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let (_upstream, site) = site("session = { max-connections = 1 }\n");
+    let weir = site.start();
+    let first = Client::connect(weir.address("plain"));
+    let mut second = Client::connect_silently(weir.address("plain"));
+    second.expect("421 4.3.2");
+    assert!(second.is_closed());
+    drop(first);
+    wait_for("a free place", || {
+        Client::connect_silently(weir.address("plain")).reply().starts_with("220").then_some(())
+    });
+}
+
+#[test]
+fn a_message_over_the_limit_is_refused_and_the_session_goes_on() {
+    let (upstream, site) = site("session = { max-message-size = \"10K\" }\n");
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("plain"));
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org> SIZE=10241", "552 5.3.4");
+    for (octets, reply) in [(10_240, "250"), (10_242, "552 5.3.4")] {
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.say("DATA", "354");
+        client.send(&b"12345678\r\n".repeat(octets / 10));
+        client.send(&[vec![b'x'; octets % 10], if octets % 10 > 0 { b"\r\n".to_vec() } else { vec![] }].concat());
+        client.send(b".\r\n");
+        client.expect(reply);
+    }
+    assert_eq!(upstream.acknowledged().len(), 1);
+}
+
+#[test]
+fn stopping_tells_idle_sessions_and_lets_transactions_finish() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    let mut idle = Client::connect(weir.address("plain"));
+    let mut busy = Client::connect(weir.address("plain"));
+    busy.say("EHLO client.example", "250");
+    busy.say("MAIL FROM:<a@example.org>", "250");
+    busy.say("RCPT TO:<b@example.net>", "250");
+    let address = weir.address("plain");
+    let stopping = std::thread::spawn(move || weir.terminate());
+    idle.expect("421 4.3.2");
+    assert!(idle.is_closed());
+    wait_for("end of listening", || std::net::TcpStream::connect(address).is_err().then_some(()));
+    busy.say("DATA", "354");
+    busy.send(b"hello\r\n.\r\n");
+    busy.expect("250 2.0.0 Queued");
+    busy.expect("421 4.3.2");
+    assert_eq!(stopping.join().unwrap(), Some(0));
+    assert_eq!(upstream.acknowledged().len(), 1);
+}
+
+#[test]
+fn health_readiness_and_metrics_are_served() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    assert_eq!(weir.get("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(weir.get("/readyz"), (200, "ready\n".to_owned()));
+    let _client = Client::connect(weir.address("plain"));
+    assert_eq!(weir.metric("weir_connections_total{listener=\"plain\"}"), 1.0);
+    assert_eq!(weir.metric("weir_sessions{listener=\"plain\"}"), 1.0);
+    assert_eq!(weir.metric("weir_state_degraded"), 0.0);
+    assert_eq!(weir.get("/nothing").0, 404);
+}
+
+#[test]
+fn a_user_added_while_weir_runs_can_log_in() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    site.add_user("bob@example.org");
+    let mut client = Client::connect_silently(weir.address("implicit"));
+    client.secure(&site.path("certificate.pem"));
+    client.expect("220");
+    client.say("EHLO client.example", "250");
+    client.log_in("bob@example.org", SENTENCE);
+}

@@ -1,0 +1,206 @@
+//! Real clients through Weir to a real Postfix: what arrives is what was sent, and one `Received:` line.
+//!
+//! Needs root and the Debian packages postfix, swaks and curl; `integration/test` installs them or says what it left out.
+
+use crate::harness::{Postfix, Process, SENTENCE, Site, run};
+use std::path::Path;
+use std::process::Command;
+
+/// A Weir in front of a Postfix, reached with STARTTLS whose certificate is checked.
+fn site(postfix: &Postfix) -> Site {
+    Site::new(&format!(
+        "listener.starttls = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
+         listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
+         upstream = [{{ name = \"postfix\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\" }}]\n",
+        postfix.address().port(),
+        postfix.certificate().display()
+    ))
+}
+
+/// The messages that every client sends: name and text, with CRLF, dots not stuffed.
+fn messages() -> Vec<(&'static str, Vec<u8>)> {
+    let head = |more: &str| {
+        format!(
+            "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: test\r\nMessage-ID: <1@example.org>\r\nDate: Sat, 21 Nov 2026 10:00:00 +0000\r\n{more}\r\n"
+        )
+    };
+    let mime = head("MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=\"b\"\r\n");
+    let encoded = "aGVsbG8gaGVsbG8gaGVsbG8gaGVsbG8gaGVsbG8gaGVsbG8gaGVsbG8gaGVsbG8gaGVsbG8gaGVs\r\n".repeat(800);
+    let attachment = format!(
+        "{mime}--b\r\nContent-Type: text/plain\r\n\r\nsee below\r\n--b\r\nContent-Type: application/octet-stream\r\nContent-Transfer-Encoding: base64\r\n\r\n{encoded}--b--\r\n"
+    );
+    let eight_bit = head(
+        "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=iso-8859-1\r\nContent-Transfer-Encoding: 8bit\r\n",
+    );
+    let latin: Vec<u8> = (0xa0..=0xffu8).cycle().take(70).chain(*b"\r\n").collect();
+    let dots = head("") + ".\r\n..\r\n.x\r\n...\r\n\r\n.\r\nend.\r\n";
+    let line = "0123456789 abcdefghijklmnopqrstuvwxyz .........................................\r\n";
+    let large = head("") + &line.repeat(20_000_000 / line.len() + 1);
+    vec![
+        ("text", (head("") + "hello\r\n\r\nbye\r\n").into_bytes()),
+        ("attachment", attachment.into_bytes()),
+        ("eight-bit", [eight_bit.into_bytes(), latin.repeat(20)].concat()),
+        ("dots", dots.into_bytes()),
+        ("large", large.into_bytes()),
+    ]
+}
+
+/// The message as it was sent, out of what Postfix has written: its own header lines and Weir's one come off, line ends become
+/// CRLF again.
+fn unwrapped(delivered: &[u8]) -> (String, Vec<u8>) {
+    let mut headers: Vec<Vec<u8>> = Vec::new();
+    let mut rest = delivered;
+    loop {
+        let end = rest.iter().position(|b| *b == b'\n').unwrap() + 1;
+        let (line, after) = rest.split_at(end);
+        let continues = line.starts_with(b"\t") || line.starts_with(b" ");
+        let added = [&b"Return-Path:"[..], b"X-Original-To:", b"Delivered-To:", b"Received:"];
+        match headers.last_mut() {
+            Some(header) if continues => header.extend_from_slice(line),
+            _ if added.iter().any(|name| line.starts_with(name)) => headers.push(line.to_vec()),
+            _ => break,
+        }
+        rest = after;
+    }
+    let received: Vec<String> = headers
+        .iter()
+        .filter(|header| header.starts_with(b"Received:"))
+        .map(|header| String::from_utf8(header.clone()).unwrap())
+        .collect();
+    assert_eq!(received.len(), 2, "one of Postfix, one of Weir: {received:?}");
+    assert!(received[0].contains("by postfix.example"), "{received:?}");
+    let text: Vec<u8> = rest.iter().flat_map(|b| if *b == b'\n' { vec![b'\r', b'\n'] } else { vec![*b] }).collect();
+    (received[1].clone(), text)
+}
+
+/// How a client reaches Weir.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    StartTls,
+    Implicit,
+}
+
+/// Has every message sent by a client both ways, and compares what arrives.
+fn compare(client: &str, send: impl Fn(Way, &Process, &Site, &str, &Path)) {
+    let postfix = Postfix::start();
+    let site = site(&postfix);
+    let weir = site.start();
+    for way in [Way::StartTls, Way::Implicit] {
+        for (name, text) in messages() {
+            let way_name = if way == Way::Implicit { "implicit" } else { "starttls" };
+            let recipient = format!("{client}-{name}-{way_name}@example.net");
+            let file = site.path("message.eml");
+            std::fs::write(&file, &text).unwrap();
+            send(way, &weir, &site, &recipient, &file);
+            let (received, arrived) = unwrapped(&postfix.message_for(&recipient));
+            assert!(arrived == text, "{recipient}: {} octets sent, {} arrived", text.len(), arrived.len());
+            for part in [
+                "by weir.example (Weir) with ESMTPSA id ",
+                "(authenticated user alice)",
+                "(using TLSv1.3 with cipher TLS_",
+            ] {
+                assert!(received.contains(part), "{part:?} is not in {received}");
+            }
+        }
+    }
+    let delivered = "weir_messages_total{result=\"delivered\"}";
+    assert_eq!(weir.metric(delivered), 10.0);
+    let line = weir.logged("result=delivered");
+    for part in [
+        "user=alice",
+        "from=alice@example.org",
+        "asked=1",
+        "accepted=1",
+        "reply=250",
+        "upstream=\"250 2.0.0 Ok: queued as",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert!(!weir.log_lines().concat().contains(SENTENCE));
+    assert_eq!(weir.terminate(), Some(0));
+}
+
+fn succeed(command: &mut Command, input: &str) {
+    let output = run(command, input);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}\n{out}\n{err}");
+}
+
+#[test]
+fn curl() {
+    compare("curl", |way, weir, site, recipient, file| {
+        let (scheme, listener) = if way == Way::Implicit { ("smtps", "implicit") } else { ("smtp", "starttls") };
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--ssl-reqd", "--cacert"]).arg(site.path("certificate.pem"));
+        command.arg("--user").arg(format!("alice:{SENTENCE}"));
+        command.args(["--mail-from", "alice@example.org", "--mail-rcpt", recipient, "--upload-file"]).arg(file);
+        command.arg(format!("{scheme}://localhost:{}/client.example", weir.address(listener).port()));
+        command.args(["--resolve", &format!("localhost:{}:127.0.0.1", weir.address(listener).port())]);
+        succeed(&mut command, "");
+    });
+}
+
+#[test]
+fn swaks() {
+    compare("swaks", |way, weir, _, recipient, file| {
+        let (tls, listener) =
+            if way == Way::Implicit { ("--tls-on-connect", "implicit") } else { ("--tls", "starttls") };
+        let mut command = Command::new("swaks");
+        command.args(["--server", &weir.address(listener).to_string(), tls, "--helo", "client.example"]);
+        command.args(["--auth", "PLAIN", "--auth-user", "alice", "--auth-password", SENTENCE]);
+        // It stuffs dots itself, and adds a line end to the last line whether there is one or not.
+        let text = std::fs::read(file).unwrap();
+        std::fs::write(file, text.strip_suffix(b"\r\n").unwrap()).unwrap();
+        command
+            .args(["--from", "alice@example.org", "--to", recipient, "--suppress-data", "--data"])
+            .arg(format!("@{}", file.display()));
+        succeed(&mut command, "");
+    });
+}
+
+#[test]
+fn smtplib() {
+    const PROGRAM: &str = "
+import smtplib, ssl, sys
+way, port, ca, password, recipient, path = sys.argv[1:]
+context = ssl.create_default_context(cafile=ca)
+if way == 'implicit':
+    client = smtplib.SMTP_SSL('localhost', int(port), context=context)
+else:
+    client = smtplib.SMTP('localhost', int(port))
+    client.starttls(context=context)
+client.login('alice', password)
+client.sendmail('alice@example.org', [recipient], open(path, 'rb').read(), mail_options=['BODY=8BITMIME'])
+client.quit()
+";
+    compare("smtplib", |way, weir, site, recipient, file| {
+        let listener = if way == Way::Implicit { "implicit" } else { "starttls" };
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM, listener, &weir.address(listener).port().to_string()]);
+        command.arg(site.path("certificate.pem")).args([SENTENCE, recipient]).arg(file);
+        succeed(&mut command, "");
+    });
+}
+
+#[test]
+fn a_certificate_that_does_not_verify_is_refused_where_tls_is_required_and_taken_where_it_is_welcome() {
+    let postfix = Postfix::start();
+    for (tls, reply) in [("required", "451 4.4.1"), ("opportunistic", "250"), ("none", "250")] {
+        // Without ca: the system's authorities do not know the Postfix of this test.
+        let site = Site::new(&format!(
+            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+             upstream = [{{ address = \"localhost:{}\", tls = \"{tls}\" }}]\n",
+            postfix.address().port()
+        ));
+        let weir = site.start();
+        let mut client = crate::harness::Client::connect(weir.address("s"));
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<alice@example.org>", "250");
+        client.say("RCPT TO:<bob@example.net>", reply);
+        if tls == "required" {
+            assert!(weir.logged("upstream away").contains("TLS"));
+        }
+    }
+    let log = std::fs::read_to_string(postfix.path("log")).unwrap();
+    assert!(log.contains("connect from"), "{log}");
+}

@@ -1,4 +1,29 @@
-//! Weir: an SMTP submission proxy that bounds what anyone can send. (tour follows)
+//! Weir is an SMTP submission proxy: it stands in front of a smart host and bounds what anyone can send through it.
+//!
+//! # What happens to one mail
+//!
+//! A client connects. [`server`] accepts it, does TLS, and drives a [`session`]: octets of commands in, steps out. Lines, commands
+//! and addresses are read by [`smtp`], strictly.
+//!
+//! The client logs in: the session asks whether the password is right, and [`accounts`] knows.
+//!
+//! It says MAIL and RCPT, often several in one piece. The session gathers them and asks whether policy lets them pass. [`store`]
+//! loads the budgets concerned, [`policy::decide`] decides with the arithmetic of [`engine`], and the charges are durable before
+//! anybody hears of them. A RCPT that a limit refuses is answered in `session/run.rs`, with the words of `policy/verdict.rs`.
+//!
+//! What passes goes on to the upstream: [`relay`] opens the connection, says MAIL and RCPT, and brings back its answers. The client
+//! gets replies in the order of its commands.
+//!
+//! It says DATA and sends the message. `server/body.rs` passes it on as it comes, with one `Received:` line on top, and `smtp/data.rs`
+//! looks at every octet. The final dot goes out last; what the upstream then says is what the client hears. There is no queue.
+//!
+//! # Around that
+//!
+//! [`config`] reads `weir.toml` into the Options of each room; [`cli`] wires the rooms together; [`admin`] serves [`metrics`] and
+//! health over HTTP; [`log`] writes a line for each message and each refusal. [`clock`] alone reads the clock: everything that
+//! decides is handed its `now`, a [`time::Timestamp`], so that it can be replayed.
+//!
+//! Who may import whom is a table in `integration/layers.rs`, which is a test.
 
 pub mod accounts;
 pub mod admin;

@@ -173,7 +173,7 @@ impl Reader<'_> {
         let settings = SessionSettings {
             max_message_size: s.octets("max-message-size", 50 << 20),
             max_recipients: s.count("max-recipients", 1000, 1..=100_000),
-            upstream_timeout: s.timeout("upstream-timeout", Duration::from_secs(30)),
+            upstream_timeout: s.timeout("upstream-timeout", Duration::from_secs(20)),
         };
         s.finish();
         (options, settings)

@@ -1,7 +1,7 @@
 //! What a session recorded, as log lines and metrics.
 
 use crate::metrics::Metrics;
-use crate::session::{Delivery, Ending, Record, Refused};
+use crate::session::{By, Delivery, Ending, Record, Refused};
 use crate::smtp::reply::Reply;
 use crate::time::{format_amount, format_duration};
 use std::net::IpAddr;
@@ -10,7 +10,6 @@ use std::net::IpAddr;
 pub fn report(record: &Record, metrics: &Metrics, session: &str, client: IpAddr, user: Option<&str>) {
     match record {
         Record::WrongPassword { user } => tracing::warn!(session, %client, user, "wrong password"),
-        Record::UpstreamAway { reason } => tracing::error!(session, %client, user, reason, "upstream away"),
         Record::Refused(refused) => refusal(refused, metrics, session, client, user),
         Record::Message(delivery) => message(delivery, metrics, session, client, user),
     }
@@ -19,10 +18,16 @@ pub fn report(record: &Record, metrics: &Metrics, session: &str, client: IpAddr,
 fn refusal(refused: &Refused, metrics: &Metrics, session: &str, client: IpAddr, user: Option<&str>) {
     let Refused { stage, from, to, reply, by } = refused;
     let (stage, from, to) = (stage.name(), from.as_deref(), to.as_deref());
-    let Some((refusal, reference)) = by else {
-        metrics.recipients.with_label_values(&["upstream-refused"]).inc();
-        tracing::info!(session, %client, user, stage, from, to, reply = reply.code(), upstream = %reply, "refused by upstream");
-        return;
+    let code = reply.code();
+    let (refusal, reference) = match by {
+        By::Limit { refusal, reference } => (refusal, reference),
+        By::Upstream => {
+            metrics.recipients.with_label_values(&["upstream-refused"]).inc();
+            return tracing::info!(session, %client, user, stage, from, to, reply = code, upstream = %reply, "refused by upstream");
+        }
+        By::Away(reason) => {
+            return tracing::error!(session, %client, user, stage, from, to, reply = code, reason, "upstream away");
+        }
     };
     metrics.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
     let level = format!("{}/{}", format_amount(refusal.level), format_amount(refusal.rate.amount));
@@ -38,7 +43,7 @@ fn refusal(refused: &Refused, metrics: &Metrics, session: &str, client: IpAddr, 
         period = format_duration(refusal.rate.period),
         wait = refusal.wait_text(),
         action = "defer",
-        reply = reply.code(),
+        reply = code,
         reference,
         "refused"
     );
@@ -57,5 +62,5 @@ fn message(delivery: &Delivery, metrics: &Metrics, session: &str, client: IpAddr
     metrics.messages.with_label_values(&[result]).inc();
     metrics.recipients.with_label_values(&["accepted"]).inc_by(*accepted as u64);
     let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
-    tracing::info!(session, %client, user, from, asked, accepted, size, reply, upstream, duration, result, "message");
+    tracing::info!(session, %client, user, from, asked, accepted, size, reply, upstream, duration, result, "message ended");
 }

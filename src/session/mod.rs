@@ -16,7 +16,7 @@ mod run;
 pub use auth::{Login, Verified};
 pub use data::{Body, Ending};
 pub use hello::StartTls;
-pub use record::{Delivery, Record, Refused, Stage};
+pub use record::{By, Delivery, Record, Refused, Stage};
 pub use run::{Admit, Answer, Relay, Request};
 
 use crate::policy::event::Facts;

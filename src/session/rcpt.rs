@@ -15,15 +15,16 @@ impl State {
             None if gathered >= self.options.max_recipients => too_many(self.options.max_recipients),
             None => return Gathered::Rcpt(rcpt),
             Some(transaction) => {
-                transaction.asked += 1;
-                match &transaction.upstream {
+                let refusal = match &transaction.upstream {
                     _ if transaction.accepted + gathered >= self.options.max_recipients => {
                         too_many(self.options.max_recipients)
                     }
                     Upstream::Refused(reply) => reply.clone(),
                     Upstream::Lost => upstream_away(),
                     Upstream::Unaware | Upstream::Aware => return Gathered::Rcpt(rcpt),
-                }
+                };
+                transaction.asked += 1;
+                refusal
             }
         };
         Gathered::Reply(refusal)

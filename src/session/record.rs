@@ -10,19 +10,31 @@ use std::time::Duration;
 pub enum Record {
     WrongPassword { user: String },
     Refused(Refused),
-    UpstreamAway { reason: String },
     Message(Delivery),
 }
 
-/// A command that was refused, by a limit or by the upstream.
+/// A command that was refused.
 #[derive(Clone, Debug)]
 pub struct Refused {
     pub stage: Stage,
     pub from: Option<String>,
     pub to: Option<String>,
     pub reply: Reply,
-    /// The limit that refused, and the reference in the reply; `None`: the upstream.
-    pub by: Option<(Refusal, String)>,
+    pub by: By,
+}
+
+/// Who refused.
+#[derive(Clone, Debug)]
+pub enum By {
+    Limit {
+        refusal: Refusal,
+        /// What the reply names it by.
+        reference: String,
+    },
+    /// The upstream, in the words of the reply.
+    Upstream,
+    /// Nobody: the upstream was of no use, for this reason.
+    Away(String),
 }
 
 /// Where in the dialogue it was.

@@ -2,7 +2,7 @@
 
 use super::data::Body;
 use super::rcpt::upstream_away;
-use super::record::{Record, Refused, Stage};
+use super::record::{By, Record, Refused, Stage};
 use super::{Session, State, Step, Upstream};
 use crate::policy::event::{Asked, Event};
 use crate::policy::verdict::{Refusal, Verdict};
@@ -196,57 +196,52 @@ impl State {
             Gathered::Rcpt(rcpt) => (Stage::Rcpt, self.sender(), Some(rcpt.recipient.to_string())),
             Gathered::Data | Gathered::Reply(_) => (Stage::Data, self.sender(), None),
         };
-        self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by: Some((refusal, reference)) }));
+        self.record(Record::Refused(Refused {
+            stage,
+            from,
+            to,
+            reply: reply.clone(),
+            by: By::Limit { refusal, reference },
+        }));
         reply
     }
 
     fn recipient_answered(&mut self, rcpt: &Rcpt, answer: Answer) -> Reply {
-        let (reply, upstream) = match answer {
-            Answer::Reply(reply) => (reply.enhanced(), Upstream::Aware),
+        let (reply, by, upstream) = match answer {
+            Answer::Reply(reply) => (reply.enhanced(), By::Upstream, Upstream::Aware),
             Answer::MailRefused(reply) => {
                 let reply = reply.enhanced();
-                (reply.clone(), Upstream::Refused(reply))
+                (reply.clone(), By::Upstream, Upstream::Refused(reply))
             }
-            Answer::Away(reason) => {
-                self.record(Record::UpstreamAway { reason });
-                (upstream_away(), Upstream::Lost)
-            }
+            Answer::Away(reason) => (upstream_away(), By::Away(reason), Upstream::Lost),
         };
         if let Some(transaction) = &mut self.transaction {
             transaction.accepted += usize::from(reply.is_positive());
             transaction.upstream = upstream;
         }
         if !reply.is_positive() {
-            self.refused_by_upstream(Stage::Rcpt, Some(rcpt.recipient.to_string()), &reply);
+            let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
+            self.record(Record::Refused(Refused { stage: Stage::Rcpt, from, to, reply: reply.clone(), by }));
         }
         reply
     }
 
+    /// The reply to DATA when the upstream does not want the message, or says what cannot be.
     fn data_refused(&mut self, answer: Answer) -> Reply {
-        let reply = match answer {
+        let (reply, by) = match answer {
+            Answer::Reply(reply) if reply.code() >= 400 => (reply.enhanced(), By::Upstream),
             // A success here is nonsense: nothing has been sent yet.
-            Answer::Reply(reply) | Answer::MailRefused(reply) if !reply.is_positive() && reply.code() >= 400 => {
-                reply.enhanced()
+            Answer::Reply(reply) | Answer::MailRefused(reply) => {
+                (upstream_away(), By::Away(format!("it answered DATA with {reply}")))
             }
-            other => {
-                let reason = match other {
-                    Answer::Away(reason) => reason,
-                    Answer::Reply(reply) | Answer::MailRefused(reply) => format!("it answered DATA with {reply}"),
-                };
-                self.record(Record::UpstreamAway { reason });
-                if let Some(transaction) = &mut self.transaction {
-                    transaction.upstream = Upstream::Lost;
-                }
-                upstream_away()
-            }
+            Answer::Away(reason) => (upstream_away(), By::Away(reason)),
         };
-        self.refused_by_upstream(Stage::Data, None, &reply);
-        reply
-    }
-
-    fn refused_by_upstream(&mut self, stage: Stage, to: Option<String>, reply: &Reply) {
+        if let (Some(transaction), By::Away(_)) = (&mut self.transaction, &by) {
+            transaction.upstream = Upstream::Lost;
+        }
         let from = self.sender();
-        self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by: None }));
+        self.record(Record::Refused(Refused { stage: Stage::Data, from, to: None, reply: reply.clone(), by }));
+        reply
     }
 
     pub(super) fn sender(&self) -> Option<String> {

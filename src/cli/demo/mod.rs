@@ -123,7 +123,7 @@ Weir is running, in front of a mail server that keeps what it gets in {maildir}.
       --upload-file {folder}/message.eml smtp://{submission} && echo "message $n sent"
   done
 
-Five pass; the sixth is refused (curl: "RCPT failed: 450"), and the log below says by which limit and until when.
+Five pass; the sixth is refused (curl: "MAIL failed: 450"), and the log below says by which limit and until when.
 To see the refusal as Weir words it:
 
   curl --verbose --ssl-reqd --cacert {folder}/certificate.pem --user {USER}:{password} \

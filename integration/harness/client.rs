@@ -1,0 +1,154 @@
+//! A client that says what it is told, line by line or octet by octet.
+
+use super::{PATIENCE, SENTENCE};
+use base64::Engine as _;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Client {
+    stream: Stream,
+    unread: Vec<u8>,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Changing,
+}
+
+impl Client {
+    /// Connects and reads the greeting.
+    pub fn connect(address: SocketAddr) -> Self {
+        let mut client = Self::connect_silently(address);
+        client.expect("220");
+        client
+    }
+
+    /// Connects and reads nothing.
+    pub fn connect_silently(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream: Stream::Plain(stream), unread: Vec::new() }
+    }
+
+    /// Connects, says EHLO and logs in as `user` in plain text.
+    pub fn logged_in(address: SocketAddr, user: &str) -> Self {
+        let mut client = Self::connect(address);
+        client.say("EHLO client.example", "250");
+        client.log_in(user, SENTENCE);
+        client
+    }
+
+    pub fn log_in(&mut self, user: &str, password: &str) {
+        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
+        self.say(&format!("AUTH PLAIN {response}"), "235");
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes).unwrap();
+    }
+
+    pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(stream) => stream.write_all(bytes),
+            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+            Stream::Changing => unreachable!(),
+        }
+    }
+
+    /// Sends a line; the whole reply.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.send(format!("{line}\r\n").as_bytes());
+        self.reply()
+    }
+
+    /// Sends a line and expects a reply that begins so.
+    pub fn say(&mut self, line: &str, reply: &str) -> String {
+        let got = self.ask(line);
+        assert!(got.starts_with(reply), "{line}: expected {reply}, got {got}");
+        got
+    }
+
+    /// Expects a reply that begins so.
+    pub fn expect(&mut self, reply: &str) -> String {
+        let got = self.reply();
+        assert!(got.starts_with(reply), "expected {reply}, got {got}");
+        got
+    }
+
+    /// Reads a reply, its lines joined by line feeds.
+    pub fn reply(&mut self) -> String {
+        self.try_reply().expect("a reply")
+    }
+
+    /// Reads a reply; the error is the end of the connection, or silence.
+    pub fn try_reply(&mut self) -> std::io::Result<String> {
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line()?;
+            let last = line.as_bytes().get(3) != Some(&b'-');
+            lines.push(line);
+            if last {
+                return Ok(lines.join("\n"));
+            }
+        }
+    }
+
+    /// Nothing comes for so long.
+    pub fn assert_silent(&mut self, time: Duration) {
+        let Stream::Plain(stream) = &self.stream else { panic!("only for plain text") };
+        stream.set_read_timeout(Some(time)).unwrap();
+        let heard = self.line();
+        assert!(heard.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock), "heard {heard:?}");
+        let Stream::Plain(stream) = &self.stream else { unreachable!() };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+
+    /// Whether the server has closed the connection, and said nothing before.
+    pub fn is_closed(&mut self) -> bool {
+        self.line().is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
+    }
+
+    /// Begins TLS, trusting this certificate.
+    pub fn secure(&mut self, certificate: &Path) {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let Stream::Plain(tcp) = std::mem::replace(&mut self.stream, Stream::Changing) else { panic!("TLS twice") };
+        let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap();
+        let mut stream = StreamOwned::new(connection, tcp);
+        stream.conn.complete_io(&mut stream.sock).unwrap();
+        self.stream = Stream::Tls(Box::new(stream));
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        loop {
+            if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.unread.drain(..end + 2).collect();
+                return Ok(String::from_utf8(line[..end].to_vec()).unwrap());
+            }
+            let mut space = [0; 4096];
+            let read = match &mut self.stream {
+                Stream::Plain(stream) => stream.read(&mut space)?,
+                Stream::Tls(stream) => stream.read(&mut space)?,
+                Stream::Changing => unreachable!(),
+            };
+            if read == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            self.unread.extend_from_slice(&space[..read]);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A real Postfix in a folder of its own, delivering to a Maildir.
+
+use super::{free_port, wait_for};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub struct Postfix {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+}
+
+impl Postfix {
+    /// Starts it on a free port, with STARTTLS and a certificate for localhost. Needs root.
+    pub fn start() -> Self {
+        let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
+        let port = free_port();
+        let this = Self { folder, address: format!("127.0.0.1:{port}").parse().unwrap() };
+        for name in ["conf", "queue", "data", "mail"] {
+            std::fs::create_dir(this.path(name)).unwrap();
+        }
+        let (user, group) = owner("postfix");
+        std::os::unix::fs::chown(this.path("data"), Some(user), Some(group)).unwrap();
+        std::os::unix::fs::chown(this.path("mail"), Some(user), Some(group)).unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(this.certificate(), made.cert.pem()).unwrap();
+        std::fs::write(this.path("conf/key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group)).unwrap();
+        std::fs::write(this.path("conf/master.cf"), master_cf(port)).unwrap();
+        this.postfix("start");
+        wait_for("greeting of Postfix", || std::net::TcpStream::connect(this.address).ok());
+        this
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn certificate(&self) -> PathBuf {
+        self.path("conf/certificate.pem")
+    }
+
+    /// The message that came for this address, when it has come.
+    pub fn message_for(&self, address: &str) -> Vec<u8> {
+        let mark = format!("\nDelivered-To: {address}\n");
+        wait_for(&format!("message for {address}"), || {
+            let messages = std::fs::read_dir(self.path("mail/all/new")).ok()?;
+            messages.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).find(|message| {
+                let head = String::from_utf8_lossy(&message[..message.len().min(1000)]);
+                head.contains(&mark)
+            })
+        })
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn postfix(&self, what: &str) {
+        let output = Command::new("postfix")
+            .arg("-c")
+            .arg(self.path("conf"))
+            .arg(what)
+            .stdin(Stdio::null())
+            .output()
+            .expect("postfix is installed");
+        assert!(output.status.success(), "postfix {what}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn main_cf(&self, user: u32, group: u32) -> String {
+        let folder = self.folder.path().display();
+        format!(
+            "compatibility_level = 3.6\n\
+             queue_directory = {folder}/queue\n\
+             data_directory = {folder}/data\n\
+             maillog_file = {folder}/log\n\
+             maillog_file_prefixes = {folder}\n\
+             myhostname = postfix.example\n\
+             inet_interfaces = 127.0.0.1\n\
+             inet_protocols = ipv4\n\
+             mydestination =\n\
+             alias_maps =\n\
+             mynetworks = 127.0.0.0/8\n\
+             virtual_mailbox_domains = example.net\n\
+             virtual_mailbox_base = {folder}/mail\n\
+             virtual_mailbox_maps = static:all/\n\
+             virtual_minimum_uid = 1\n\
+             virtual_uid_maps = static:{user}\n\
+             virtual_gid_maps = static:{group}\n\
+             virtual_mailbox_limit = 0\n\
+             message_size_limit = 60000000\n\
+             smtpd_tls_security_level = may\n\
+             smtpd_tls_cert_file = {folder}/conf/certificate.pem\n\
+             smtpd_tls_key_file = {folder}/conf/key.pem\n\
+             smtpd_client_connection_count_limit = 0\n"
+        )
+    }
+}
+
+impl Drop for Postfix {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of Postfix\n{}", std::fs::read_to_string(self.path("log")).unwrap_or_default());
+        }
+        // Ends the master whose id stands in this folder, and its children.
+        let _ = Command::new("postfix").arg("-c").arg(self.path("conf")).arg("stop").output();
+    }
+}
+
+/// The services that a Postfix which only receives needs.
+fn master_cf(port: u16) -> String {
+    let mut text = format!("127.0.0.1:{port} inet n - n - - smtpd\n");
+    for (name, program) in [
+        ("rewrite", "trivial-rewrite"),
+        ("bounce", "bounce"),
+        ("defer", "bounce"),
+        ("trace", "bounce"),
+        ("verify", "verify"),
+        ("proxymap", "proxymap"),
+        ("error", "error"),
+        ("retry", "error"),
+        ("virtual", "virtual"),
+        ("anvil", "anvil"),
+    ] {
+        text.push_str(&format!("{name} unix - n n - 0 {program}\n"));
+    }
+    // The second letter: sockets that other users may reach.
+    text.push_str("cleanup unix n - n - 0 cleanup\nflush unix n - n 1000? 0 flush\nshowq unix n - n - - showq\ntlsmgr unix - - n 1000? 1 tlsmgr\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\npostlog unix-dgram n - n - 1 postlogd\n");
+    text
+}
+
+/// User and group of an account of this system.
+fn owner(name: &str) -> (u32, u32) {
+    let accounts = std::fs::read_to_string(Path::new("/etc/passwd")).unwrap();
+    let line = accounts.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("postfix is installed");
+    let fields: Vec<&str> = line.split(':').collect();
+    (fields[2].parse().unwrap(), fields[3].parse().unwrap())
+}

@@ -1,0 +1,190 @@
+//! A Weir process with a folder of its own.
+
+use super::PATIENCE;
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+/// A password for tests: recognisable, should it ever stand where it must not.
+pub const SENTENCE: &str = "correct-horse-battery-staple";
+
+/// A folder with a certificate for 127.0.0.1, a user `alice` and a configuration.
+pub struct Site {
+    folder: tempfile::TempDir,
+}
+
+/// A running Weir. It is killed when this is dropped.
+pub struct Process {
+    child: Child,
+    log: Arc<Log>,
+    listeners: HashMap<String, SocketAddr>,
+}
+
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+/// The program under test.
+pub fn weir() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+}
+
+/// Runs a command to its end with this on its standard input.
+pub fn run(command: &mut Command, input: &str) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A program that ends without reading closes the pipe.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// A port nobody listens on at the moment.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Site {
+    /// A site whose configuration is `text`, put behind what every test wants: `hostname`, `[tls]`, `[accounts]`, `[state]` and
+    /// `[admin]`.
+    pub fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let site = Self { folder };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(site.path("certificate.pem"), made.cert.pem()).unwrap();
+        std::fs::write(site.path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        let common = "hostname = \"weir.example\"\n\
+            tls = { certificate = \"certificate.pem\", key = \"key.pem\" }\n\
+            accounts = { file = \"users\" }\n\
+            state = { path = \"state.db\" }\n\
+            admin = { address = \"127.0.0.1:0\" }\n";
+        std::fs::write(site.path("weir.toml"), format!("{common}{text}")).unwrap();
+        site.add_user("alice");
+        site
+    }
+
+    /// A file of the site.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn add_user(&self, name: &str) {
+        let config = self.path("weir.toml");
+        let output = run(weir().args(["user", "add", "-c"]).arg(config).arg(name), &format!("{SENTENCE}\n"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Starts Weir here, and waits until it listens.
+    pub fn start(&self) -> Process {
+        Process::start(&self.path("weir.toml"))
+    }
+}
+
+impl Process {
+    fn start(config: &Path) -> Self {
+        let mut child = weir().args(["serve", "-c"]).arg(config).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Log::default());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let writer = log.clone();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                writer.lines.lock().unwrap().push(line);
+                writer.more.notify_all();
+            }
+            writer.lines.lock().unwrap().push("(end of log)".to_owned());
+            writer.more.notify_all();
+        });
+        let mut process = Self { child, log, listeners: HashMap::new() };
+        // Administration is bound last.
+        let admin = process.logged("administration listening");
+        process.listeners.insert("admin".to_owned(), field(&admin, "address").unwrap().parse().unwrap());
+        for line in process.log_lines().iter().filter(|line| line.contains("message=listening ")) {
+            let name = field(line, "listener").unwrap();
+            process.listeners.insert(name, field(line, "address").unwrap().parse().unwrap());
+        }
+        process
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The actual address of a listener, or of `admin`.
+    pub fn address(&self, listener: &str) -> SocketAddr {
+        self.listeners[listener]
+    }
+
+    /// The first log line that contains this, when it has come.
+    pub fn logged(&self, what: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = self.log.lines.lock().unwrap();
+        loop {
+            if let Some(line) = lines.iter().find(|line| line.contains(what)) {
+                return line.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let ended = lines.last().is_some_and(|line| line == "(end of log)");
+            assert!(!left.is_zero() && !ended, "no log line with {what:?} in:\n{}", lines.join("\n"));
+            lines = self.log.more.wait_timeout(lines, left).unwrap().0;
+        }
+    }
+
+    pub fn log_lines(&self) -> Vec<String> {
+        self.log.lines.lock().unwrap().clone()
+    }
+
+    /// What `GET path` answers: status and body.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        use std::io::Read as _;
+        let mut stream = std::net::TcpStream::connect(self.address("admin")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
+    /// The value of a metric, written with its labels as Prometheus is told it; 0 where there is none yet.
+    pub fn metric(&self, name: &str) -> f64 {
+        let (_, body) = self.get("/metrics");
+        let line = body.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+
+    /// Sends SIGTERM and waits for the end; the exit code.
+    pub fn terminate(mut self) -> Option<i32> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    /// Kills it as the kernel would: SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of Weir\n{}", self.log_lines().join("\n"));
+        }
+    }
+}
+
+/// A field of a logfmt line, without its quotes.
+pub fn field(line: &str, name: &str) -> Option<String> {
+    let (_, rest) = line.split_once(&format!(" {name}="))?;
+    match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next().map(str::to_owned),
+        None => rest.split(' ').next().map(str::to_owned),
+    }
+}

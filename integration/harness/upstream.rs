@@ -1,0 +1,162 @@
+//! An upstream that fails at the stage it is told to, and keeps what it has acknowledged.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Greeting,
+    Ehlo,
+    Mail,
+    Rcpt,
+    Data,
+    /// After the first line of the message.
+    Body,
+    /// After the final dot.
+    End,
+}
+
+/// What happens at a stage instead of the right answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection is cut.
+    Cut,
+    /// Nothing is said, until the client closes.
+    Silence,
+    /// This is said.
+    Say(&'static str),
+    /// This is said, and the connection is closed.
+    SayAndClose(&'static str),
+}
+
+#[derive(Default)]
+struct Shared {
+    fault: Option<(Stage, Fault)>,
+    acknowledged: Vec<Vec<u8>>,
+    commands: Vec<String>,
+    connections: usize,
+    held: Vec<TcpStream>,
+}
+
+pub struct Upstream {
+    address: SocketAddr,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Upstream {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let shared = accepting.clone();
+                shared.lock().unwrap().connections += 1;
+                std::thread::spawn(move || drop(converse(stream, &shared)));
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn fail(&self, fault: Option<(Stage, Fault)>) {
+        self.shared.lock().unwrap().fault = fault;
+    }
+
+    /// Messages that were acknowledged, dots still stuffed.
+    pub fn acknowledged(&self) -> Vec<Vec<u8>> {
+        self.shared.lock().unwrap().acknowledged.clone()
+    }
+
+    pub fn forget(&self) {
+        self.shared.lock().unwrap().acknowledged.clear();
+    }
+
+    pub fn commands(&self) -> Vec<String> {
+        self.shared.lock().unwrap().commands.clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.shared.lock().unwrap().connections
+    }
+
+    /// Cuts the connections on which it was silent.
+    pub fn cut_silent(&self) {
+        self.shared.lock().unwrap().held.clear();
+    }
+}
+
+/// The answer to one command: the right one, or the fault's. `None`: the connection is over.
+fn answer(stage: Stage, right: &str, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
+    let fault = shared.lock().unwrap().fault.filter(|(at, _)| *at == stage).map(|(_, fault)| fault);
+    let (text, goes_on) = match fault {
+        None => (right, true),
+        Some(Fault::Say(text)) => (text, true),
+        Some(Fault::SayAndClose(text)) => (text, false),
+        Some(Fault::Cut) => return None,
+        Some(Fault::Silence) => {
+            // The shared copy alone keeps the connection open.
+            shared.lock().unwrap().held.push(stream.try_clone().unwrap());
+            return None;
+        }
+    };
+    write!(stream, "{text}\r\n").ok()?;
+    goes_on.then_some(fault.is_none())
+}
+
+fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?);
+    answer(Stage::Greeting, "220 upstream", &mut stream, shared)?;
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        shared.lock().unwrap().commands.push(line.trim_end().to_owned());
+        let verb: String = line.chars().take(4).collect();
+        match verb.to_ascii_uppercase().as_str() {
+            "EHLO" | "HELO" => {
+                answer(Stage::Ehlo, "250-upstream\r\n250-PIPELINING\r\n250 8BITMIME", &mut stream, shared)
+            }
+            "MAIL" => answer(Stage::Mail, "250 2.1.0 Ok", &mut stream, shared),
+            "RCPT" => answer(Stage::Rcpt, "250 2.1.5 Ok", &mut stream, shared),
+            "DATA" => match answer(Stage::Data, "354 Go on", &mut stream, shared)? {
+                true => receive(&mut lines, &mut stream, shared),
+                false => Some(false),
+            },
+            "QUIT" => {
+                let _ = write!(stream, "221 2.0.0 Bye\r\n");
+                return None;
+            }
+            _ => write!(stream, "250 2.0.0 Ok\r\n").ok().map(|()| true),
+        }?;
+    }
+}
+
+fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
+    let mut message = Vec::new();
+    loop {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        if line == b".\r\n" {
+            break;
+        }
+        message.extend_from_slice(&line);
+        let fault = shared.lock().unwrap().fault;
+        if fault.is_some_and(|(stage, _)| stage == Stage::Body) {
+            answer(Stage::Body, "", stream, shared)?;
+        }
+    }
+    let acknowledged = answer(Stage::End, "250 2.0.0 Queued", stream, shared)?;
+    if acknowledged {
+        shared.lock().unwrap().acknowledged.push(message);
+    }
+    Some(acknowledged)
+}
