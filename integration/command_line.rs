@@ -20,6 +20,13 @@ fn check_says_good_and_exits_0() {
 }
 
 #[test]
+fn the_configuration_that_is_shipped_is_good() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/minimal.toml");
+    let Ok(config) = weir::config::read(&path) else { panic!("conf/minimal.toml cannot be read") };
+    assert_eq!((config.listeners.len(), config.policy.limits.len(), config.problems.found.len()), (1, 1, 0));
+}
+
+#[test]
 fn misuse_exits_64_with_usage_and_help_exits_0() {
     for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {
         let (code, out, err) = outcome(&run(weir().args(arguments), ""));

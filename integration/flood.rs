@@ -2,7 +2,6 @@
 
 use crate::harness::{Client, Process, Site, Upstream};
 use std::sync::Barrier;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const LIMIT: f64 = 100.0;
 const PERIOD: f64 = 86_400.0;
@@ -61,7 +60,7 @@ fn wait_in(reply: &str) -> f64 {
 }
 
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+    weir::clock::now().seconds()
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Everything that tests Weir from outside. One binary: it links once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
+
 mod bad_config;
 mod command_line;
 mod dialogue;

@@ -109,10 +109,6 @@ impl Process {
         process
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// The actual address of a listener, or of `admin`.
     pub fn address(&self, listener: &str) -> SocketAddr {
         self.listeners[listener]

@@ -54,7 +54,7 @@ impl Upstream {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = accepting.clone();
                 shared.lock().unwrap().connections += 1;
-                std::thread::spawn(move || drop(converse(stream, &shared)));
+                std::thread::spawn(move || converse(stream, &shared));
             }
         });
         Self { address, shared }
