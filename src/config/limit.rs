@@ -1,6 +1,6 @@
 //! `[[limit]]`: a corner of the policy language, checked and compiled.
 
-use super::section::{Placed, Section, choose, text};
+use super::section::{Placed, Section, choice, choose, text};
 use crate::engine::Wait;
 use crate::engine::ewma;
 use crate::policy::key::Owner;
@@ -17,27 +17,19 @@ pub fn limits(sections: Vec<Section<'_>>) -> Vec<Limit> {
 }
 
 fn limit(mut s: Section<'_>, names: &mut HashSet<String>) -> Option<Limit> {
-    let name = s.read("name", |value| name(text(value)?));
-    match &name {
-        None => s.missing("name", "\"user-recipients\""),
-        Some(name) if !names.insert(name.value.clone()) => {
-            let help = "each limit has its own name: its budgets are stored under it".to_owned();
-            s.error(&name.span, format!("there is a limit \"{}\" already", name.value), Some(help));
-        }
-        Some(_) => {}
+    let name = s.required("name", "\"user-recipients\"", |value| name(&text(value)?));
+    if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value.clone())) {
+        let help = "each limit has its own name: its budgets are stored under it";
+        s.error(&name.span, format!("there is a limit \"{}\" already", name.value), Some(help));
     }
-    let count = s.choice("count", &Count::ALL.map(|count| (count.name(), count)));
-    if count.is_none() {
-        s.missing("count", "\"recipients\"");
-    }
+    let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))));
     let per = per(&mut s);
-    let rate = s.read("rate", |value| parse_rate(text(value)?).map_err(|e| e.to_string()));
-    match &rate {
-        None => s.missing("rate", "\"100 / 1d\""),
-        Some(rate) => warn_if_nothing_fits(&s, rate),
+    let rate = s.required("rate", "\"100 / 1d\"", |value| parse_rate(&text(value)?).map_err(|e| e.to_string()));
+    if let Some(rate) = &rate {
+        warn_if_nothing_fits(&s, rate);
     }
-    s.choice("algorithm", &[("ewma", ())]);
-    s.choice("charge", &[("accepted", ())]);
+    s.value("algorithm", "\"ewma\"", choice(&[("ewma", ())]));
+    s.value("charge", "\"accepted\"", choice(&[("accepted", ())]));
     let template = action(&mut s);
     s.finish();
     let (name, count, rate) = (name?, count?.value, rate?.value);
@@ -61,19 +53,16 @@ fn name(name: &str) -> Result<String, String> {
 
 fn per(s: &mut Section<'_>) -> Option<Vec<Owner>> {
     let words = Owner::ALL.map(|owner| (owner.name(), owner));
-    let Some(mut per) = s.list("per", |word| choose(word, &words)) else {
-        s.missing("per", "[\"user\"]");
-        return None;
-    };
-    per.value.sort_unstable();
-    per.value.dedup();
-    Some(per.value)
+    let mut per = s.list("per", None, "[\"user\"]", |word| choose(word, &words))?.value;
+    per.sort_unstable();
+    per.dedup();
+    Some(per)
 }
 
 fn warn_if_nothing_fits(s: &Section<'_>, rate: &Placed<Rate>) {
     let rule = ewma::Rule::from(rate.value);
     if rule.wait(None, Timestamp::from_micros(0), 1.0) == Wait::Never {
-        let help = "the moving average of a single event is 1 already; 2 / 30m lets one pass at a time".to_owned();
+        let help = "the moving average of a single event is 1 already; 2 / 30m lets one pass at a time";
         s.warn(&rate.span, "this rate refuses everything, as it does in Exim", Some(help));
     }
 }
@@ -85,10 +74,9 @@ fn action(s: &mut Section<'_>) -> Option<Template> {
         if n > 0 {
             action.error(&action.span(), "a limit has one action in this version", None);
         }
-        let read = action.read("defer", |value| Template::parse(text(value)?).map_err(|e| e.to_string()));
-        if read.is_none() {
-            action.missing("defer", "\"{level} of {limit}; try again in {wait} ({reference})\"");
-        }
+        let example = "\"{level} of {limit}; try again in {wait} ({reference})\"";
+        let parse = |text: String| Template::parse(&text).map_err(|e| e.to_string());
+        let read = action.required("defer", example, |value| text(value).and_then(parse));
         template = read.map(|read| read.value);
         action.finish();
     }

@@ -11,8 +11,8 @@ use crate::server::tls::Certificate;
 use crate::session::{Requirement, Security};
 use crate::{accounts, admin, relay, server, session, store};
 use ipnet::IpNet;
-use section::{Found, Placed, Section};
-use std::cell::RefCell;
+pub use section::Setting;
+use section::{Placed, Section, Source, choice, count, octets, text, timeout};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ pub struct Config {
     pub policy: Policy,
     /// The file, and the warnings about it.
     pub problems: Problems,
+    /// Every key that was asked for, with its value or default, in the order of reading.
+    pub settings: Vec<Setting>,
     places: Places,
 }
 
@@ -59,8 +61,6 @@ pub enum ConfigError {
     Problems(Problems),
 }
 
-const DEFAULT_STATE: &str = "/var/lib/weir/state.db";
-
 /// Reads a configuration file. Relative paths in it are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
@@ -70,21 +70,17 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
 /// Reads the text of a configuration file; `path` names it in messages and is what relative paths are relative to.
 pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     let (document, syntax) = DeTable::parse_recoverable(&text);
-    let found = Found::default();
+    let source = Source::new(&text);
     for error in &syntax {
-        let span = error.span().unwrap_or_default();
-        let message = error.message().to_owned();
-        found.borrow_mut().push(Problem { severity: Severity::Error, span, message, help: None });
+        source.error(&error.span().unwrap_or_default(), error.message(), None);
     }
-    let read = if syntax.is_empty() {
-        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        Reader { folder, found: &found }.config(Section::new("the file", &document, &found))
-    } else {
-        None
-    };
-    let problems = Problems { path: path.to_owned(), text: text.clone(), found: found.take() };
-    match read {
-        Some(config) if !problems.has_errors() => Ok(Config { problems, ..config }),
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    // After an error of syntax other errors may only follow from it.
+    let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
+    let (found, settings) = source.into_findings();
+    let problems = Problems { path: path.to_owned(), text: text.clone(), found };
+    match draft {
+        Some(draft) if !problems.has_errors() => Ok(Config { problems, settings, ..draft }),
         _ => Err(ConfigError::Problems(problems)),
     }
 }
@@ -119,225 +115,187 @@ impl Config {
     }
 }
 
-struct Reader<'a> {
+struct Reader {
     folder: PathBuf,
-    found: &'a RefCell<Vec<Problem>>,
 }
 
-/// Settings of `[session]`, which several rooms share out among themselves.
-struct SessionSettings {
+/// Settings that several rooms share out among themselves.
+struct Shared {
+    hostname: String,
     max_message_size: u64,
     max_recipients: usize,
     upstream_timeout: Duration,
 }
 
-impl Reader<'_> {
-    fn config(&self, mut root: Section<'_>) -> Option<Config> {
-        let hostname = self.hostname(&mut root);
+impl Reader {
+    /// Reads the whole file. `None` if something is missing without which there is no configuration at all.
+    fn read(&self, mut root: Section<'_>) -> Option<Config> {
+        let hostname = root.optional("hostname", |value| host_name(&text(value)?));
+        let hostname = hostname.map_or_else(system_hostname, |name| name.value);
         let mut places = Places::default();
-        let (server, settings) = self.session(root.section("session"));
+        let (server, shared) = session(root.section("session"), hostname);
         let certificate = self.tls(root.section("tls"), &mut places);
-        let listeners = self.listeners(&mut root, &hostname, &settings, certificate.is_some());
-        let relay = self.upstream(&mut root, &hostname, settings.upstream_timeout, &mut places);
         let accounts = self.accounts(root.section("accounts"), &mut places);
-        self.check_accounts(&root, &listeners, accounts.is_some());
+        let listeners = listeners(&mut root, &shared, certificate.is_some(), accounts.is_some());
+        let relay = self.upstream(&mut root, shared, &mut places);
         let state = self.state(root.section("state"));
-        let admin = self.admin(root.section("admin"));
+        let admin = admin(root.section("admin"));
         let policy = Policy { limits: limit::limits(root.tables("limit")) };
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
-        let listeners = listeners.into_iter().map(|listener| listener.value).collect();
-        Some(Config { server, listeners, certificate, relay: relay?, accounts, state, admin, policy, problems, places })
+        let settings = Vec::new();
+        Some(Config {
+            server,
+            listeners,
+            certificate,
+            relay: relay?,
+            accounts,
+            state,
+            admin,
+            policy,
+            problems,
+            settings,
+            places,
+        })
     }
 
-    fn hostname(&self, root: &mut Section<'_>) -> String {
-        let read = root.read("hostname", |value| {
-            let name = section::text(value)?;
-            let good = crate::smtp::address::is_domain(name);
-            good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
-        });
-        read.map_or_else(system_hostname, |read| read.value)
-    }
-
-    fn session(&self, section: Option<Section<'_>>) -> (server::Options, SessionSettings) {
-        let empty = DeTable::default();
-        let table = toml::Spanned::new(0..0, empty);
-        let mut s = section.unwrap_or_else(|| Section::new("[session]", &table, self.found));
-        let minutes = |n: u64| Duration::from_secs(60 * n);
-        let options = server::Options {
-            max_connections: s.count("max-connections", 4000, 1..=1_000_000),
-            idle_timeout: s.timeout("idle-timeout", minutes(5)),
-            command_timeout: s.timeout("command-timeout", minutes(1)),
-            data_timeout: s.timeout("data-timeout", minutes(3)),
-        };
-        let settings = SessionSettings {
-            max_message_size: s.octets("max-message-size", 50 << 20),
-            max_recipients: s.count("max-recipients", 1000, 1..=100_000),
-            upstream_timeout: s.timeout("upstream-timeout", Duration::from_secs(20)),
-        };
-        s.finish();
-        (options, settings)
-    }
-
-    fn tls(&self, section: Option<Section<'_>>, places: &mut Places) -> Option<CertificatePaths> {
-        let mut s = section?;
-        let (certificate, key) = (s.string("certificate"), s.string("key"));
-        if certificate.is_none() {
-            s.missing("certificate", "\"certs/fullchain.pem\"");
+    fn tls(&self, mut s: Section<'_>, places: &mut Places) -> Option<CertificatePaths> {
+        if !s.exists() {
+            return None;
         }
-        if key.is_none() {
-            s.missing("key", "\"certs/key.pem\"");
-        }
+        let certificate = s.required("certificate", "\"certs/fullchain.pem\"", text);
+        let key = s.required("key", "\"certs/key.pem\"", text);
         s.finish();
         let (certificate, key) = (certificate?, key?);
         places.tls = certificate.span;
         Some(CertificatePaths { certificate: self.folder.join(certificate.value), key: self.folder.join(key.value) })
     }
 
-    fn listeners(
-        &self,
-        root: &mut Section<'_>,
-        hostname: &str,
-        settings: &SessionSettings,
-        has_certificate: bool,
-    ) -> Vec<Placed<server::ListenerOptions>> {
-        let named = root.named("listener");
-        if named.is_empty() {
-            root.error(
-                &root.span(),
-                "there is no listener",
-                Some("add [listener.submission] with address = \"[::]:587\"".to_owned()),
-            );
-        }
-        let read = |(name, section)| self.listener(name, section, hostname, settings, has_certificate);
-        named.into_iter().filter_map(read).collect()
-    }
-
-    fn listener(
-        &self,
-        name: Placed<&str>,
-        mut s: Section<'_>,
-        hostname: &str,
-        settings: &SessionSettings,
-        has_certificate: bool,
-    ) -> Option<Placed<server::ListenerOptions>> {
-        let address = s.read("address", |value| {
-            let text = section::text(value)?;
-            let bad = |_| format!("\"{text}\" is not an address and port: write \"[::]:587\" or \"192.0.2.1:587\"");
-            text.parse::<SocketAddr>().map_err(bad)
-        });
-        if address.is_none() {
-            s.missing("address", "\"[::]:587\"");
-        }
-        let securities = [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
-        let tls = s.choice("tls", &securities).map_or(Security::StartTls, |tls| tls.value);
-        if tls != Security::None && !has_certificate {
-            let help = "add [tls] with certificate and key, or say tls = \"none\"";
-            s.error(&name.span, format!("listener \"{}\" needs a certificate", name.value), Some(help.to_owned()));
-        }
-        let requirements =
-            [("required", Requirement::Required), ("optional", Requirement::Optional), ("none", Requirement::None)];
-        let auth = s.choice("auth", &requirements).map_or(Requirement::Required, |auth| auth.value);
-        let trusted = s.list("trusted", network).map_or(Vec::new(), |trusted| trusted.value);
-        s.finish();
-        let session = session::Options {
-            hostname: hostname.to_owned(),
-            tls,
-            auth,
-            trusted,
-            max_message_size: settings.max_message_size,
-            max_recipients: settings.max_recipients,
-        };
-        let options =
-            server::ListenerOptions { name: name.value.into(), address: address?.value, session: Arc::new(session) };
-        Some(Placed { value: options, span: name.span })
-    }
-
-    fn upstream(
-        &self,
-        root: &mut Section<'_>,
-        hostname: &str,
-        timeout: Duration,
-        places: &mut Places,
-    ) -> Option<relay::Options> {
-        let mut sections = root.tables("upstream").into_iter();
-        let Some(mut s) = sections.next() else {
-            let help = "add [[upstream]] with address = \"smtp.example.org:25\"".to_owned();
-            root.error(&root.span(), "there is no upstream to relay to", Some(help));
+    fn accounts(&self, mut s: Section<'_>, places: &mut Places) -> Option<accounts::Options> {
+        if !s.exists() {
             return None;
-        };
-        if let Some(second) = sections.next() {
-            second.error(&second.span(), "there may be only one upstream in this version", None);
         }
-        let name = s.string("name").map(|name| name.value.to_owned());
-        let address = s.read("address", |value| host_and_port(section::text(value)?));
-        if address.is_none() {
-            s.missing("address", "\"smtp.example.org:25\"");
-        }
-        let policies = [
-            ("none", relay::TlsPolicy::None),
-            ("opportunistic", relay::TlsPolicy::Opportunistic),
-            ("required", relay::TlsPolicy::Required),
-        ];
-        let tls = s.choice("tls", &policies).map_or(relay::TlsPolicy::Opportunistic, |tls| tls.value);
-        let ca = s.string("ca").map(|path| self.folder.join(path.value));
-        s.finish();
-        let Placed { value: (host, port), span } = address?;
-        places.upstream = span;
-        let name = name.unwrap_or_else(|| host.clone());
-        Some(relay::Options { hostname: hostname.to_owned(), name, host, port, tls, ca, timeout })
-    }
-
-    fn accounts(&self, section: Option<Section<'_>>, places: &mut Places) -> Option<accounts::Options> {
-        let mut s = section?;
-        let file = s.string("file");
-        if file.is_none() {
-            s.missing("file", "\"users\"");
-        }
+        let file = s.required("file", "\"users\"", text);
         s.finish();
         let file = file?;
         places.users = file.span;
         Some(accounts::Options { file: self.folder.join(file.value) })
     }
 
-    fn check_accounts(&self, root: &Section<'_>, listeners: &[Placed<server::ListenerOptions>], has_accounts: bool) {
-        for listener in listeners.iter().filter(|_| !has_accounts) {
-            if listener.value.session.auth != Requirement::None {
-                let help = "add [accounts] with file = \"users\", or say auth = \"none\"".to_owned();
-                let message =
-                    format!("listener \"{}\" asks for logins, and there are no accounts", listener.value.name);
-                root.error(&listener.span, message, Some(help));
-            }
+    fn upstream(&self, root: &mut Section<'_>, shared: Shared, places: &mut Places) -> Option<relay::Options> {
+        let mut sections = root.tables("upstream").into_iter();
+        let Some(mut s) = sections.next() else {
+            let help = "add [[upstream]] with address = \"smtp.example.org:25\"";
+            root.error(&root.span(), "there is no upstream to relay to", Some(help));
+            return None;
+        };
+        if let Some(second) = sections.next() {
+            second.error(&second.span(), "there may be only one upstream in this version", None);
         }
+        let address = s.required("address", "\"smtp.example.org:25\"", |value| host_and_port(&text(value)?));
+        let name = s.optional("name", text).map(|name| name.value);
+        let policies = [
+            ("none", relay::TlsPolicy::None),
+            ("opportunistic", relay::TlsPolicy::Opportunistic),
+            ("required", relay::TlsPolicy::Required),
+        ];
+        let tls = s.value("tls", "\"opportunistic\"", choice(&policies));
+        let ca = s.optional("ca", text).map(|path| self.folder.join(path.value));
+        s.finish();
+        let Placed { value: (host, port), span } = address?;
+        places.upstream = span;
+        let name = name.unwrap_or_else(|| host.clone());
+        Some(relay::Options { hostname: shared.hostname, name, host, port, tls, ca, timeout: shared.upstream_timeout })
     }
 
-    fn state(&self, section: Option<Section<'_>>) -> store::Options {
-        let mut options = store::Options { path: PathBuf::from(DEFAULT_STATE), durability: store::Durability::Process };
-        let Some(mut s) = section else { return options };
-        if let Some(path) = s.string("path") {
-            options.path = self.folder.join(path.value);
-        }
+    fn state(&self, mut s: Section<'_>) -> store::Options {
+        let path = s.value("path", "\"/var/lib/weir/state.db\"", text);
         let kinds = [("process", store::Durability::Process), ("power", store::Durability::Power)];
-        if let Some(durability) = s.choice("durability", &kinds) {
-            options.durability = durability.value;
-        }
+        let durability = s.value("durability", "\"process\"", choice(&kinds));
         s.finish();
-        options
+        store::Options { path: self.folder.join(path), durability }
     }
+}
 
-    fn admin(&self, section: Option<Section<'_>>) -> Option<admin::Options> {
-        let mut s = section?;
-        let address = s.read("address", |value| {
-            let text = section::text(value)?;
-            let bad = |_| format!("\"{text}\" is not an address and port: write \"127.0.0.1:9587\"");
-            text.parse::<SocketAddr>().map_err(bad)
-        });
-        if address.is_none() {
-            s.missing("address", "\"127.0.0.1:9587\"");
-        }
-        s.finish();
-        Some(admin::Options { address: address?.value })
+fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
+    let options = server::Options {
+        max_connections: s.value("max-connections", "4000", count(1..=1_000_000)),
+        idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
+        command_timeout: s.value("command-timeout", "\"1m\"", timeout),
+        data_timeout: s.value("data-timeout", "\"3m\"", timeout),
+    };
+    let shared = Shared {
+        hostname,
+        max_message_size: s.value("max-message-size", "\"50M\"", octets),
+        max_recipients: s.value("max-recipients", "1000", count(1..=100_000)),
+        upstream_timeout: s.value("upstream-timeout", "\"20s\"", timeout),
+    };
+    s.finish();
+    (options, shared)
+}
+
+fn listeners(
+    root: &mut Section<'_>,
+    shared: &Shared,
+    has_certificate: bool,
+    has_accounts: bool,
+) -> Vec<server::ListenerOptions> {
+    let named = root.named("listener");
+    if named.is_empty() {
+        let help = "add [listener.submission] with address = \"[::]:587\"";
+        root.error(&root.span(), "there is no listener", Some(help));
     }
+    let mut listeners = Vec::new();
+    for (name, section) in named {
+        let Some(listener) = listener(&name, section, shared) else { continue };
+        if listener.session.tls != Security::None && !has_certificate {
+            let help = "add [tls] with certificate and key, or say tls = \"none\"";
+            root.error(&name.span, format!("listener \"{}\" needs a certificate", name.value), Some(help));
+        }
+        if listener.session.auth != Requirement::None && !has_accounts {
+            let help = "add [accounts] with file = \"users\", or say auth = \"none\"";
+            let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
+            root.error(&name.span, message, Some(help));
+        }
+        listeners.push(listener);
+    }
+    listeners
+}
+
+fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<server::ListenerOptions> {
+    let address = s.required("address", "\"[::]:587\"", |value| socket_address(&text(value)?));
+    let securities = [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
+    let requirements =
+        [("required", Requirement::Required), ("optional", Requirement::Optional), ("none", Requirement::None)];
+    let session = session::Options {
+        hostname: shared.hostname.clone(),
+        tls: s.value("tls", "\"starttls\"", choice(&securities)),
+        auth: s.value("auth", "\"required\"", choice(&requirements)),
+        trusted: s.list("trusted", Some("[]"), "", network).map_or(Vec::new(), |trusted| trusted.value),
+        max_message_size: shared.max_message_size,
+        max_recipients: shared.max_recipients,
+    };
+    s.finish();
+    Some(server::ListenerOptions { name: name.value.into(), address: address?.value, session: Arc::new(session) })
+}
+
+fn admin(mut s: Section<'_>) -> Option<admin::Options> {
+    if !s.exists() {
+        return None;
+    }
+    let address = s.required("address", "\"127.0.0.1:9587\"", |value| socket_address(&text(value)?));
+    s.finish();
+    Some(admin::Options { address: address?.value })
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let bad = |_| format!("\"{text}\" is not an address and port: write \"[::]:587\" or \"192.0.2.1:587\"");
+    text.parse().map_err(bad)
+}
+
+fn host_name(name: &str) -> Result<String, String> {
+    let good = crate::smtp::address::is_domain(name);
+    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
 }
 
 /// A network in CIDR, or one address.

@@ -1,24 +1,39 @@
-//! Reads the keys of a table one by one; what nobody asked for is an unknown key.
+//! Reads the keys of a table one by one. What nobody asked for is an unknown key; what was asked for, with its value or default,
+//! is the effective configuration.
 
 use super::problem::{Problem, Severity};
 use crate::time::parse_duration;
 use std::cell::RefCell;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Problems found so far: one file's sections all add to it.
-pub type Found = RefCell<Vec<Problem>>;
+/// A file being read: its text, and what was found in it.
+pub struct Source<'a> {
+    text: &'a str,
+    problems: RefCell<Vec<Problem>>,
+    settings: RefCell<Vec<Setting>>,
+}
+
+/// A key that has been asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The section's title, as in `[session]`; empty at the top of the file.
+    pub section: String,
+    pub key: &'static str,
+    /// In TOML, as it was written or as the default is. `None`: not given, and there is no default.
+    pub value: Option<String>,
+    pub is_default: bool,
+}
 
 /// A table of the file.
 pub struct Section<'a> {
-    /// As the file names it: `[listener.submission]`.
     title: String,
-    table: &'a DeTable<'a>,
+    table: Option<&'a DeTable<'a>>,
     span: Range<usize>,
     asked: Vec<&'static str>,
-    found: &'a Found,
+    source: &'a Source<'a>,
 }
 
 /// A value with its place in the file.
@@ -31,25 +46,35 @@ pub struct Placed<T> {
 /// Longest time-out that may be configured: beyond that a typing error is likelier.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
+impl<'a> Source<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Self { text, problems: RefCell::default(), settings: RefCell::default() }
+    }
+
+    pub fn problem(&self, severity: Severity, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        let (message, help) = (message.into(), help.map(str::to_owned));
+        self.problems.borrow_mut().push(Problem { severity, span: span.clone(), message, help });
+    }
+
+    pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        self.problem(Severity::Error, span, message, help);
+    }
+
+    /// The problems found and the settings read.
+    pub fn into_findings(self) -> (Vec<Problem>, Vec<Setting>) {
+        (self.problems.into_inner(), self.settings.into_inner())
+    }
+}
+
 impl<'a> Section<'a> {
-    pub fn new(title: &str, table: &'a Spanned<DeTable<'a>>, found: &'a Found) -> Self {
-        Self::of(title, table.get_ref(), table.span(), found)
+    /// The file as a whole.
+    pub fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
+        // Problems of the file as a whole are shown at its beginning.
+        Self { title: String::new(), table: Some(table.get_ref()), span: 0..0, asked: Vec::new(), source }
     }
 
-    fn of(title: &str, table: &'a DeTable<'a>, span: Range<usize>, found: &'a Found) -> Self {
-        Self { title: title.to_owned(), table, span, asked: Vec::new(), found }
-    }
-
-    /// Adds an error at a place.
-    pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
-        let (message, span) = (message.into(), span.clone());
-        self.found.borrow_mut().push(Problem { severity: Severity::Error, span, message, help });
-    }
-
-    /// Adds a warning at a place.
-    pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
-        let (message, span) = (message.into(), span.clone());
-        self.found.borrow_mut().push(Problem { severity: Severity::Warning, span, message, help });
+    fn below(&self, title: String, table: Option<&'a DeTable<'a>>, span: Range<usize>) -> Self {
+        Self { title, table, span, asked: Vec::new(), source: self.source }
     }
 
     /// Where the section begins.
@@ -57,97 +82,97 @@ impl<'a> Section<'a> {
         self.span.clone()
     }
 
-    /// Says that a key that must be there is not.
-    pub fn missing(&self, key: &str, example: &str) {
-        self.error(&self.span(), format!("{} has no \"{key}\"", self.title), Some(format!("add {key} = {example}")));
+    pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        self.source.error(span, message, help);
     }
 
-    /// A key's value, read by `read`, whose error says what is wrong with it.
-    pub fn read<T>(
+    pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        self.source.problem(Severity::Warning, span, message, help);
+    }
+
+    /// A key that need not be there.
+    pub fn optional<T>(
         &mut self,
         key: &'static str,
-        read: impl FnOnce(&'a DeValue<'a>) -> Result<T, String>,
+        read: impl FnOnce(&DeValue<'a>) -> Result<T, String>,
     ) -> Option<Placed<T>> {
-        self.asked.push(key);
-        let value = self.table.get(key)?;
-        match read(value.get_ref()) {
-            Ok(read) => Some(Placed { value: read, span: value.span() }),
-            Err(why) => {
-                self.error(&value.span(), format!("{key}: {why}"), None);
-                None
-            }
-        }
+        let Some(value) = self.take(key, None) else { return None };
+        self.check(key, value.span(), read(value.get_ref()))
     }
 
-    pub fn string(&mut self, key: &'static str) -> Option<Placed<&'a str>> {
-        self.read(key, text)
-    }
-
-    /// One of some words.
-    pub fn choice<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<Placed<T>> {
-        self.read(key, |value| {
-            let word = text(value)?;
-            choose(word, words)
-        })
-    }
-
-    /// A list of texts, each read by `read`.
-    pub fn list<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Option<Placed<Vec<T>>> {
-        self.asked.push(key);
-        let value = self.table.get(key)?;
-        let Some(items) = value.get_ref().as_array() else {
-            let kind = value.get_ref().type_str();
-            self.error(&value.span(), format!("{key}: a list is expected, not {}", with_article(kind)), None);
+    /// A key that must be there; `example` is shown where it is not.
+    pub fn required<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        read: impl FnOnce(&DeValue<'a>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        let Some(value) = self.take(key, None) else {
+            let help = format!("add {key} = {example}");
+            self.error(&self.span, format!("{} has no \"{key}\"", self.name()), Some(&help));
             return None;
         };
-        let mut list = Vec::new();
-        for item in items.iter() {
-            match text(item.get_ref()).and_then(&read) {
-                Ok(item) => list.push(item),
-                Err(why) => self.error(&item.span(), format!("{key}: {why}"), None),
+        self.check(key, value.span(), read(value.get_ref()))
+    }
+
+    /// A key with a default, given as it would be written in the file. After a wrong value, which is reported, the default serves
+    /// to go on reading.
+    pub fn value<T>(
+        &mut self,
+        key: &'static str,
+        default: &'static str,
+        read: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> T {
+        let given = self.take(key, Some(default));
+        let given = given.and_then(|value| self.check(key, value.span(), read(value.get_ref())));
+        given.map_or_else(|| of_default(key, default, read), |placed| placed.value)
+    }
+
+    /// A list of texts, each read by `read`. Required, unless there is a default.
+    pub fn list<T>(
+        &mut self,
+        key: &'static str,
+        default: Option<&'static str>,
+        example: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Placed<Vec<T>>> {
+        let Some(value) = self.take(key, default) else {
+            if default.is_some() {
+                return Some(Placed { value: Vec::new(), span: self.span() });
             }
-        }
+            let help = format!("add {key} = {example}");
+            self.error(&self.span, format!("{} has no \"{key}\"", self.name()), Some(&help));
+            return None;
+        };
+        let Some(items) = value.get_ref().as_array() else {
+            return self.check(key, value.span(), Err(expected("a list", value.get_ref())));
+        };
+        let read_item = |item: &Spanned<DeValue<'_>>| {
+            let read = text(item.get_ref()).and_then(|text| read(&text));
+            self.check(key, item.span(), read).map(|placed| placed.value)
+        };
+        let list = items.iter().filter_map(read_item).collect();
         Some(Placed { value: list, span: value.span() })
     }
 
-    /// A time-out: above 0, at most a day.
-    pub fn timeout(&mut self, key: &'static str, default: Duration) -> Duration {
-        let read = self.read(key, |value| {
-            let duration = parse_duration(text(value)?).map_err(|e| e.to_string())?;
-            if duration.is_zero() || duration > LONGEST_TIMEOUT {
-                return Err("a time-out is above 0s and at most 1d".to_owned());
-            }
-            Ok(duration)
-        });
-        read.map_or(default, |read| read.value)
-    }
-
-    /// A whole number within bounds.
-    pub fn count(&mut self, key: &'static str, default: usize, bounds: std::ops::RangeInclusive<usize>) -> usize {
-        let read = self.read(key, |value| {
-            let number = value.as_integer().ok_or_else(|| expected("a whole number", value))?;
-            let number = i64::from_str_radix(number.as_str(), number.radix()).ok();
-            let number = number.and_then(|number| usize::try_from(number).ok()).filter(|n| bounds.contains(n));
-            number.ok_or_else(|| format!("it must be from {} to {}", bounds.start(), bounds.end()))
-        });
-        read.map_or(default, |read| read.value)
-    }
-
-    /// A number of octets: `50M`, K, M and G being 1024, 1024² and 1024³.
-    pub fn octets(&mut self, key: &'static str, default: u64) -> u64 {
-        self.read(key, |value| parse_octets(text(value)?)).map_or(default, |read| read.value)
-    }
-
-    /// The table of this name.
-    pub fn section(&mut self, key: &'static str) -> Option<Section<'a>> {
+    /// The table of this name: empty, where there is none.
+    pub fn section(&mut self, key: &'static str) -> Section<'a> {
+        let read = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("a table", value)));
         let title = format!("[{key}]");
-        let table = self.read(key, |value| value.as_table().ok_or_else(|| expected("a table", value)))?;
-        Some(Section::of(&title, table.value, table.span, self.found))
+        match read {
+            Some(placed) => self.below(title, Some(placed.value), placed.span),
+            None => self.below(title, None, self.span()),
+        }
+    }
+
+    /// Whether the section is in the file.
+    pub fn exists(&self) -> bool {
+        self.table.is_some()
     }
 
     /// The tables below this one, with their names: `[key.NAME]`.
     pub fn named(&mut self, key: &'static str) -> Vec<(Placed<&'a str>, Section<'a>)> {
-        let table = self.read(key, |value| value.as_table().ok_or_else(|| expected("tables with names", value)));
+        let table = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("tables with names", value)));
         let Some(table) = table else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.value.iter() {
@@ -155,9 +180,9 @@ impl<'a> Section<'a> {
             match value.get_ref().as_table() {
                 Some(inner) => {
                     let placed = Placed { value: name.get_ref().as_ref(), span: name.span() };
-                    named.push((placed, Section::of(&title, inner, value.span(), self.found)));
+                    named.push((placed, self.below(title, Some(inner), value.span())));
                 }
-                None => self.error(&name.span(), format!("{title} is not a table"), Some(format!("write {title}"))),
+                None => self.error(&name.span(), format!("{title} is not a table"), Some(&format!("write {title}"))),
             }
         }
         named
@@ -166,12 +191,13 @@ impl<'a> Section<'a> {
     /// The tables of a list: `[[key]]`.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let title = format!("[[{key}]]");
-        let items = self.read(key, |value| value.as_array().ok_or_else(|| format!("write {title}, with two brackets")));
+        let items =
+            self.table_of(key, |value| value.as_array().ok_or_else(|| format!("write {title}, with two brackets")));
         let Some(items) = items else { return Vec::new() };
         let mut sections = Vec::new();
         for item in items.value.iter() {
             match item.get_ref().as_table() {
-                Some(table) => sections.push(Section::of(&title, table, item.span(), self.found)),
+                Some(table) => sections.push(self.below(title.clone(), Some(table), item.span())),
                 None => self.error(&item.span(), expected("a table", item.get_ref()), None),
             }
         }
@@ -180,7 +206,7 @@ impl<'a> Section<'a> {
 
     /// Says which keys nobody asked for, and which was meant.
     pub fn finish(self) {
-        for (key, _) in self.table.iter() {
+        for (key, _) in self.table.into_iter().flat_map(DeTable::iter) {
             let name: &str = key.get_ref();
             if self.asked.contains(&name) {
                 continue;
@@ -189,14 +215,62 @@ impl<'a> Section<'a> {
                 Some(meant) => format!("did you mean \"{meant}\"?"),
                 None => format!("its keys are {}", self.asked.join(", ")),
             };
-            self.error(&key.span(), format!("{} has no key \"{name}\"", self.title), Some(help));
+            self.error(&key.span(), format!("{} has no key \"{name}\"", self.name()), Some(&help));
+        }
+    }
+
+    fn name(&self) -> &str {
+        if self.title.is_empty() { "the file" } else { &self.title }
+    }
+
+    /// The value of a key, noted as a setting.
+    fn take(&mut self, key: &'static str, default: Option<&'static str>) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.asked.push(key);
+        let given = self.table.and_then(|table| table.get(key));
+        let written = given.and_then(|value| self.source.text.get(value.span())).map(str::to_owned);
+        let is_default = written.is_none();
+        let value = written.or(default.map(str::to_owned));
+        self.source.settings.borrow_mut().push(Setting { section: self.title.clone(), key, value, is_default });
+        given
+    }
+
+    fn table_of<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&'a DeValue<'a>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        self.asked.push(key);
+        let value = self.table?.get(key)?;
+        self.check(key, value.span(), read(value.get_ref()))
+    }
+
+    fn check<T>(&self, key: &str, span: Range<usize>, read: Result<T, String>) -> Option<Placed<T>> {
+        match read {
+            Ok(value) => Some(Placed { value, span }),
+            Err(why) => {
+                self.error(&span, format!("{key}: {why}"), None);
+                None
+            }
         }
     }
 }
 
+/// A default, read as if it stood in the file.
+#[expect(clippy::panic, reason = "defaults are written in this room, and every reading of a file reads them")]
+fn of_default<T>(key: &str, default: &str, read: impl Fn(&DeValue<'_>) -> Result<T, String>) -> T {
+    let parsed = DeValue::parse(default).map_err(|error| error.to_string());
+    let read = parsed.and_then(|value| read(value.get_ref()));
+    read.unwrap_or_else(|why| panic!("the default of {key}, {default}: {why}"))
+}
+
 /// A value that should be text.
-pub fn text<'a>(value: &'a DeValue<'a>) -> Result<&'a str, String> {
-    value.as_str().ok_or_else(|| expected("text in quotes", value))
+pub fn text(value: &DeValue<'_>) -> Result<String, String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| expected("text in quotes", value))
+}
+
+/// One of some words.
+pub fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
+    move |value| choose(&text(value)?, words)
 }
 
 /// What a word stands for, of those that may stand here.
@@ -210,6 +284,40 @@ pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     Err(format!("\"{word}\" is not one of {}{meant}", names.join(", ")))
 }
 
+/// A time-out: above 0, at most a day.
+pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
+    let duration = parse_duration(&text(value)?).map_err(|e| e.to_string())?;
+    if duration.is_zero() || duration > LONGEST_TIMEOUT {
+        return Err("a time-out is above 0s and at most 1d".to_owned());
+    }
+    Ok(duration)
+}
+
+/// A whole number within bounds.
+pub fn count(bounds: RangeInclusive<usize>) -> impl Fn(&DeValue<'_>) -> Result<usize, String> {
+    move |value| {
+        let number = value.as_integer().ok_or_else(|| expected("a whole number", value))?;
+        let number = i64::from_str_radix(number.as_str(), number.radix()).ok();
+        let number = number.and_then(|number| usize::try_from(number).ok()).filter(|n| bounds.contains(n));
+        number.ok_or_else(|| format!("it must be from {} to {}", bounds.start(), bounds.end()))
+    }
+}
+
+/// A number of octets: `50M`, K, M and G being 1024, 1024² and 1024³.
+pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
+    let text = text(value)?;
+    let (digits, scale) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (&text[..], 1),
+    };
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let number = Some(digits).filter(|_| plain).and_then(|digits| digits.parse::<u64>().ok());
+    let octets = number.and_then(|number| number.checked_mul(scale)).filter(|octets| *octets > 0);
+    octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
+}
+
 /// The known word that was probably meant.
 fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     known
@@ -220,26 +328,10 @@ fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k s
 }
 
 fn expected(what: &str, value: &DeValue<'_>) -> String {
-    format!("{what} is expected, not {}", with_article(value.type_str()))
-}
-
-fn with_article(kind: &str) -> String {
-    match kind {
+    let kind = match value.type_str() {
         "array" => "a list".to_owned(),
         kind if kind.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("an {kind}"),
         kind => format!("a {kind}"),
-    }
-}
-
-fn parse_octets(text: &str) -> Result<u64, String> {
-    let (digits, scale) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
-        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
     };
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let number = Some(digits).filter(|_| plain).and_then(|digits| digits.parse::<u64>().ok());
-    let octets = number.and_then(|number| number.checked_mul(scale)).filter(|octets| *octets > 0);
-    octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
+    format!("{what} is expected, not {kind}")
 }
