@@ -16,14 +16,60 @@ fn check_says_good_and_exits_0() {
     let site = Site::new(MINIMAL);
     let (code, out, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert!(out.ends_with("weir.toml: good: 1 listeners, 0 limits\n"), "{out}");
+    assert!(out.ends_with("weir.toml: good: 1 listener, 0 limits\n"), "{out}");
+}
+
+/// A configuration of `conf/`, without the files it names.
+fn shipped(name: &str) -> weir::config::Config {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name);
+    match weir::config::read(&path) {
+        Ok(config) => config,
+        Err(weir::config::ConfigError::Problems(problems)) => panic!("{}", problems.render(false)),
+        Err(weir::config::ConfigError::Io(path, error)) => panic!("{}: {error}", path.display()),
+    }
 }
 
 #[test]
-fn the_configuration_that_is_shipped_is_good() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/minimal.toml");
-    let Ok(config) = weir::config::read(&path) else { panic!("conf/minimal.toml cannot be read") };
-    assert_eq!((config.listeners.len(), config.policy.limits.len(), config.problems.found.len()), (1, 1, 0));
+fn the_reference_has_every_key_and_states_the_defaults() {
+    let (reference, minimal) = (shipped("weir.toml"), shipped("minimal.toml"));
+    assert!(reference.problems.found.is_empty() && minimal.problems.found.is_empty());
+    assert!(reference.settings.len() > 25);
+    for setting in &reference.settings {
+        assert!(!setting.is_default && setting.value.is_some(), "{} {} is missing", setting.section, setting.key);
+    }
+    let defaults = minimal.settings.iter().filter(|setting| setting.is_default && setting.value.is_some());
+    for default in defaults {
+        let stated = reference.settings.iter().find(|s| s.section == default.section && s.key == default.key);
+        assert_eq!(stated.unwrap().value, default.value, "{} {}", default.section, default.key);
+    }
+    // The text of the reference is the one that serves where there is none.
+    let texts = [&reference, &minimal].map(|config| config.policy.limits[0].text.clone());
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[test]
+fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
+    let site = Site::new(MINIMAL);
+    let (code, out, err) = outcome(&run(weir().args(["check", "--print", "-c"]).arg(site.path("weir.toml")), ""));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("idle-timeout = \"5m\"                      # default\n"), "{out}");
+    std::fs::write(site.path("printed.toml"), &out).unwrap();
+    let (code, again, err) = outcome(&run(weir().args(["check", "--print", "-c"]).arg(site.path("printed.toml")), ""));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split("  #").next().unwrap().trim_end().to_owned()).collect()
+    };
+    assert_eq!(values(&again), values(&out));
+}
+
+#[test]
+fn files_that_everybody_may_read_are_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let site = Site::new(MINIMAL);
+    std::fs::set_permissions(site.path("users"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, _, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    assert_eq!(code, Some(0));
+    assert!(err.contains("warning: ") && err.contains("users can be read by everybody: chmod o= it"), "{err}");
 }
 
 #[test]
@@ -80,6 +126,15 @@ fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
     ] {
         assert_eq!(add(name, input), (Some(65), String::new(), words.to_owned()));
     }
+    let user = |what: &str, name: &str, input: &str| {
+        outcome(&run(weir().args(["user", what, "-c"]).arg(&config).args(Some(name).filter(|n| !n.is_empty())), input))
+    };
+    assert_eq!(user("disable", "bob", "").0, Some(0));
+    assert_eq!(user("list", "", "").1, "alice\nbob  (disabled)\n");
+    assert_eq!(user("enable", "bob", "").0, Some(0));
+    assert_eq!(user("passwd", "bob", "other\n").0, Some(0));
+    assert_eq!(user("delete", "dave", ""), (Some(67), String::new(), "weir: there is no user \"dave\"\n".to_owned()));
+    assert_eq!(user("list", "", "").1, "alice\nbob\n");
     let users = std::fs::read_to_string(site.path("users")).unwrap();
     assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(SENTENCE));
 }

@@ -41,13 +41,13 @@ fn auth_waits_for_tls_where_tls_is_to_be_had() {
     client.say("STARTTLS", "220");
     client.secure(&site.path("certificate.pem"));
     let offered = client.say("EHLO client.example", "250");
-    assert!(offered.contains("AUTH PLAIN") && !offered.contains("STARTTLS"), "{offered}");
+    assert!(offered.contains("AUTH PLAIN LOGIN") && !offered.contains("STARTTLS"), "{offered}");
 
     let mut client = Client::connect_silently(weir.address("implicit"));
     client.secure(&site.path("certificate.pem"));
     client.expect("220");
     let offered = client.say("EHLO client.example", "250");
-    assert!(offered.contains("AUTH PLAIN") && !offered.contains("STARTTLS"), "{offered}");
+    assert!(offered.contains("AUTH PLAIN LOGIN") && !offered.contains("STARTTLS"), "{offered}");
     client.log_in("alice", SENTENCE);
 }
 

@@ -4,6 +4,7 @@ use super::PATIENCE;
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -57,6 +58,7 @@ impl Site {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         std::fs::write(site.path("certificate.pem"), made.cert.pem()).unwrap();
         std::fs::write(site.path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::set_permissions(site.path("key.pem"), PermissionsExt::from_mode(0o600)).unwrap();
         let common = "hostname = \"weir.example\"\n\
             tls = { certificate = \"certificate.pem\", key = \"key.pem\" }\n\
             accounts = { file = \"users\" }\n\

@@ -1,17 +1,37 @@
-//! The users file: one `name:hash` a line, the hash argon2id in PHC form. Empty lines and lines that begin with `#` are skipped.
+//! The users file: one `name:hash` a line, the hash argon2id in PHC form. A `!` before the hash disables the user. Empty lines and
+//! lines that begin with `#` are kept and skipped.
 
 use crate::smtp::sasl::Credentials;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The users and their password hashes.
+/// The users file, line by line.
 #[derive(Debug, Default)]
-pub struct Users(BTreeMap<String, String>);
+pub struct Users {
+    lines: Vec<Line>,
+    /// Where in the lines a user stands.
+    places: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+enum Line {
+    /// A comment or an empty line.
+    Other(String),
+    User(User),
+}
+
+/// A user.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub name: String,
+    pub disabled: bool,
+    hash: String,
+}
 
 /// When a file was last changed, as far as its metadata tells: inode, size, and modification time to the nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,22 +58,24 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Why a user cannot be added.
+/// Why a users file cannot be changed.
 #[derive(Debug)]
-pub enum AddError {
+pub enum EditError {
     Name(&'static str),
     Password(&'static str),
     Exists(String),
+    Unknown(String),
     Read(ReadError),
     Hash(String),
     Write(PathBuf, std::io::Error),
 }
 
-impl fmt::Display for AddError {
+impl fmt::Display for EditError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(why) | Self::Password(why) => f.write_str(why),
             Self::Exists(name) => write!(f, "there is a user \"{name}\" already"),
+            Self::Unknown(name) => write!(f, "there is no user \"{name}\""),
             Self::Read(error) => error.fmt(f),
             Self::Hash(error) => write!(f, "the password cannot be hashed: {error}"),
             Self::Write(path, error) => write!(f, "users file {}: {error}", path.display()),
@@ -61,7 +83,7 @@ impl fmt::Display for AddError {
     }
 }
 
-impl std::error::Error for AddError {}
+impl std::error::Error for EditError {}
 
 impl Changed {
     pub fn of(path: &Path) -> Self {
@@ -78,61 +100,124 @@ impl Users {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ReadError> {
-        let mut users = BTreeMap::new();
+        let mut users = Self::default();
         for (n, line) in text.lines().enumerate() {
             let bad = |why| ReadError::Line { path: path.to_owned(), line: n + 1, why };
             if line.trim().is_empty() || line.starts_with('#') {
+                users.lines.push(Line::Other(line.to_owned()));
                 continue;
             }
-            let (name, hash) = line.split_once(':').ok_or_else(|| bad("a line is name:hash"))?;
-            check_name(name).map_err(bad)?;
-            let parsed = PasswordHash::new(hash).map_err(|_| bad("the hash is no PHC string ($argon2id$…)"))?;
-            if parsed.algorithm.as_str() != "argon2id" {
-                return Err(bad("the hash is not argon2id"));
-            }
-            if users.insert(name.to_owned(), hash.to_owned()).is_some() {
+            let user = User::parse(line).map_err(bad)?;
+            if !users.push(user) {
                 return Err(bad("this user stands here twice"));
             }
         }
-        Ok(Self(users))
+        Ok(users)
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.0.len()
+    /// All users, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &User> {
+        self.lines.iter().filter_map(|line| if let Line::User(user) = line { Some(user) } else { None })
     }
 
-    /// Whether this is the password of this user. Takes tens of milliseconds and 19 MiB, also for users that do not exist.
+    /// Whether this is the password of this user. Takes tens of milliseconds and 19 MiB, also for users that do not exist or are
+    /// disabled.
     pub fn verify(&self, credentials: &Credentials) -> bool {
-        let known = self.0.get(&credentials.user);
-        let hash = known.map_or(NOBODY, String::as_str);
-        let right = PasswordHash::new(hash)
+        let known = self.places.get(&credentials.user).and_then(|at| match &self.lines[*at] {
+            Line::User(user) if !user.disabled => Some(user.hash.as_str()),
+            _ => None,
+        });
+        let right = PasswordHash::new(known.unwrap_or(NOBODY))
             .is_ok_and(|hash| Argon2::default().verify_password(credentials.password.as_bytes(), &hash).is_ok());
         right && known.is_some()
     }
 
-    /// Adds a user to the file, making it if need be, readable by its owner alone. The file is replaced as a whole: whoever
-    /// reads it sees the old or the new one.
-    pub fn add(path: &Path, name: &str, password: &str) -> Result<(), AddError> {
-        check_name(name).map_err(AddError::Name)?;
-        if password.is_empty() || password.contains(['\0', '\r', '\n']) {
-            return Err(AddError::Password("a password is not empty and has no line break or NUL"));
-        }
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(AddError::Read(ReadError::Io(path.to_owned(), error))),
+    /// Adds a user to the file, making it if need be, readable by its owner alone.
+    pub fn add(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
+        check_name(name).map_err(EditError::Name)?;
+        let mut users = match Self::read(path) {
+            Ok((users, _)) => users,
+            Err(ReadError::Io(_, error)) if error.kind() == ErrorKind::NotFound => Self::default(),
+            Err(error) => return Err(EditError::Read(error)),
         };
-        let users = Self::parse(path, &text).map_err(AddError::Read)?;
-        if users.0.contains_key(name) {
-            return Err(AddError::Exists(name.to_owned()));
+        let user = User { name: name.to_owned(), disabled: false, hash: hash(password)? };
+        if !users.push(user) {
+            return Err(EditError::Exists(name.to_owned()));
         }
-        let hash = Argon2::default().hash_password(password.as_bytes());
-        let hash = hash.map_err(|error| AddError::Hash(error.to_string()))?;
-        let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        replace(path, &format!("{text}{newline}{name}:{hash}\n"))
-            .map_err(|error| AddError::Write(path.to_owned(), error))
+        users.write(path)
     }
+
+    /// Changes one user in the file, by `change`; `None` from it deletes the user.
+    fn edit(
+        path: &Path,
+        name: &str,
+        change: impl FnOnce(User) -> Result<Option<User>, EditError>,
+    ) -> Result<(), EditError> {
+        let (mut users, _) = Self::read(path).map_err(EditError::Read)?;
+        let at = *users.places.get(name).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
+        let Line::User(user) = users.lines.remove(at) else { return Err(EditError::Unknown(name.to_owned())) };
+        if let Some(changed) = change(user)? {
+            users.lines.insert(at, Line::User(changed));
+        }
+        users.write(path)
+    }
+
+    pub fn set_password(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
+        Self::edit(path, name, |user| Ok(Some(User { hash: hash(password)?, ..user })))
+    }
+
+    /// Disables a user, who keeps the password, or enables one.
+    pub fn set_disabled(path: &Path, name: &str, disabled: bool) -> Result<(), EditError> {
+        Self::edit(path, name, |user| Ok(Some(User { disabled, ..user })))
+    }
+
+    pub fn delete(path: &Path, name: &str) -> Result<(), EditError> {
+        Self::edit(path, name, |_| Ok(None))
+    }
+
+    /// Adds a user at the end; false if there is one of this name.
+    fn push(&mut self, user: User) -> bool {
+        let before = self.places.insert(user.name.clone(), self.lines.len());
+        self.lines.push(Line::User(user));
+        before.is_none()
+    }
+
+    fn write(&self, path: &Path) -> Result<(), EditError> {
+        let line = |line: &Line| match line {
+            Line::Other(text) => format!("{text}\n"),
+            Line::User(User { name, disabled, hash }) => {
+                format!("{name}:{}{hash}\n", if *disabled { "!" } else { "" })
+            }
+        };
+        let text: String = self.lines.iter().map(line).collect();
+        replace(path, &text).map_err(|error| EditError::Write(path.to_owned(), error))
+    }
+}
+
+impl User {
+    fn parse(line: &str) -> Result<Self, &'static str> {
+        let (name, rest) = line.split_once(':').ok_or("a line is name:hash")?;
+        check_name(name)?;
+        let hash = rest.strip_prefix('!').unwrap_or(rest);
+        let parsed = PasswordHash::new(hash).map_err(|_| "the hash is no PHC string ($argon2id$…)")?;
+        if parsed.algorithm.as_str() != "argon2id" {
+            return Err("the hash is not argon2id");
+        }
+        Ok(Self { name: name.to_owned(), disabled: rest.len() > hash.len(), hash: hash.to_owned() })
+    }
+}
+
+/// Whether others than owner and group may read a file that is secret.
+pub fn is_exposed(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.mode() & 0o007 != 0)
+}
+
+fn hash(password: &str) -> Result<String, EditError> {
+    if password.is_empty() || password.contains(['\0', '\r', '\n']) {
+        return Err(EditError::Password("a password is not empty and has no line break or NUL"));
+    }
+    let hash = Argon2::default().hash_password(password.as_bytes());
+    hash.map(|hash| hash.to_string()).map_err(|error| EditError::Hash(error.to_string()))
 }
 
 /// A hash that no password is known to have, with the parameters of new ones: checking it takes as long.
@@ -148,6 +233,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Replaces a file as a whole: whoever reads it sees the old or the new one.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut new = tempfile::Builder::new().prefix(".users-").tempfile_in(folder)?;
@@ -187,6 +273,29 @@ mod tests {
             assert_eq!(users.verify(&credentials(user, password)), right, "{user} {password}");
         }
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn users_are_changed_one_by_one_and_comments_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        std::fs::write(&path, "# staff\n").unwrap();
+        for name in ["alice", "bob", "carol"] {
+            Users::add(&path, name, "sesame").unwrap();
+        }
+        Users::set_password(&path, "alice", "open").unwrap();
+        Users::set_disabled(&path, "bob", true).unwrap();
+        Users::delete(&path, "carol").unwrap();
+        let can = |name, password| Users::read(&path).unwrap().0.verify(&credentials(name, password));
+        assert!(can("alice", "open") && !can("alice", "sesame") && !can("bob", "sesame") && !can("carol", "sesame"));
+        let (users, _) = Users::read(&path).unwrap();
+        let listed: Vec<_> = users.iter().map(|user| (user.name.as_str(), user.disabled)).collect();
+        assert_eq!(listed, [("alice", false), ("bob", true)]);
+        Users::set_disabled(&path, "bob", false).unwrap();
+        assert!(can("bob", "sesame"));
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with("# staff\nalice:$argon2id$"));
+        let error = Users::delete(&path, "dave").unwrap_err().to_string();
+        assert_eq!(error, "there is no user \"dave\"");
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn current(path: &Path, users: &Mutex<(Arc<Users>, Changed)>) -> Arc<Users> {
         held.1 = changed;
         match Users::read(path) {
             Ok((users, _)) => {
-                tracing::info!(file = %path.display(), users = users.count(), "users file read again");
+                tracing::info!(file = %path.display(), users = users.iter().count(), "users file read again");
                 held.0 = Arc::new(users);
             }
             Err(error) => tracing::error!(%error, "users file not taken: the former users stay"),

@@ -3,14 +3,22 @@
 use super::{Failure, draw, read_config, refused};
 use std::path::Path;
 
-pub fn run(path: &Path) -> Result<(), Failure> {
+pub fn run(path: &Path, print: bool) -> Result<(), Failure> {
     let config = read_config(path)?;
     let problems = config.check_files();
     if problems.has_errors() {
         return Err(refused(&problems));
     }
     draw(&problems);
+    if print {
+        print!("{}", config.effective());
+        return Ok(());
+    }
     let (listeners, limits) = (config.listeners.len(), config.policy.limits.len());
-    println!("{}: good: {listeners} listeners, {limits} limits", path.display());
+    println!("{}: good: {}, {}", path.display(), several(listeners, "listener"), several(limits, "limit"));
     Ok(())
+}
+
+fn several(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

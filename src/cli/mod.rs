@@ -25,7 +25,13 @@ enum Command {
     /// Serve mail as the configuration says, until SIGTERM or Ctrl-C
     Serve(ConfigArgument),
     /// Say what is wrong with a configuration, and exit 0 or 78
-    Check(ConfigArgument),
+    Check {
+        #[command(flatten)]
+        config: ConfigArgument,
+        /// Print the configuration as it is in force, with all defaults
+        #[arg(long)]
+        print: bool,
+    },
     /// Try Weir out: needs no file and no other server
     Demo,
     /// Manage who may log in
@@ -55,6 +61,7 @@ mod exit {
     pub const USAGE: u8 = 64;
     pub const DATA: u8 = 65;
     pub const NO_INPUT: u8 = 66;
+    pub const NO_USER: u8 = 67;
     pub const UNAVAILABLE: u8 = 69;
     pub const OS: u8 = 71;
     pub const CANNOT_CREATE: u8 = 73;
@@ -80,7 +87,7 @@ pub fn run() -> ExitCode {
     };
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
-        Command::Check(argument) => check::run(&argument.config),
+        Command::Check { config, print } => check::run(&config.config, print),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
     };

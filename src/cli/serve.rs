@@ -21,7 +21,7 @@ pub fn run(path: &Path) -> Result<(), Failure> {
         return Err(refused(&problems));
     }
     draw(&problems);
-    crate::log::begin();
+    crate::log::begin(config.log);
     raise_file_limit();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     runtime.block_on(async {

@@ -1,50 +1,93 @@
 //! `weir user`: who may log in.
 
 use super::{ConfigArgument, Failure, exit, read_config};
-use crate::accounts::file::{AddError, Users};
-use clap::Subcommand;
+use crate::accounts::file::{EditError, Users};
+use clap::{Args, Subcommand};
 use std::io::{BufRead as _, IsTerminal as _};
+use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Add a user; the password is asked for, or read from standard input
-    Add {
-        #[command(flatten)]
-        config: ConfigArgument,
-        /// The user's name, as it will be given at login
-        name: String,
-    },
+    Add(Named),
+    /// Give a user another password, asked for or read from standard input
+    Passwd(Named),
+    /// List all users
+    List(ConfigArgument),
+    /// Delete a user
+    Delete(Named),
+    /// Keep a user from logging in
+    Disable(Named),
+    /// Let a disabled user log in again
+    Enable(Named),
+}
+
+#[derive(Args)]
+pub struct Named {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// The user's name, as it is given at login
+    name: String,
 }
 
 pub fn run(command: &Command) -> Result<(), Failure> {
-    let Command::Add { config, name } = command;
-    let config = read_config(&config.config)?;
-    let Some(accounts) = config.accounts else {
-        let path = config.problems.path.display();
-        return Err(Failure::new(exit::CONFIG, format!("{path} has no [accounts], so there is no users file")));
+    let (config, name) = match command {
+        Command::List(config) => (config, ""),
+        Command::Add(named)
+        | Command::Passwd(named)
+        | Command::Delete(named)
+        | Command::Disable(named)
+        | Command::Enable(named) => (&named.config, named.name.as_str()),
     };
-    let password = read_password().map_err(|error| Failure::new(exit::IO, error))?;
-    Users::add(&accounts.file, name, &password).map_err(|error| {
+    let path = users_file(config)?;
+    let (done, what) = match command {
+        Command::List(_) => return list(&path),
+        Command::Add(_) => (Users::add(&path, name, &read_password()?), "added"),
+        Command::Passwd(_) => (Users::set_password(&path, name, &read_password()?), "has a new password"),
+        Command::Delete(_) => (Users::delete(&path, name), "deleted"),
+        Command::Disable(_) => (Users::set_disabled(&path, name, true), "disabled"),
+        Command::Enable(_) => (Users::set_disabled(&path, name, false), "enabled"),
+    };
+    done.map_err(|error| {
         let code = match error {
-            AddError::Name(_) | AddError::Password(_) | AddError::Exists(_) | AddError::Read(_) => exit::DATA,
-            AddError::Hash(_) => exit::OS,
-            AddError::Write(..) => exit::CANNOT_CREATE,
+            EditError::Unknown(_) => exit::NO_USER,
+            EditError::Name(_) | EditError::Password(_) | EditError::Exists(_) | EditError::Read(_) => exit::DATA,
+            EditError::Hash(_) => exit::OS,
+            EditError::Write(..) => exit::CANNOT_CREATE,
         };
         Failure::new(code, error)
     })?;
-    println!("{name} added to {}", accounts.file.display());
+    println!("{name}: {what} ({})", path.display());
+    Ok(())
+}
+
+fn users_file(config: &ConfigArgument) -> Result<PathBuf, Failure> {
+    let config = read_config(&config.config)?;
+    config.accounts.map(|accounts| accounts.file).ok_or_else(|| {
+        let path = config.problems.path.display();
+        Failure::new(exit::CONFIG, format!("{path} has no [accounts], so there is no users file"))
+    })
+}
+
+fn list(path: &Path) -> Result<(), Failure> {
+    let (users, _) = Users::read(path).map_err(|error| Failure::new(exit::DATA, error))?;
+    for user in users.iter() {
+        println!("{}{}", user.name, if user.disabled { "  (disabled)" } else { "" });
+    }
     Ok(())
 }
 
 /// Asked for twice at a terminal; else the first line of standard input.
-fn read_password() -> Result<String, String> {
+fn read_password() -> Result<String, Failure> {
+    let fail = |why: String| Failure::new(exit::IO, why);
     if !std::io::stdin().is_terminal() {
         let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).map_err(|error| format!("standard input: {error}"))?;
+        let read = std::io::stdin().lock().read_line(&mut line);
+        read.map_err(|error| fail(format!("standard input: {error}")))?;
         let password = line.strip_suffix('\n').unwrap_or(&line);
         return Ok(password.strip_suffix('\r').unwrap_or(password).to_owned());
     }
-    let ask = |prompt: &str| rpassword::prompt_password(prompt).map_err(|error| error.to_string());
+    let ask = |prompt: &str| rpassword::prompt_password(prompt).map_err(|error| fail(error.to_string()));
     let (first, second) = (ask("Password: ")?, ask("Once more: ")?);
-    if first == second { Ok(first) } else { Err("the two passwords differ; nothing was changed".to_owned()) }
+    if first == second { Ok(first) } else { Err(fail("the two passwords differ; nothing was changed".to_owned())) }
 }

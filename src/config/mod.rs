@@ -9,7 +9,7 @@ pub use problem::{Problem, Problems, Severity};
 use crate::policy::Policy;
 use crate::server::tls::Certificate;
 use crate::session::{Requirement, Security};
-use crate::{accounts, admin, relay, server, session, store};
+use crate::{accounts, admin, log, relay, server, session, store};
 use ipnet::IpNet;
 pub use section::Setting;
 use section::{Placed, Section, Source, choice, count, octets, text, timeout};
@@ -30,6 +30,7 @@ pub struct Config {
     pub state: store::Options,
     pub admin: Option<admin::Options>,
     pub policy: Policy,
+    pub log: log::Format,
     /// The file, and the warnings about it.
     pub problems: Problems,
     /// Every key that was asked for, with its value or default, in the order of reading.
@@ -89,9 +90,10 @@ impl Config {
     /// Reads the files that the configuration names, to see whether they will do.
     pub fn check_files(&self) -> Problems {
         let mut problems = self.problems.clone();
-        let mut error = |span: &Range<usize>, message: String| {
-            problems.found.push(Problem { severity: Severity::Error, span: span.clone(), message, help: None });
+        let mut found = |severity, span: &Range<usize>, message: String| {
+            problems.found.push(Problem { severity, span: span.clone(), message, help: None });
         };
+        let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message);
         if let Err(why) = self.read_certificate() {
             error(&self.places.tls, why.to_string());
         }
@@ -106,7 +108,33 @@ impl Config {
         {
             error(&self.places.users, why.to_string());
         }
+        let key = self.certificate.as_ref().map(|paths| (&paths.key, &self.places.tls));
+        let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
+        for (path, span) in key.into_iter().chain(users).filter(|(path, _)| accounts::file::is_exposed(path)) {
+            let message = format!("{} can be read by everybody: chmod o= it", path.display());
+            found(Severity::Warning, span, message);
+        }
         problems
+    }
+
+    /// The configuration as it is in force, in TOML: every key that there is, with its value or default.
+    pub fn effective(&self) -> String {
+        let mut text = String::new();
+        let mut section = "";
+        for setting in &self.settings {
+            if setting.section != section {
+                section = &setting.section;
+                text.push_str(&format!("\n{section}\n"));
+            }
+            let line = match (&setting.value, setting.is_default) {
+                (Some(value), false) => format!("{} = {value}", setting.key),
+                (Some(value), true) => format!("{:40} # default", format!("{} = {value}", setting.key)),
+                (None, _) => format!("# {} is not set", setting.key),
+            };
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
     }
 
     /// The certificate, if listeners need one.
@@ -140,6 +168,7 @@ impl Reader {
         let relay = self.upstream(&mut root, shared, &mut places);
         let state = self.state(root.section("state"));
         let admin = admin(root.section("admin"));
+        let log = log_format(root.section("log"));
         let policy = Policy { limits: limit::limits(root.tables("limit")) };
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
@@ -153,6 +182,7 @@ impl Reader {
             state,
             admin,
             policy,
+            log,
             problems,
             settings,
             places,
@@ -286,6 +316,13 @@ fn admin(mut s: Section<'_>) -> Option<admin::Options> {
     let address = s.required("address", "\"127.0.0.1:9587\"", |value| socket_address(&text(value)?));
     s.finish();
     Some(admin::Options { address: address?.value })
+}
+
+fn log_format(mut s: Section<'_>) -> log::Format {
+    let formats = [("logfmt", log::Format::Logfmt), ("json", log::Format::Json)];
+    let format = s.value("format", "\"logfmt\"", choice(&formats));
+    s.finish();
+    format
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {

@@ -158,7 +158,7 @@ impl<'a> Section<'a> {
     /// The table of this name: empty, where there is none.
     pub fn section(&mut self, key: &'static str) -> Section<'a> {
         let read = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("a table", value)));
-        let title = format!("[{key}]");
+        let title = format!("[{}]", self.path_of(key));
         match read {
             Some(placed) => self.below(title, Some(placed.value), placed.span),
             None => self.below(title, None, self.span()),
@@ -176,7 +176,7 @@ impl<'a> Section<'a> {
         let Some(table) = table else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.value.iter() {
-            let title = format!("[{key}.{}]", name.get_ref());
+            let title = format!("[{}.{}]", self.path_of(key), name.get_ref());
             match value.get_ref().as_table() {
                 Some(inner) => {
                     let placed = Placed { value: name.get_ref().as_ref(), span: name.span() };
@@ -190,7 +190,7 @@ impl<'a> Section<'a> {
 
     /// The tables of a list: `[[key]]`.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
-        let title = format!("[[{key}]]");
+        let title = format!("[[{}]]", self.path_of(key));
         let items =
             self.table_of(key, |value| value.as_array().ok_or_else(|| format!("write {title}, with two brackets")));
         let Some(items) = items else { return Vec::new() };
@@ -217,6 +217,12 @@ impl<'a> Section<'a> {
             };
             self.error(&key.span(), format!("{} has no key \"{name}\"", self.name()), Some(&help));
         }
+    }
+
+    /// A key below this section, as a title names it: `limit.action`.
+    fn path_of(&self, key: &str) -> String {
+        let above = self.title.trim_matches(['[', ']']);
+        if above.is_empty() { key.to_owned() } else { format!("{above}.{key}") }
     }
 
     fn name(&self) -> &str {

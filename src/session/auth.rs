@@ -10,6 +10,16 @@ pub struct Login {
     credentials: Credentials,
 }
 
+/// A response of a SASL exchange that is expected.
+pub(super) enum Challenge {
+    Plain,
+    LoginUser,
+    LoginPassword {
+        /// In base64, as it came.
+        user: String,
+    },
+}
+
 /// The answer to a [`Login`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verified {
@@ -64,28 +74,49 @@ impl Session {
             state.refuse(&Reply::new(503, "5.5.1 You are logged in already"));
         } else if state.transaction.is_some() {
             state.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
-        } else if mechanism != "PLAIN" {
-            state.refuse(&Reply::new(504, "5.5.4 The mechanism is PLAIN"));
-        } else if let Some(response) = initial {
-            return self.respond(&response);
         } else {
-            state.challenged = true;
-            state.reply(&Reply::new(334, ""));
+            return match (mechanism, initial) {
+                ("PLAIN", None) => self.challenge(Challenge::Plain, ""),
+                ("PLAIN", Some(response)) => self.answered(Challenge::Plain, response),
+                ("LOGIN", None) => self.challenge(Challenge::LoginUser, sasl::LOGIN_USER),
+                ("LOGIN", Some(response)) => self.answered(Challenge::LoginUser, response),
+                _ => {
+                    self.0.refuse(&Reply::new(504, "5.5.4 The mechanisms are PLAIN and LOGIN"));
+                    Step::Next(self)
+                }
+            };
         }
         Step::Next(self)
     }
 
-    /// The client's response to the challenge of PLAIN, which is empty.
-    pub(super) fn respond(mut self, response: &str) -> Step {
-        let state = &mut *self.0;
-        state.challenged = false;
+    /// The client's response to a challenge.
+    pub(super) fn respond(mut self, challenge: Challenge, response: String) -> Step {
         if response == "*" {
-            state.refuse(&Reply::new(501, "5.7.0 Authentication cancelled"));
-        } else if let Some(credentials) = sasl::parse_plain(response) {
-            return Step::Login(Login { session: self, credentials });
-        } else {
-            state.refuse(&Reply::new(501, "5.5.2 This is not a PLAIN response"));
+            self.0.refuse(&Reply::new(501, "5.7.0 Authentication cancelled"));
+            return Step::Next(self);
         }
+        self.answered(challenge, response)
+    }
+
+    fn challenge(mut self, challenge: Challenge, prompt: &str) -> Step {
+        self.0.challenge = Some(challenge);
+        self.0.reply(&Reply::new(334, prompt));
+        Step::Next(self)
+    }
+
+    fn answered(mut self, challenge: Challenge, response: String) -> Step {
+        let credentials = match challenge {
+            Challenge::Plain => sasl::parse_plain(&response),
+            Challenge::LoginUser => {
+                let next = Challenge::LoginPassword { user: response };
+                return self.challenge(next, sasl::LOGIN_PASSWORD);
+            }
+            Challenge::LoginPassword { user } => sasl::parse_login(&user, &response),
+        };
+        if let Some(credentials) = credentials {
+            return Step::Login(Login { session: self, credentials });
+        }
+        self.0.refuse(&Reply::new(501, "5.5.2 This is not a response of this mechanism"));
         Step::Next(self)
     }
 }

@@ -70,7 +70,7 @@ impl State {
             lines.push("STARTTLS".to_owned());
         }
         if self.offers_auth() {
-            lines.push("AUTH PLAIN".to_owned());
+            lines.push("AUTH PLAIN LOGIN".to_owned());
         }
         lines
     }

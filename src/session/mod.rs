@@ -13,6 +13,7 @@ mod rcpt;
 mod record;
 mod run;
 
+use auth::Challenge;
 pub use auth::{Login, Verified};
 pub use data::{Body, Ending};
 pub use hello::StartTls;
@@ -100,8 +101,7 @@ struct State {
     tls: Option<Tls>,
     hello: Option<Hello>,
     user: Option<Arc<str>>,
-    /// A response of the SASL exchange is expected.
-    challenged: bool,
+    challenge: Option<Challenge>,
     transaction: Option<Transaction>,
     run: Vec<Gathered>,
     /// The command that ended a run, to be handled after it.
@@ -151,7 +151,7 @@ impl Session {
             tls,
             hello: None,
             user: None,
-            challenged: false,
+            challenge: None,
             transaction: None,
             run: Vec::new(),
             held: None,
@@ -185,31 +185,29 @@ impl Session {
                 Line::Incomplete if state.run.is_empty() => return Step::Read(self),
                 Line::Incomplete => return self.ask(),
                 Line::TooLong => {
-                    state.challenged = false;
+                    state.challenge = None;
                     state.gather(Gathered::Reply(Reply::new(500, "5.5.2 Line too long")));
                 }
                 Line::Ambiguous(what) => {
-                    state.challenged = false;
+                    state.challenge = None;
                     state.gather(Gathered::Reply(Reply::new(500, format!("5.5.2 The line contains {}", what.name()))));
                     // Where lines end is in doubt, so nothing after this is a command.
                     state.closing = what == Ambiguity::BareLf;
                 }
-                Line::Complete(line) if state.challenged => {
-                    // Only an AUTH of its own run leads here: nothing is gathered.
-                    let response = String::from_utf8_lossy(line).into_owned();
-                    match self.respond(&response) {
+                Line::Complete(line) => {
+                    let step = match (state.challenge.take(), command::parse(line)) {
+                        (Some(challenge), _) => self.respond(challenge, String::from_utf8_lossy(line).into_owned()),
+                        (None, Ok(command)) => self.take(command),
+                        (None, Err(reply)) => {
+                            state.gather(Gathered::Reply(reply));
+                            Step::Next(self)
+                        }
+                    };
+                    match step {
                         Step::Next(session) => self = session,
                         step => return step,
                     }
-                    continue;
                 }
-                Line::Complete(line) => match command::parse(line) {
-                    Err(reply) => state.gather(Gathered::Reply(reply)),
-                    Ok(command) => match self.take(command) {
-                        Step::Next(session) => self = session,
-                        step => return step,
-                    },
-                },
             }
             if self.0.run.iter().all(Gathered::is_answered) {
                 self.0.answer_run();
@@ -325,7 +323,7 @@ impl State {
 
     fn longest_line(&self, input: &Input) -> usize {
         let is_auth = input.unused().get(..5).is_some_and(|verb| verb.eq_ignore_ascii_case(b"AUTH "));
-        if self.challenged || is_auth { MAX_SASL } else { MAX_COMMAND }
+        if self.challenge.is_some() || is_auth { MAX_SASL } else { MAX_COMMAND }
     }
 
     fn facts(&self) -> Facts {

@@ -20,20 +20,38 @@ impl fmt::Debug for Credentials {
 /// Longest user name or password taken: RFC 4616 §2 leaves it open; hashing more would be work given away.
 const MAX_PART: usize = 1024;
 
-/// Reads the one message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2).
+/// The prompts of LOGIN, base64 of `Username:` and `Password:` (draft-murchison-sasl-login): clients look for them.
+pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
+pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
+
+impl Credentials {
+    /// Checks both parts; control characters are refused, so that a name is fit for headers and logs.
+    fn new(user: &str, password: &str) -> Option<Self> {
+        let well_formed = [user, password].iter().all(|part| (1..=MAX_PART).contains(&part.len()))
+            && !user.chars().any(char::is_control)
+            && !password.contains('\0');
+        well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
+    }
+}
+
+/// Reads the one message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` for all that is malformed.
 ///
-/// An authorization identity other than the user's own is refused: nobody sends as somebody else. `None` for all that is
-/// malformed, control characters among it, so that a name is fit for headers and logs.
+/// An authorization identity other than the user's own is refused: nobody sends as somebody else.
 pub fn parse_plain(message: &str) -> Option<Credentials> {
-    let bytes = STANDARD.decode(message).ok()?;
-    let text = String::from_utf8(bytes).ok()?;
-    let mut parts = text.split('\0');
+    let text = decode(message)?;
+    let mut parts = text.splitn(3, '\0');
     let (authorized, user, password) = (parts.next()?, parts.next()?, parts.next()?);
-    let well_formed = parts.next().is_none()
-        && (authorized.is_empty() || authorized == user)
-        && [user, password].iter().all(|part| (1..=MAX_PART).contains(&part.len()))
-        && !user.chars().any(char::is_control);
-    well_formed.then(|| Credentials { user: user.to_owned(), password: password.to_owned() })
+    let same = authorized.is_empty() || authorized == user;
+    Credentials::new(user, password).filter(|_| same)
+}
+
+/// Reads the two messages of LOGIN: user name and password, each in base64.
+pub fn parse_login(user: &str, password: &str) -> Option<Credentials> {
+    Credentials::new(&decode(user)?, &decode(password)?)
+}
+
+fn decode(message: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(message).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -59,6 +77,19 @@ mod tests {
         for message in ["*", "=", "AAA", "\u{e9}", "AGFsaWNlAP8="] {
             assert_eq!(parse_plain(message), None, "{message:?}");
         }
+    }
+
+    #[test]
+    fn reads_login() {
+        let encode = |text: &str| STANDARD.encode(text);
+        let read = |user: &str, password: &str| parse_login(&encode(user), &encode(password));
+        assert_eq!(read("alice", "p w"), Some(Credentials { user: "alice".into(), password: "p w".into() }));
+        for (user, password) in [("", "p"), ("alice", ""), ("al\rice", "p"), ("alice", "p\0")] {
+            assert_eq!(read(user, password), None, "{user:?} {password:?}");
+        }
+        assert_eq!(parse_login("alice", &encode("p")), None);
+        assert_eq!(STANDARD.decode(LOGIN_USER).unwrap(), b"Username:");
+        assert_eq!(STANDARD.decode(LOGIN_PASSWORD).unwrap(), b"Password:");
     }
 
     #[test]

@@ -22,7 +22,7 @@ const LIMIT: &str = "5 / 10m";
 pub fn run() -> Result<(), Failure> {
     let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir();
     let folder = folder.map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
-    crate::log::begin();
+    crate::log::begin(crate::log::Format::Logfmt);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     runtime.block_on(demonstrate(folder.path()))?;
     folder.close().map_err(|error| Failure::new(exit::IO, error))
