@@ -84,6 +84,19 @@ fn misuse_exits_64_with_usage_and_help_exits_0() {
 }
 
 #[test]
+fn manual_pages_and_completions_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, page, _) = outcome(&run(weir().arg("man"), ""));
+    assert!(code == Some(0) && page.contains(".TH weir 1") && page.contains("weir\\-serve(1)"), "{page}");
+    assert_eq!(outcome(&run(weir().arg("man").arg(folder.path()), "")).0, Some(0));
+    assert!(folder.path().join("weir-user-add.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, _) = outcome(&run(weir().args(["completions", shell]), ""));
+        assert!(code == Some(0) && script.contains("demo"), "{shell}: {script}");
+    }
+}
+
+#[test]
 fn a_configuration_that_is_not_there_exits_66() {
     for command in ["check", "serve"] {
         let (code, _, err) = outcome(&run(weir().args([command, "-c", "no/such.toml"]), ""));

@@ -59,6 +59,12 @@ impl Accounts {
         login
     }
 
+    /// Reads the users file again now, if it has changed: a bad one is reported when it is put there, not at the next login.
+    pub async fn reload(&self) {
+        let (path, users) = (self.path.clone(), self.users.clone());
+        let _ = tokio::task::spawn_blocking(move || current(&path, &users)).await;
+    }
+
     async fn try_verify(&self, credentials: &Credentials) -> Login {
         let turn = tokio::time::timeout(PATIENCE, self.turns.clone().acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Login::Busy };

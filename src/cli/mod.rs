@@ -2,7 +2,9 @@
 
 mod check;
 mod demo;
+mod manual;
 mod serve;
+mod systemd;
 mod user;
 
 use crate::config::{self, Config, ConfigError, Problems};
@@ -39,6 +41,10 @@ enum Command {
         #[command(subcommand)]
         command: user::Command,
     },
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page, or write those of all commands into a folder
+    Man { folder: Option<PathBuf> },
 }
 
 #[derive(Args)]
@@ -90,6 +96,8 @@ pub fn run() -> ExitCode {
         Command::Check { config, print } => check::run(&config.config, print),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { folder } => manual::pages(folder.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! `weir serve`: wires the rooms together and serves until told to stop.
 
-use super::{Failure, draw, exit, read_config, refused};
+use super::{Failure, draw, exit, read_config, refused, systemd};
 use crate::accounts::Accounts;
 use crate::admin::{self, Readiness};
 use crate::config::Config;
@@ -8,10 +8,11 @@ use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::{self, Bound, Server};
 use crate::store::{Health, Store};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 
 pub fn run(path: &Path) -> Result<(), Failure> {
@@ -24,12 +25,66 @@ pub fn run(path: &Path) -> Result<(), Failure> {
     crate::log::begin(config.log);
     raise_file_limit();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
-    runtime.block_on(async {
-        let running = Running::start(config).await?;
-        stop_signal().await?;
-        running.stop().await;
-        Ok(())
-    })
+    let served = runtime.block_on(serve(config));
+    // Blocking work that is left belongs to sessions that have been cut off.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(config: Config) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let sockets = systemd::sockets().map_err(|error| Failure::new(exit::OS, error))?;
+    let running = Running::start(config, sockets).await?;
+    systemd::ready();
+    tokio::select! {
+        () = systemd::feed_watchdog() => {}
+        () = async { while signals.next().await == Signal::Reload { running.reload().await } } => {}
+    }
+    systemd::stopping();
+    tracing::info!("stopping: transactions may finish, a second signal ends them");
+    tokio::select! {
+        () = running.stop() => tracing::info!("stopped"),
+        () = signals.stop() => tracing::warn!("stopped at once"),
+    }
+    Ok(())
+}
+
+/// What the process is told to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    Reload,
+    Stop,
+}
+
+/// SIGTERM and Ctrl-C stop, SIGHUP reloads.
+pub struct Signals {
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    hang_up: unix::Signal,
+}
+
+impl Signals {
+    pub fn new() -> Result<Self, Failure> {
+        let catch = |kind| unix::signal(kind).map_err(|error| Failure::new(exit::OS, error));
+        Ok(Self {
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+            hang_up: catch(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.hang_up.recv() => Signal::Reload,
+        }
+    }
+
+    /// Waits for a signal to stop.
+    pub async fn stop(&mut self) {
+        while self.next().await != Signal::Stop {}
+    }
 }
 
 /// A Weir that serves.
@@ -44,8 +99,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Opens everything, then begins to serve.
-    pub async fn start(config: Config) -> Result<Self, Failure> {
+    /// Opens everything, then begins to serve. Listeners whose names are among those of `sockets` take these instead of binding.
+    pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, Failure> {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
         let certificate = config.read_certificate().map_err(|e| fail(exit::CONFIG, &e))?;
@@ -60,7 +115,7 @@ impl Running {
             metrics: metrics.clone(),
             certificate,
         });
-        let bound = bind(config.listeners)?;
+        let bound = bind(config.listeners, sockets)?;
         let mut listeners = Vec::new();
         for listener in &bound {
             let address = listener.address().map_err(|e| fail(exit::OS, &e))?;
@@ -87,9 +142,23 @@ impl Running {
         Ok(Self { server, listeners, admin, stop, serving, administering })
     }
 
+    /// Reads certificate and users again. What is bad leaves the former in place.
+    pub async fn reload(&self) {
+        systemd::reloading();
+        if let Some(certificate) = &self.server.certificate {
+            match certificate.reload() {
+                Ok(()) => tracing::info!("certificate read again"),
+                Err(error) => tracing::error!(%error, "certificate not taken: the former one stays"),
+            }
+        }
+        if let Some(accounts) = &self.server.accounts {
+            accounts.reload().await;
+        }
+        systemd::ready();
+    }
+
     /// Ends in order: transactions may finish, then the state is brought to disk.
     pub async fn stop(self) {
-        tracing::info!("stopping");
         let _ = self.stop.send(true);
         let _ = self.serving.await;
         if let Some(administering) = self.administering {
@@ -100,18 +169,28 @@ impl Running {
         if let Some(server) = Arc::into_inner(self.server) {
             server.store.close().await;
         }
-        tracing::info!("stopped");
     }
 }
 
-fn bind(listeners: Vec<server::ListenerOptions>) -> Result<Vec<Bound>, Failure> {
-    let bind = |options: server::ListenerOptions| {
+fn bind(
+    listeners: Vec<server::ListenerOptions>,
+    mut sockets: HashMap<String, std::net::TcpListener>,
+) -> Result<Vec<Bound>, Failure> {
+    let mut bound = Vec::new();
+    for options in listeners {
         let (name, address) = (options.name.clone(), options.address);
-        Bound::bind(options).map_err(|error| {
+        let listener = match sockets.remove(&*name) {
+            Some(socket) => Bound::over(options, socket),
+            None => Bound::bind(options),
+        };
+        bound.push(listener.map_err(|error| {
             Failure::new(exit::UNAVAILABLE, format!("listener \"{name}\" cannot listen on {address}: {error}"))
-        })
-    };
-    listeners.into_iter().map(bind).collect()
+        })?);
+    }
+    for name in sockets.keys() {
+        tracing::warn!(name, "a socket that was handed over has the name of no listener, and is not served");
+    }
+    Ok(bound)
 }
 
 async fn bind_admin(options: &admin::Options) -> Result<TcpListener, Failure> {
@@ -136,17 +215,6 @@ fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness
             Health::Degraded(why) => Err(format!("limits are kept in memory alone: {why}")),
         }
     })
-}
-
-/// Waits for SIGTERM or Ctrl-C.
-pub async fn stop_signal() -> Result<(), Failure> {
-    let catch = |kind| signal(kind).map_err(|error| Failure::new(exit::OS, error));
-    let (mut terminate, mut interrupt) = (catch(SignalKind::terminate())?, catch(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
 }
 
 /// Each session has two sockets; the soft limit of most systems, 1024, is there for programs that use select().

@@ -253,6 +253,7 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
         idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),
+        drain_timeout: s.value("drain-timeout", "\"30s\"", timeout),
     };
     let shared = Shared {
         hostname,

@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
         key: &'static str,
         read: impl FnOnce(&DeValue<'a>) -> Result<T, String>,
     ) -> Option<Placed<T>> {
-        let Some(value) = self.take(key, None) else { return None };
+        let value = self.take(key, None)?;
         self.check(key, value.span(), read(value.get_ref()))
     }
 

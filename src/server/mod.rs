@@ -43,6 +43,8 @@ pub struct Options {
     pub command_timeout: Duration,
     /// How long a client may be silent within a message.
     pub data_timeout: Duration,
+    /// How long sessions may take to end their transactions when the server stops.
+    pub drain_timeout: Duration,
 }
 
 /// What a connection needs of the rest of the house.
@@ -61,9 +63,6 @@ pub struct Bound {
     socket: TcpListener,
 }
 
-/// How long sessions may take to end their transactions when the server stops.
-const DRAIN: Duration = Duration::from_secs(30);
-
 /// Connections waiting to be accepted: a burst of clients is not turned away.
 const BACKLOG: i32 = 4096;
 
@@ -78,10 +77,15 @@ impl Bound {
             // [::] takes IPv4 clients, too, whatever the system's default is.
             socket.set_only_v6(false)?;
         }
-        socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        Ok(Self { options, socket: TcpListener::from_std(socket.into())? })
+        Self::over(options, socket.into())
+    }
+
+    /// Takes a socket that listens already: systemd's.
+    pub fn over(options: ListenerOptions, socket: std::net::TcpListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { options, socket: TcpListener::from_std(socket)? })
     }
 
     pub fn name(&self) -> &str {
@@ -104,15 +108,15 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, stop: watch::Rece
     let mut sessions = JoinSet::new();
     while let Some(ended) = accepting.join_next().await {
         if let Ok(of_listener) = ended {
-            sessions.spawn(drain(of_listener));
+            sessions.spawn(drain(of_listener, server.options.drain_timeout));
         }
     }
     while sessions.join_next().await.is_some() {}
 }
 
-async fn drain(mut sessions: JoinSet<()>) {
+async fn drain(mut sessions: JoinSet<()>, patience: Duration) {
     let all = async { while sessions.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN, all).await.is_err() {
+    if tokio::time::timeout(patience, all).await.is_err() {
         tracing::warn!(sessions = sessions.len(), "sessions cut off: they took too long to end");
         sessions.shutdown().await;
     }

@@ -2,11 +2,12 @@
 
 mod sink;
 
-use super::serve::{Running, stop_signal};
+use super::serve::{Running, Signals};
 use super::{Failure, exit};
 use crate::accounts::file::Users;
 use crate::config::{self, ConfigError};
 use sink::Sink;
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 
@@ -29,6 +30,7 @@ pub fn run() -> Result<(), Failure> {
 }
 
 async fn demonstrate(folder: &Path) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
     let password = random_password()?;
     let maildir = folder.join("Maildir");
     let sink = Sink::start(&maildir).await.map_err(|error| Failure::new(exit::OS, error))?;
@@ -41,13 +43,13 @@ async fn demonstrate(folder: &Path) -> Result<(), Failure> {
         ConfigError::Io(_, error) => Failure::new(exit::IO, error),
         ConfigError::Problems(problems) => Failure::new(exit::CONFIG, problems.render(false)),
     })?;
-    let running = Running::start(config).await?;
+    let running = Running::start(config, HashMap::new()).await?;
     let message = folder.join("message.eml");
     let words =
         "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
     std::fs::write(&message, words).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
     explain(folder, &maildir, &password, &running);
-    stop_signal().await?;
+    signals.stop().await;
     running.stop().await;
     sink.stop();
     Ok(())
