@@ -9,5 +9,6 @@ mod flood;
 mod harness;
 mod layers;
 mod listeners;
+mod service;
 mod upstream_faults;
 mod with_postfix;

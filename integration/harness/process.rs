@@ -1,11 +1,12 @@
 //! A Weir process with a folder of its own.
 
 use super::PATIENCE;
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -82,13 +83,21 @@ impl Site {
 
     /// Starts Weir here, and waits until it listens.
     pub fn start(&self) -> Process {
-        Process::start(&self.path("weir.toml"))
+        Process::start(&mut self.serve())
+    }
+
+    /// The command that serves here.
+    pub fn serve(&self) -> Command {
+        let mut command = weir();
+        command.args(["serve", "-c"]).arg(self.path("weir.toml"));
+        command
     }
 }
 
 impl Process {
-    fn start(config: &Path) -> Self {
-        let mut child = weir().args(["serve", "-c"]).arg(config).stderr(Stdio::piped()).spawn().unwrap();
+    /// Starts a command that serves, and waits until it listens.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let writer = log.clone();
@@ -154,10 +163,18 @@ impl Process {
         line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     }
 
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Sends SIGTERM and waits for the end; the exit code.
-    pub fn terminate(mut self) -> Option<i32> {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    pub fn terminate(self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Waits for the end; the exit code.
+    pub fn wait(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 
