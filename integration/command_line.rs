@@ -134,8 +134,12 @@ fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
     assert_eq!(add("bob", "a b:c").0, Some(0));
     for (name, input, words) in [
         ("alice", "x\n", "weir: there is a user \"alice\" already\n"),
-        ("carol", "", "weir: a password is not empty and has no line break or NUL\n"),
-        ("a:b", "x\n", "weir: a user name has no colon, space or control character and does not begin with \"#\"\n"),
+        ("carol", "", "weir: a password has 1 to 1024 octets, and no line break or NUL\n"),
+        (
+            "a:b",
+            "x\n",
+            "weir: a user name has up to 255 letters, digits and signs; no colon, no space, and no \"#\" at its beginning\n",
+        ),
     ] {
         assert_eq!(add(name, input), (Some(65), String::new(), words.to_owned()));
     }

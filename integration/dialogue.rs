@@ -182,17 +182,17 @@ impl Play {
     fn play(&mut self) {
         let mut step = self.step.take().unwrap_or_else(|| {
             let client = "192.0.2.7".parse().unwrap();
-            Step::Next(Session::new(Arc::new(self.options.clone()), "id".into(), client, None))
+            Step::Next(Session::new(Arc::new(self.options.clone()), "id".into(), client, None, self.now))
         });
         loop {
             step = match step {
-                Step::Next(session) => session.step(&mut self.input),
+                Step::Next(session) => session.step(&mut self.input, self.now),
                 Step::Read(mut session) => {
                     self.hear(&mut session);
                     if self.input.is_empty() || !self.input.unused().contains(&b'\n') {
                         break self.step = Some(Step::Read(session));
                     }
-                    session.step(&mut self.input)
+                    session.step(&mut self.input, self.now)
                 }
                 Step::StartTls(mut start) => {
                     self.hear(start.session());
@@ -278,14 +278,14 @@ impl Play {
         self.asked.push_back(message.to_owned());
         match self.next_answer() {
             Answer::Reply(reply) | Answer::MailRefused(reply) => Ending::Answered(reply),
-            Answer::Away(reason) => Ending::Away(reason),
+            Answer::Away { reason, .. } => Ending::Away(reason),
         }
     }
 
     fn next_answer(&mut self) -> Answer {
         let text = self.answers.pop_front().unwrap_or_else(|| "250 2.0.0 Ok".to_owned());
         if text == "away" {
-            return Answer::Away("away".to_owned());
+            return Answer::Away { reason: "away".to_owned(), words: None };
         }
         Answer::Reply(Reply::new(text[..3].parse().unwrap(), &text[4..]))
     }
@@ -294,7 +294,7 @@ impl Play {
         match self.step.take() {
             Some(Step::StartTls(start)) => {
                 let tls = Tls { version: "TLSv1.3".to_owned(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() };
-                self.step = Some(start.established(tls, &mut self.input));
+                self.step = Some(start.established(tls, &mut self.input, self.now));
                 Ok(())
             }
             _ => Err("the session does not wait for a handshake".to_owned()),

@@ -75,7 +75,8 @@ fn a_transaction_that_does_not_end_is_cut_off_in_time_and_by_a_second_signal_at_
     let weir = timed.start();
     let mut client = begin_transaction(&weir);
     weir.signal(Signal::TERM);
-    weir.logged("sessions cut off");
+    weir.logged("transactions cut off");
+    client.expect("421 4.3.2");
     assert_eq!(weir.wait(), Some(0));
     assert!(client.is_closed());
 

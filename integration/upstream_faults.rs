@@ -146,3 +146,56 @@ fn a_client_that_leaves_in_mid_message_leaves_nothing_behind() {
         (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(())
     });
 }
+
+#[test]
+fn an_upstream_out_of_step_never_makes_the_next_message_a_success() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    for odd in [Fault::Say("354 odd"), Fault::Say("354 odd\r\n250 2.0.0 of which message?")] {
+        upstream.fail(Some((Stage::End, odd)));
+        let mut client = connect(&weir);
+        assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
+        // Were the connection used again, the late 250 would be taken for this message's.
+        upstream.fail(Some((Stage::End, Fault::Say("554 5.7.1 refused"))));
+        assert!(send(&mut client, BODY).starts_with("554 5.7.1 refused"));
+        upstream.fail(Some((Stage::Data, Fault::Say("250 2.0.0 what?"))));
+        assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
+        client.say("RSET", "250");
+    }
+    assert_eq!(upstream.acknowledged().len(), 0);
+}
+
+#[test]
+fn what_the_upstream_says_in_mid_message_is_what_the_client_hears() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    // It stops reading after the first line, and says why: at that time Weir is stuck in writing.
+    let long = [BODY, &b"0123456789abcdefghijklmnopqrstuvwxyz\r\n".repeat(500_000)].concat();
+    upstream.fail(Some((Stage::Body, Fault::SayAndClose("552 5.3.4 Too big for me"))));
+    assert!(send(&mut connect(&weir), &long).starts_with("552 5.3.4 Too big for me"));
+    // And its own words where it hangs up elsewhere.
+    upstream.fail(Some((Stage::Rcpt, Fault::SayAndClose("421 4.3.2 Shutting down at noon"))));
+    assert!(send(&mut connect(&weir), BODY).starts_with("451 4.3.2 Shutting down at noon"));
+}
+
+#[test]
+fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    let refusal: String = (0..250).map(|_| format!("550-5.7.1 {}\r\n", "x".repeat(1900))).collect();
+    upstream.fail(Some((Stage::Mail, Fault::Say(Box::leak(format!("{refusal}550 5.7.1 no").into_boxed_str())))));
+    let mut client = connect(&weir);
+    let recipients: String = (0..400).map(|n| format!("RCPT TO:<r{n}@example.net>\r\n")).collect();
+    client.send(format!("MAIL FROM:<a@example.org>\r\n{recipients}").as_bytes());
+    client.expect("250");
+    for _ in 0..400 {
+        let reply = client.expect("550-5.7.1 xxx");
+        assert!(reply.ends_with("\n550 5.7.1 no") && reply.len() < 10_000, "{} octets", reply.len());
+    }
+    client.say("QUIT", "221");
+    let log: usize = weir.log_lines().iter().map(String::len).sum();
+    assert!(log < 5_000, "{log} octets of log");
+}

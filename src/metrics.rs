@@ -1,7 +1,7 @@
 //! What Prometheus is told. Rooms count here; nobody reads here but the scraper.
 
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// All metrics of a process.
@@ -15,14 +15,14 @@ pub struct Metrics {
     pub logins: IntCounterVec,
     /// Messages that reached their end, by result.
     pub messages: IntCounterVec,
-    /// Recipients, by result.
+    /// Recipients of messages that were delivered, and those that the upstream refused.
     pub recipients: IntCounterVec,
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
     /// Commands and messages for which the upstream was of no use.
-    pub upstream_failures: IntCounterVec,
+    pub upstream_failures: IntCounter,
     /// Seconds that an admit took, its commit among them.
-    pub admit_seconds: HistogramVec,
+    pub admit_seconds: Histogram,
     /// 1 while limits are kept in memory alone.
     pub state_degraded: IntGauge,
     /// Budgets in memory.
@@ -44,22 +44,25 @@ impl Metrics {
         };
         let sessions = IntGaugeVec::new(Opts::new("weir_sessions", "Sessions under way"), &["listener"])?;
         registry.register(Box::new(sessions.clone()))?;
+        let failures = "Times the upstream could not be reached, was silent or not understood";
+        let upstream_failures = IntCounter::new("weir_upstream_failures_total", failures)?;
+        registry.register(Box::new(upstream_failures.clone()))?;
         let admit = HistogramOpts::new("weir_admit_seconds", "Time to decide a stage, its commit included")
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
-        let admit_seconds = HistogramVec::new(admit, &[])?;
+        let admit_seconds = Histogram::with_opts(admit)?;
         registry.register(Box::new(admit_seconds.clone()))?;
         Ok(Self {
             sessions,
             connections: counter("weir_connections_total", "Connections accepted", &["listener"])?,
             logins: counter("weir_logins_total", "Logins", &["result"])?,
             messages: counter("weir_messages_total", "Messages that reached their end", &["result"])?,
-            recipients: counter("weir_recipients_total", "Recipients asked for", &["result"])?,
-            refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
-            upstream_failures: counter(
-                "weir_upstream_failures_total",
-                "Times the upstream could not be reached, was silent or not understood",
-                &[],
+            recipients: counter(
+                "weir_recipients_total",
+                "Recipients, delivered to or refused by the upstream",
+                &["result"],
             )?,
+            refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
+            upstream_failures,
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while limits are kept in memory alone")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,

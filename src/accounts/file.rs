@@ -1,13 +1,13 @@
 //! The users file: one `name:hash` a line, the hash argon2id in PHC form. A `!` before the hash disables the user. Empty lines and
 //! lines that begin with `#` are kept and skipped.
 
-use crate::smtp::sasl::Credentials;
+use crate::smtp::sasl::{self, Credentials};
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The users file, line by line.
@@ -135,12 +135,14 @@ impl Users {
     /// Adds a user to the file, making it if need be, readable by its owner alone.
     pub fn add(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
+        let hash = hash(password)?;
+        let _lock = lock(path)?;
         let mut users = match Self::read(path) {
             Ok((users, _)) => users,
             Err(ReadError::Io(_, error)) if error.kind() == ErrorKind::NotFound => Self::default(),
             Err(error) => return Err(EditError::Read(error)),
         };
-        let user = User { name: name.to_owned(), disabled: false, hash: hash(password)? };
+        let user = User { name: name.to_owned(), disabled: false, hash };
         if !users.push(user) {
             return Err(EditError::Exists(name.to_owned()));
         }
@@ -153,6 +155,7 @@ impl Users {
         name: &str,
         change: impl FnOnce(User) -> Result<Option<User>, EditError>,
     ) -> Result<(), EditError> {
+        let _lock = lock(path)?;
         let (mut users, _) = Self::read(path).map_err(EditError::Read)?;
         let at = *users.places.get(name).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
         let Line::User(user) = users.lines.remove(at) else { return Err(EditError::Unknown(name.to_owned())) };
@@ -213,8 +216,8 @@ pub fn is_exposed(path: &Path) -> bool {
 }
 
 fn hash(password: &str) -> Result<String, EditError> {
-    if password.is_empty() || password.contains(['\0', '\r', '\n']) {
-        return Err(EditError::Password("a password is not empty and has no line break or NUL"));
+    if !(1..=sasl::MAX_PASSWORD).contains(&password.len()) || password.contains(['\0', '\r', '\n']) {
+        return Err(EditError::Password("a password has 1 to 1024 octets, and no line break or NUL"));
     }
     let hash = Argon2::default().hash_password(password.as_bytes());
     hash.map(|hash| hash.to_string()).map_err(|error| EditError::Hash(error.to_string()))
@@ -224,17 +227,28 @@ fn hash(password: &str) -> Result<String, EditError> {
 const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 fn check_name(name: &str) -> Result<(), &'static str> {
-    if name.is_empty() || name.len() > 255 {
-        return Err("a user name has 1 to 255 octets");
-    }
-    if name.starts_with('#') || name.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
-        return Err("a user name has no colon, space or control character and does not begin with \"#\"");
+    if !sasl::is_user_name(name) || name.starts_with('#') {
+        return Err(
+            "a user name has up to 255 letters, digits and signs; no colon, no space, and no \"#\" at its beginning",
+        );
     }
     Ok(())
 }
 
+/// Keeps other commands from changing the file between our reading and writing it. Held until it is dropped.
+fn lock(path: &Path) -> Result<std::fs::File, EditError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let opened = std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(name);
+    let locked = opened.and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|error| EditError::Write(path.to_owned(), error))
+}
+
 /// Replaces a file as a whole: whoever reads it sees the old or the new one.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // A link stays a link to the file.
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = target.as_path();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut new = tempfile::Builder::new().prefix(".users-").tempfile_in(folder)?;
     new.write_all(text.as_bytes())?;
@@ -306,17 +320,34 @@ mod tests {
         let before = std::fs::read(&path).unwrap();
         for (name, password, words) in [
             ("alice", "x", "already"),
-            ("", "x", "1 to 255"),
+            ("", "x", "up to 255"),
             ("a:b", "x", "colon"),
             ("a b", "x", "space"),
             ("#a", "x", "#"),
-            ("bob", "", "empty"),
+            ("bob", "", "1 to 1024"),
+            ("bob", &"x".repeat(1025), "1 to 1024"),
             ("bob", "a\nb", "line break"),
         ] {
             let error = Users::add(&path, name, password).unwrap_err().to_string();
             assert!(error.contains(words), "{name}: {error}");
         }
         assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn users_added_at_the_same_time_are_all_there_and_a_link_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("users"), folder.path().join("link"));
+        std::fs::write(&path, "").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let link = &link;
+                scope.spawn(move || Users::add(link, &format!("user{n}"), "sesame").unwrap());
+            }
+        });
+        assert_eq!(Users::read(&path).unwrap().0.iter().count(), 8);
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
     #[test]

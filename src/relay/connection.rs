@@ -8,6 +8,7 @@ use rustls::pki_types::ServerName;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -32,6 +33,8 @@ enum State {
 /// Octets to and fro, and replies out of them.
 struct Wire {
     stream: Box<dyn Stream>,
+    /// How long the upstream may take for one reply, or to take what is sent.
+    patience: Duration,
     reader: Reader,
     /// Octets that were read and are not used yet.
     unused: Vec<u8>,
@@ -44,14 +47,18 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 const READ: usize = 4096;
 
 impl Upstream {
-    /// Connects and goes through the opening, TLS included.
+    /// Connects and goes through the opening, TLS included, within the time-out for one answer.
     pub async fn connect(options: &Options, tls: Option<&(TlsConnector, ServerName<'static>)>) -> Result<Self, Fault> {
+        tokio::time::timeout(options.timeout, Self::open(options, tls)).await.unwrap_or(Err(Fault::Silent))
+    }
+
+    async fn open(options: &Options, tls: Option<&(TlsConnector, ServerName<'static>)>) -> Result<Self, Fault> {
         let host = options.host.trim_start_matches('[').trim_end_matches(']');
         let tcp = TcpStream::connect((host, options.port)).await.map_err(Fault::Unreachable)?;
         // Commands and final dots are small and waited for.
         tcp.set_nodelay(true).map_err(Fault::Io)?;
         let mut opening = Opening::new(&options.hostname, options.tls);
-        let mut plain = Wire::new(Box::new(tcp));
+        let mut plain = Wire::new(Box::new(tcp), options.timeout);
         let mut next = opening.reply(plain.reply().await?);
         loop {
             match next {
@@ -91,6 +98,7 @@ impl Upstream {
         Ok(envelope.into_answers())
     }
 
+    /// Asks to begin the message: 354, or why not.
     pub async fn data(&mut self) -> Result<Reply, Fault> {
         self.wire.check_quiet().await?;
         self.wire.send(b"DATA\r\n").await?;
@@ -98,24 +106,34 @@ impl Upstream {
         match reply.code() {
             354 => self.state = State::Message,
             421 => return Err(Fault::Refused(reply)),
-            _ => {}
+            400.. => {}
+            // Whoever takes DATA for something else may be one reply behind from here on.
+            _ => return Err(Fault::Unexpected(reply)),
         }
         Ok(reply)
     }
 
-    /// Passes octets of the message on, unless the upstream has spoken meanwhile: then its word counts.
+    /// Passes octets of the message on, unless the upstream speaks meanwhile: then its word counts.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.check_no_early_reply().await?;
-        self.wire.send(bytes).await
+        match self.wire.send_unless_spoken_to(bytes).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.early_reply().await?),
+            // It may have said why before it hung up.
+            Err(fault) => Err(self.early_reply().await.unwrap_or(fault)),
+        }
     }
 
-    /// Ends the message. A reply that came before the final dot is no acknowledgement.
-    pub async fn end(&mut self) -> Result<Reply, Fault> {
-        self.check_no_early_reply().await?;
-        self.wire.send(b".\r\n").await?;
-        let reply = self.wire.reply().await?;
+    /// Ends the message: the final dot, and what the upstream says to it within `patience`. A reply that came before the final dot
+    /// is no acknowledgement.
+    pub async fn end(&mut self, patience: Duration) -> Result<Reply, Fault> {
+        self.write(b".\r\n").await?;
+        let reply = self.wire.reply_within(patience).await?;
         self.state = State::Idle;
-        Ok(reply)
+        match reply.code() {
+            421 => Err(Fault::Refused(reply)),
+            300..400 => Err(Fault::Unexpected(reply)),
+            _ => Ok(reply),
+        }
     }
 
     pub async fn quit(&mut self) -> Result<(), Fault> {
@@ -126,33 +144,70 @@ impl Upstream {
         Ok(())
     }
 
-    async fn check_no_early_reply(&mut self) -> Result<(), Fault> {
-        if self.wire.is_quiet().await? {
-            return Ok(());
-        }
+    /// What the upstream said in mid-message.
+    async fn early_reply(&mut self) -> Result<Fault, Fault> {
         let reply = self.wire.reply().await?;
-        if reply.code() >= 400 { Err(Fault::Refused(reply)) } else { Err(Fault::Unexpected(reply)) }
+        Ok(if reply.code() >= 400 { Fault::Refused(reply) } else { Fault::Unexpected(reply) })
     }
 }
 
 impl Wire {
-    fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream, reader: Reader::default(), unused: Vec::new() }
+    fn new(stream: Box<dyn Stream>, patience: Duration) -> Self {
+        Self { stream, patience, reader: Reader::default(), unused: Vec::new() }
     }
 
     /// Begins TLS. What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
     async fn secure(mut self, connector: &TlsConnector, name: ServerName<'static>) -> Result<Self, Fault> {
         self.check_quiet().await?;
         let stream = connector.connect(name, self.stream).await.map_err(Fault::Tls)?;
-        Ok(Self::new(Box::new(stream)))
+        Ok(Self::new(Box::new(stream), self.patience))
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.stream.write_all(bytes).await.map_err(Fault::Io)?;
-        self.stream.flush().await.map_err(Fault::Io)
+        let sent = async {
+            self.stream.write_all(bytes).await?;
+            self.stream.flush().await
+        };
+        let sent = tokio::time::timeout(self.patience, sent).await.map_err(|_| Fault::Silent)?;
+        sent.map_err(Fault::Io)
+    }
+
+    /// Sends octets, listening at the same time; false if the upstream began to speak.
+    async fn send_unless_spoken_to(&mut self, bytes: &[u8]) -> Result<bool, Fault> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if !self.is_quiet().await? {
+                return Ok(false);
+            }
+            let mut space = [0; 512];
+            let mut heard = ReadBuf::new(&mut space);
+            let stream = &mut self.stream;
+            let progress = poll_fn(|context| {
+                if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, rest) {
+                    return Poll::Ready(written);
+                }
+                Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
+            });
+            let progress = tokio::time::timeout(self.patience, progress).await.map_err(|_| Fault::Silent)?;
+            let written = progress.map_err(Fault::Io)?;
+            if written == 0 {
+                self.unused.extend_from_slice(heard.filled());
+                return if heard.filled().is_empty() { Err(Fault::Closed) } else { Ok(false) };
+            }
+            rest = &rest[written..];
+        }
+        self.send(&[]).await.map(|()| true)
     }
 
     async fn reply(&mut self) -> Result<Reply, Fault> {
+        self.reply_within(self.patience).await
+    }
+
+    async fn reply_within(&mut self, patience: Duration) -> Result<Reply, Fault> {
+        tokio::time::timeout(patience, self.next_reply()).await.unwrap_or(Err(Fault::Silent))
+    }
+
+    async fn next_reply(&mut self) -> Result<Reply, Fault> {
         loop {
             let (used, reply) = self.reader.read(&self.unused).map_err(Fault::Garbage)?;
             self.unused.drain(..used);

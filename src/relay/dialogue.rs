@@ -129,8 +129,9 @@ pub enum Answered {
     MailRefused(Reply),
 }
 
-/// Commands on their way at once. Both sides of a connection could otherwise come to wait for the other to read (RFC 2920 §3.1).
-const WINDOW: usize = 100;
+/// Commands on their way at once: some 30 kB, which the buffers of a connection hold. With more, both sides could come to wait for
+/// the other to read (RFC 2920 §3.1).
+const WINDOW: usize = 500;
 
 impl Envelope {
     /// An envelope for an upstream that offers this. `reset` begins with RSET, since the connection was left inside a transaction.

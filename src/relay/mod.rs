@@ -32,7 +32,7 @@ pub struct Options {
     pub tls: TlsPolicy,
     /// Authorities that may vouch for its certificate, instead of the system's.
     pub ca: Option<PathBuf>,
-    /// How long a client waits for any one answer of the upstream, but for that to the final dot.
+    /// How long the upstream may take to be connected to, and for any one answer but that to the final dot.
     pub timeout: Duration,
 }
 
@@ -114,6 +114,10 @@ pub struct Relay {
     metrics: Arc<Metrics>,
 }
 
+/// How long a client waits for the answers to a whole run of commands, though they keep coming: less than the 5 min that RFC 5321
+/// §4.5.3.2.3 has it wait for one.
+const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
+
 /// RFC 5321 §4.5.3.2.6: after the final dot the upstream may have the message already, and giving up makes duplicates.
 const FINAL_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -132,14 +136,14 @@ impl Relay {
 
     /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
     ///
-    /// All of it, connecting too, takes no longer than the time-out. After a fault there is no connection.
+    /// After a fault there is no connection.
     pub async fn envelope(
         &self,
         connection: &mut Option<Box<Upstream>>,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, Fault> {
-        let asked = tokio::time::timeout(self.options.timeout, self.try_envelope(connection, mail, recipients)).await;
+        let asked = tokio::time::timeout(ENVELOPE_PATIENCE, self.try_envelope(connection, mail, recipients)).await;
         self.settle(connection, asked.unwrap_or(Err(Fault::Silent)))
     }
 
@@ -147,9 +151,7 @@ impl Relay {
     pub async fn data(&self, connection: &mut Option<Box<Upstream>>) -> Result<Reply, Fault> {
         let asked = match connection {
             None => Err(Fault::Closed),
-            Some(upstream) => {
-                tokio::time::timeout(self.options.timeout, upstream.data()).await.unwrap_or(Err(Fault::Silent))
-            }
+            Some(upstream) => upstream.data().await,
         };
         self.settle(connection, asked)
     }
@@ -158,9 +160,7 @@ impl Relay {
     pub async fn write(&self, connection: &mut Option<Box<Upstream>>, bytes: &[u8]) -> Result<(), Fault> {
         let written = match connection {
             None => Err(Fault::Closed),
-            Some(upstream) => {
-                tokio::time::timeout(self.options.timeout, upstream.write(bytes)).await.unwrap_or(Err(Fault::Silent))
-            }
+            Some(upstream) => upstream.write(bytes).await,
         };
         self.settle(connection, written)
     }
@@ -169,7 +169,7 @@ impl Relay {
     pub async fn end(&self, connection: &mut Option<Box<Upstream>>) -> Result<Reply, Fault> {
         let ended = match connection {
             None => Err(Fault::Closed),
-            Some(upstream) => tokio::time::timeout(FINAL_PATIENCE, upstream.end()).await.unwrap_or(Err(Fault::Silent)),
+            Some(upstream) => upstream.end(FINAL_PATIENCE).await,
         };
         self.settle(connection, ended)
     }
@@ -218,7 +218,7 @@ impl Relay {
     fn settle<T>(&self, connection: &mut Option<Box<Upstream>>, outcome: Result<T, Fault>) -> Result<T, Fault> {
         if outcome.is_err() {
             *connection = None;
-            self.metrics.upstream_failures.with_label_values::<&str>(&[]).inc();
+            self.metrics.upstream_failures.inc();
         }
         outcome
     }

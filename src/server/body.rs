@@ -2,10 +2,14 @@
 
 use super::Server;
 use super::stream::{Client, Read};
+use crate::clock;
 use crate::relay::{Fault, Upstream};
-use crate::session::Ending;
+use crate::session::{Body, Ending};
 use crate::smtp::data::{Piece, Reader};
 use crate::smtp::line::Input;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Octets read from the client at once.
 const READ: usize = 64 * 1024;
@@ -13,19 +17,25 @@ const READ: usize = 64 * 1024;
 /// A message over the limit is read on and thrown away, so that the client hears why, but not for ever.
 const PATIENCE_FACTOR: u64 = 2;
 
+/// Octets a second below which a client is holding the upstream rather than sending a message.
+const SLOWEST: u64 = 100;
+
 /// Passes a message on. Returns how it ended and its size in octets.
 ///
 /// The final dot goes out only when everything before it was well; after anything else the upstream's connection is closed, so that
-/// no half message counts there.
+/// no half message counts there. `cut` turns true when the server stops and waits no longer; after the final dot that changes
+/// nothing, since the upstream may have the message by then.
 pub async fn pass(
     server: &Server,
     client: &mut Client,
     input: &mut Input,
     upstream: &mut Option<Box<Upstream>>,
-    received: &str,
-    max_size: u64,
+    body: &Body,
+    cut: &mut watch::Receiver<bool>,
 ) -> (Ending, u64) {
     let mut reader = Reader::default();
+    let began = Instant::now();
+    let received = body.received(clock::now());
     let mut lost = server.relay.write(upstream, received.as_bytes()).await.err();
     loop {
         let waiting = input.unused();
@@ -37,7 +47,7 @@ pub async fn pass(
                 return (Ending::Ambiguous(what), reader.size());
             }
         };
-        let too_large = reader.size() > max_size;
+        let too_large = reader.size() > body.max_size();
         if too_large {
             *upstream = None;
         } else if lost.is_none() && passed > 0 {
@@ -47,12 +57,19 @@ pub async fn pass(
         let ending = match (mark, too_large) {
             (Some(_), true) => Ending::TooLarge,
             (Some(_), false) => end(server, upstream, lost).await,
-            (None, _) if reader.size() / PATIENCE_FACTOR > max_size => Ending::Endless,
-            (None, _) => match client.read(input, READ, server.options.data_timeout).await {
-                Read::Some => continue,
-                Read::Gone => Ending::ClientGone,
-                Read::TimedOut => Ending::ClientSilent,
-            },
+            (None, _) if reader.size() / PATIENCE_FACTOR > body.max_size() => Ending::Endless,
+            (None, _) => {
+                let allowed = server.options.data_timeout + Duration::from_secs(reader.size() / SLOWEST);
+                let left = allowed.saturating_sub(began.elapsed()).min(server.options.data_timeout);
+                tokio::select! {
+                    read = client.read(input, READ, left) => match read {
+                        Read::Some => continue,
+                        Read::Gone => Ending::ClientGone,
+                        Read::TimedOut => Ending::ClientSilent,
+                    },
+                    _ = cut.wait_for(|cut| *cut) => Ending::Stopping,
+                }
+            }
         };
         if mark.is_none() {
             *upstream = None;

@@ -1,17 +1,19 @@
 //! One connection: drives its session, asking the rest of the house what the session asks.
 
-use super::stream::{Client, Read};
-use super::{ListenerOptions, Server, body, report, session_id};
+use super::report::Teller;
+use super::stream::{Client, MOST_READ, Read};
+use super::{ListenerOptions, Server, Stop, body, session_id};
 use crate::accounts::Login as Verdict;
 use crate::clock;
 use crate::relay::{Answered, Fault, Upstream};
-use crate::session::{Admit, Answer, Body, Login, Relay, Request, Security, Session, StartTls, Step, Verified};
+use crate::session::{
+    Admit, Answer, Body, Ending, Login, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
+};
 use crate::smtp::line::Input;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A connection under way.
@@ -19,15 +21,12 @@ pub struct Connection {
     server: Arc<Server>,
     listener: ListenerOptions,
     id: Arc<str>,
-    peer: SocketAddr,
+    peer: IpAddr,
     client: Client,
     input: Input,
     upstream: Option<Box<Upstream>>,
-    stop: watch::Receiver<bool>,
+    stop: Stop,
 }
-
-/// Octets read at once while commands are expected.
-const READ: usize = 2048;
 
 /// How long an upstream connection is kept for a client that is between two messages.
 const KEEP_UPSTREAM: Duration = Duration::from_secs(5);
@@ -36,147 +35,115 @@ const KEEP_UPSTREAM: Duration = Duration::from_secs(5);
 struct Gone;
 
 impl Connection {
-    /// Serves a connection to its end.
-    pub async fn run(
-        server: Arc<Server>,
-        listener: ListenerOptions,
-        tcp: TcpStream,
-        peer: SocketAddr,
-        stop: watch::Receiver<bool>,
-    ) {
-        let metrics = server.metrics.clone();
-        let name = listener.name.clone();
-        metrics.connections.with_label_values(&[&*name]).inc();
-        let sessions = metrics.sessions.with_label_values(&[&*name]);
-        sessions.inc();
+    pub fn new(server: Arc<Server>, listener: ListenerOptions, tcp: TcpStream, peer: IpAddr, stop: Stop) -> Self {
         // Replies are small and waited for.
         let _ = tcp.set_nodelay(true);
-        let connection = Self {
+        Self {
             server,
             listener,
             id: session_id(),
-            peer,
-            client: Client::Plain(tcp),
+            peer: peer.to_canonical(),
+            client: Client::new(tcp),
             input: Input::default(),
             upstream: None,
             stop,
-        };
-        connection.converse().await;
-        sessions.dec();
+        }
     }
 
-    async fn converse(mut self) {
+    /// Serves the connection to its end. What is seldom under way is boxed, so that an idle session is small.
+    pub async fn converse(mut self) {
         let mut tls = None;
         if self.listener.session.tls == Security::Implicit {
             match Box::pin(self.secure()).await {
-                Ok((secured, established)) => (self, tls) = (secured, Some(established)),
+                Ok(established) => tls = Some(established),
                 Err(Gone) => return,
             }
         }
-        let session = Session::new(self.listener.session.clone(), self.id.clone(), self.peer.ip(), tls);
-        let mut step = Step::Read(session);
-        let upstream = loop {
+        let options = self.listener.session.clone();
+        let mut step = Step::Read(Session::new(options, self.id.clone(), self.peer, tls, clock::now()));
+        loop {
             step = match step {
-                Step::Next(session) => session.step(&mut self.input),
-                Step::Read(session) => match self.read(session).await {
-                    Ok(step) => step,
-                    Err(Gone) => break self.upstream,
-                },
+                Step::Next(session) => session.step(&mut self.input, clock::now()),
+                Step::Read(session) => self.read(session).await,
                 Step::StartTls(start) => match Box::pin(self.start_tls(start)).await {
-                    Ok((connection, step)) => {
-                        self = connection;
-                        step
-                    }
+                    Ok(step) => step,
                     Err(Gone) => return,
                 },
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
-                Step::Body(body) => match Box::pin(self.pass(body)).await {
-                    Ok(step) => step,
-                    Err(Gone) => break self.upstream,
-                },
-                Step::Close(mut session) => {
-                    let _ = self.flush(&mut session).await;
-                    let server = self.server.clone();
-                    let upstream = self.upstream.take();
-                    // The client need not wait for the upstream's good-bye.
-                    Box::pin(async { tokio::join!(server.relay.quit(upstream), self.client.close()) }).await;
-                    return;
-                }
+                Step::Body(body) => Box::pin(self.pass(body)).await,
+                Step::Close(session) => return Box::pin(self.close(session)).await,
             };
-        };
-        Box::pin(self.server.relay.quit(upstream)).await;
+        }
     }
 
     /// Sends what there is to say, then waits for more from the client.
-    async fn read(&mut self, mut session: Session) -> Result<Step, Gone> {
-        self.flush(&mut session).await?;
+    async fn read(&mut self, mut session: Session) -> Step {
+        if self.flush(&mut session).await.is_err() {
+            return session.client_gone();
+        }
         self.input.shrink();
         let timeouts = &self.server.options;
-        let within_command = !self.input.is_empty();
-        let patience = if within_command { timeouts.command_timeout } else { timeouts.idle_timeout };
+        // A command is read to its end within one time-out, however slowly its octets come.
+        let within_line = self.input.is_within_line();
+        let patience = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
         let deadline = Instant::now() + patience;
         loop {
-            // A command is read to its end within one time-out, however slowly its octets come.
             let keep = self.upstream.is_some() && !session.in_transaction();
             let until = if keep { deadline.min(Instant::now() + KEEP_UPSTREAM) } else { deadline };
             let left = until.saturating_duration_since(Instant::now());
             let read = tokio::select! {
-                read = self.client.read(&mut self.input, READ, left) => read,
-                _ = self.stop.wait_for(|stop| *stop), if !session.in_transaction() => return Ok(session.shut_down()),
+                read = self.client.read(&mut self.input, MOST_READ, left) => read,
+                () = self.stop.may_end(session.in_transaction()) => return session.shut_down(),
             };
             match read {
-                Read::Some if self.has_line() || !within_command => return Ok(session.step(&mut self.input)),
-                Read::Some => {
-                    if self.input.unused().len() > READ * 8 {
-                        return Ok(session.step(&mut self.input));
-                    }
-                }
-                Read::Gone => return Err(Gone),
+                Read::Some if !within_line || self.has_enough() => return session.step(&mut self.input, clock::now()),
+                Read::Some => {}
+                Read::Gone => return session.client_gone(),
                 Read::TimedOut if Instant::now() < deadline => {
                     let upstream = self.upstream.take();
                     Box::pin(self.server.relay.quit(upstream)).await;
                 }
-                Read::TimedOut => return Ok(session.time_out()),
+                Read::TimedOut => return session.time_out(),
             }
         }
     }
 
-    fn has_line(&self) -> bool {
-        self.input.unused().contains(&b'\n')
+    /// Whether the input holds the end of a line, or so much that it need not come.
+    fn has_enough(&self) -> bool {
+        let unused = self.input.unused();
+        unused.contains(&b'\n') || unused.len() >= MOST_READ
     }
 
-    /// Sends the session's output and reports its records.
+    /// Sends the session's output, and reports its records, with whether the client could be told.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
+        let output = session.take_output();
+        let written = match output.is_empty() {
+            true => Ok(()),
+            false => self.client.write(&output, self.server.options.command_timeout).await,
+        };
         for record in session.take_records() {
             let user = session.user().map(AsRef::as_ref);
-            report::report(&record, &self.server.metrics, &self.id, self.peer.ip().to_canonical(), user);
+            let teller = Teller { metrics: &self.server.metrics, session: &self.id, client: self.peer, user };
+            teller.report(&record, written.is_ok());
         }
-        let output = session.take_output();
-        if output.is_empty() {
-            return Ok(());
-        }
-        self.client.write(&output, self.server.options.command_timeout).await.map_err(|_| Gone)
+        written.map_err(|_| Gone)
     }
 
-    async fn start_tls(mut self, mut start: StartTls) -> Result<(Self, Step), Gone> {
+    async fn start_tls(&mut self, mut start: StartTls) -> Result<Step, Gone> {
         self.flush(start.session()).await?;
-        let (mut connection, tls) = self.secure().await?;
-        let step = start.established(tls, &mut connection.input);
-        Ok((connection, step))
+        let tls = self.secure().await?;
+        Ok(start.established(tls, &mut self.input, clock::now()))
     }
 
-    async fn secure(self) -> Result<(Self, crate::session::Tls), Gone> {
-        let Self { server, listener, id, peer, client, input, upstream, stop } = self;
-        let Some(certificate) = &server.certificate else { return Err(Gone) };
-        match client.secure(certificate.acceptor(), server.options.command_timeout).await {
-            Ok((client, tls)) => Ok((Self { server, listener, id, peer, client, input, upstream, stop }, tls)),
-            Err(error) => {
-                tracing::info!(session = &*id, client = %peer.ip().to_canonical(), %error, "TLS handshake failed");
-                Err(Gone)
-            }
-        }
+    async fn secure(&mut self) -> Result<Tls, Gone> {
+        let Some(certificate) = &self.server.certificate else { return Err(Gone) };
+        let secured = self.client.secure(certificate.acceptor(), self.server.options.command_timeout).await;
+        secured.map_err(|error| {
+            tracing::info!(session = &*self.id, client = %self.peer, %error, "TLS handshake failed");
+            Gone
+        })
     }
 
     async fn log_in(&mut self, login: Login) -> Step {
@@ -210,16 +177,21 @@ impl Connection {
         relay.answer(answers)
     }
 
-    async fn pass(&mut self, mut body: Body) -> Result<Step, Gone> {
+    async fn pass(&mut self, mut body: Body) -> Step {
         if self.flush(body.session()).await.is_err() {
             self.upstream = None;
-            return Err(Gone);
+            return body.answer(Ending::ClientGone, 0, clock::now());
         }
-        let received = body.received(clock::now());
-        let (ending, size) =
-            body::pass(&self.server, &mut self.client, &mut self.input, &mut self.upstream, &received, body.max_size())
-                .await;
-        Ok(body.answer(ending, size, clock::now()))
+        let Self { server, client, input, upstream, stop, .. } = self;
+        let (ending, size) = body::pass(server, client, input, upstream, &body, &mut stop.cut).await;
+        body.answer(ending, size, clock::now())
+    }
+
+    async fn close(mut self, mut session: Session) {
+        let _ = self.flush(&mut session).await;
+        let upstream = self.upstream.take();
+        // The client need not wait for the upstream's good-bye.
+        tokio::join!(self.server.relay.quit(upstream), self.client.close());
     }
 }
 
@@ -227,6 +199,10 @@ fn answer(outcome: Result<Answered, Fault>) -> Answer {
     match outcome {
         Ok(Answered::Reply(reply)) => Answer::Reply(reply),
         Ok(Answered::MailRefused(reply)) => Answer::MailRefused(reply),
-        Err(fault) => Answer::Away(fault.to_string()),
+        Err(fault) => {
+            let reason = fault.to_string();
+            let words = if let Fault::Refused(reply) = fault { Some(reply) } else { None };
+            Answer::Away { reason, words }
+        }
     }
 }

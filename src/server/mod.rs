@@ -13,6 +13,7 @@ use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
 use connection::Connection;
+use prometheus::IntGauge;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tls::Certificate;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A listener as configured.
@@ -98,62 +99,112 @@ impl Bound {
     }
 }
 
-/// Serves until `stop` turns true, then ends in order: no new connections, idle sessions are told, transactions may finish.
-pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(server.options.max_connections));
-    let mut accepting = JoinSet::new();
-    for listener in listeners {
-        accepting.spawn(accept(server.clone(), listener, places.clone(), stop.clone()));
-    }
-    let mut sessions = JoinSet::new();
-    while let Some(ended) = accepting.join_next().await {
-        if let Ok(of_listener) = ended {
-            sessions.spawn(drain(of_listener, server.options.drain_timeout));
+/// Tells connections that the server stops.
+#[derive(Clone)]
+pub struct Stop {
+    /// True: sessions outside a transaction end.
+    drain: watch::Receiver<bool>,
+    /// True: the others do, too, but for those that wait for what the upstream says to a whole message.
+    cut: watch::Receiver<bool>,
+}
+
+impl Stop {
+    /// Waits until a session should end, which one in a transaction should later.
+    async fn may_end(&mut self, in_transaction: bool) {
+        let told = if in_transaction { &mut self.cut } else { &mut self.drain };
+        if told.wait_for(|told| *told).await.is_err() {
+            // Nobody is left who could tell.
+            std::future::pending().await
         }
     }
-    while sessions.join_next().await.is_some() {}
 }
 
-async fn drain(mut sessions: JoinSet<()>, patience: Duration) {
-    let all = async { while sessions.join_next().await.is_some() {} };
-    if tokio::time::timeout(patience, all).await.is_err() {
-        tracing::warn!(sessions = sessions.len(), "sessions cut off: they took too long to end");
-        sessions.shutdown().await;
+/// Serves until `drain` turns true, then ends in order: no new connections, idle sessions are told, transactions may finish.
+pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
+    let (cut, cutting) = watch::channel(false);
+    let stop = Stop { drain: drain.clone(), cut: cutting };
+    let places = Arc::new(Semaphore::new(server.options.max_connections));
+    let mut listening = JoinSet::new();
+    for listener in listeners {
+        listening.spawn(listen(server.clone(), listener, places.clone(), stop.clone()));
+    }
+    // The sender lives as long as the process serves.
+    let _ = drain.wait_for(|drain| *drain).await;
+    let mut all_ended = std::pin::pin!(async { while listening.join_next().await.is_some() {} });
+    if tokio::time::timeout(server.options.drain_timeout, &mut all_ended).await.is_err() {
+        tracing::warn!("transactions cut off: they took too long to end");
+        let _ = cut.send(true);
+        all_ended.await;
     }
 }
 
-/// Accepts connections until the server stops; returns the sessions still under way.
-async fn accept(
-    server: Arc<Server>,
-    listener: Bound,
-    places: Arc<Semaphore>,
-    mut stop: watch::Receiver<bool>,
-) -> JoinSet<()> {
+/// Accepts connections until the server stops; ends when their sessions have.
+async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Semaphore>, mut stop: Stop) {
     let mut sessions = JoinSet::new();
+    let Bound { options, socket } = listener;
     loop {
         let accepted = tokio::select! {
-            _ = stop.wait_for(|stop| *stop) => return sessions,
-            Some(_) = sessions.join_next(), if !sessions.is_empty() => continue,
-            accepted = listener.socket.accept() => accepted,
-        };
-        let (tcp, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, mostly: the next try would fail at once, and the one after.
-                tracing::error!(listener = listener.name(), %error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            () = stop.may_end(false) => break,
+            Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
+                log_panic(ended);
                 continue;
             }
+            accepted = socket.accept() => accepted,
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            refuse(&server, tcp, &listener.options);
-            continue;
-        };
-        let (server, options, stop) = (server.clone(), listener.options.clone(), stop.clone());
-        sessions.spawn(async move {
-            let _place = place;
-            Connection::run(server, options, tcp, peer, stop).await;
-        });
+        match accepted {
+            Ok((tcp, peer)) => match places.clone().try_acquire_owned() {
+                Ok(place) => {
+                    let session = session(server.clone(), options.clone(), tcp, peer, stop.clone(), place);
+                    sessions.spawn(session);
+                }
+                Err(_) => refuse(&server, tcp, &options),
+            },
+            Err(error) => {
+                // Out of file descriptors, mostly: the next try would fail at once, and the one after.
+                tracing::error!(listener = &*options.name, %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(socket);
+    while let Some(ended) = sessions.join_next().await {
+        log_panic(ended);
+    }
+}
+
+async fn session(
+    server: Arc<Server>,
+    listener: ListenerOptions,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    stop: Stop,
+    _place: OwnedSemaphorePermit,
+) {
+    let metrics = server.metrics.clone();
+    metrics.connections.with_label_values(&[&*listener.name]).inc();
+    let _counted = Counted::new(metrics.sessions.with_label_values(&[&*listener.name]));
+    Connection::new(server, listener, tcp, peer.ip(), stop).converse().await;
+}
+
+/// Counts one for as long as it lives.
+struct Counted(IntGauge);
+
+impl Counted {
+    fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a session ended by a fault of Weir's own");
     }
 }
 

@@ -3,7 +3,10 @@
 use crate::session;
 use crate::smtp::line::Input;
 use rustls::ProtocolVersion;
+use std::future::{Future as _, poll_fn};
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -11,9 +14,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// A client's connection.
-pub enum Client {
+pub struct Client(Stream);
+
+enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    /// A handshake failed.
+    Closed,
 }
 
 /// What a read brought.
@@ -23,40 +30,63 @@ pub enum Read {
     TimedOut,
 }
 
+/// Octets of commands read at once: a run of a few hundred. While nothing comes, a client has a buffer of the first size only.
+const FIRST_READ: usize = 1024;
+pub const MOST_READ: usize = 16 * 1024;
+
 impl Client {
-    /// Reads once, at most `room` octets or a few more.
-    pub async fn read(&mut self, input: &mut Input, room: usize, patience: Duration) -> Read {
-        let space = input.space(room);
-        let read = async {
-            match self {
-                Self::Plain(tcp) => tcp.read_buf(space).await,
-                Self::Tls(tls) => tls.read_buf(space).await,
+    pub fn new(tcp: TcpStream) -> Self {
+        Self(Stream::Plain(tcp))
+    }
+
+    /// Reads what there is, up to `most` octets or a few more, waiting for the first of them.
+    pub async fn read(&mut self, input: &mut Input, most: usize, patience: Duration) -> Read {
+        let space = input.space(FIRST_READ.min(most));
+        match tokio::time::timeout(patience, self.read_once(space)).await {
+            Ok(Ok(0) | Err(_)) => return Read::Gone,
+            Ok(Ok(_)) => {}
+            Err(_) => return Read::TimedOut,
+        }
+        while input.unused().len() < most {
+            // Only what is there already: a pipelined run is taken as one.
+            let space = input.space(most);
+            let mut read = pin!(self.read_once(space));
+            let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+            if !matches!(more, Poll::Ready(Ok(1..))) {
+                break;
             }
-        };
-        match tokio::time::timeout(patience, read).await {
-            Ok(Ok(0) | Err(_)) => Read::Gone,
-            Ok(Ok(_)) => Read::Some,
-            Err(_) => Read::TimedOut,
+        }
+        Read::Some
+    }
+
+    async fn read_once(&mut self, space: &mut Vec<u8>) -> io::Result<usize> {
+        match &mut self.0 {
+            Stream::Plain(tcp) => tcp.read_buf(space).await,
+            Stream::Tls(tls) => tls.read_buf(space).await,
+            Stream::Closed => Ok(0),
         }
     }
 
     /// Writes everything; a client that does not read is given up after `patience`.
     pub async fn write(&mut self, bytes: &[u8], patience: Duration) -> io::Result<()> {
         let write = async {
-            match self {
-                Self::Plain(tcp) => tcp.write_all(bytes).await,
-                Self::Tls(tls) => {
+            match &mut self.0 {
+                Stream::Plain(tcp) => tcp.write_all(bytes).await,
+                Stream::Tls(tls) => {
                     tls.write_all(bytes).await?;
                     tls.flush().await
                 }
+                Stream::Closed => Err(io::ErrorKind::NotConnected.into()),
             }
         };
         tokio::time::timeout(patience, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Begins TLS on a plain connection.
-    pub async fn secure(self, acceptor: TlsAcceptor, patience: Duration) -> io::Result<(Self, session::Tls)> {
-        let Self::Plain(tcp) = self else { return Err(io::Error::other("TLS is in use already")) };
+    /// Begins TLS on a plain connection. After an error there is no connection.
+    pub async fn secure(&mut self, acceptor: TlsAcceptor, patience: Duration) -> io::Result<session::Tls> {
+        let Stream::Plain(tcp) = std::mem::replace(&mut self.0, Stream::Closed) else {
+            return Err(io::Error::other("TLS is in use already"));
+        };
         let accepted = tokio::time::timeout(patience, acceptor.accept(tcp)).await;
         let stream = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let (_, connection) = stream.get_ref();
@@ -69,22 +99,25 @@ impl Client {
         // The names of RFC 8446 and RFC 5289; rustls writes TLS13_ for the former's TLS_.
         let name = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("unknown");
         let cipher = name.replacen("TLS13_", "TLS_", 1);
-        Ok((Self::Tls(Box::new(stream)), session::Tls { version, cipher }))
+        self.0 = Stream::Tls(Box::new(stream));
+        Ok(session::Tls { version, cipher })
     }
 
     /// Ends the connection: the last words arrive, whatever the client is still sending.
     pub async fn close(&mut self) {
         let patience = Duration::from_secs(2);
         let shutdown = async {
-            match self {
-                Self::Plain(tcp) => tcp.shutdown().await,
-                Self::Tls(tls) => tls.shutdown().await,
+            match &mut self.0 {
+                Stream::Plain(tcp) => tcp.shutdown().await,
+                Stream::Tls(tls) => tls.shutdown().await,
+                Stream::Closed => Ok(()),
             }
         };
         let _ = tokio::time::timeout(patience, shutdown).await;
-        let tcp = match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_mut().0,
+        let tcp = match &mut self.0 {
+            Stream::Plain(tcp) => tcp,
+            Stream::Tls(tls) => tls.get_mut().0,
+            Stream::Closed => return,
         };
         // Closing with octets unread resets the connection, which takes the reply away from a client that has not read it yet.
         let unread = async {

@@ -40,6 +40,7 @@ impl Login {
         match verified {
             Verified::Right => {
                 state.reply(&Reply::new(235, "2.7.0 Authentication succeeded"));
+                state.record(Record::LoggedIn { user: credentials.user.clone() });
                 state.user = Some(credentials.user.into());
             }
             Verified::Wrong => {

@@ -3,7 +3,7 @@
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
 use super::run::Gathered;
-use super::{Session, State, Step, Upstream};
+use super::{Session, State, Step, Transaction, Upstream};
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
@@ -27,8 +27,12 @@ pub enum Ending {
     Away(String),
     /// The client went away in mid-message.
     ClientGone,
-    /// The client stopped sending in mid-message.
+    /// The client stopped sending in mid-message, or sends next to nothing.
     ClientSilent,
+    /// The server stops and cannot wait for the rest.
+    Stopping,
+    /// The client never sent it: it began anew, or left.
+    Abandoned,
 }
 
 impl Body {
@@ -68,18 +72,11 @@ impl Body {
         let mut session = self.0;
         let state = &mut *session.0;
         let (reply, last) = state.final_reply(&ending);
-        if let Some(transaction) = state.transaction.take() {
-            let delivery = Delivery {
-                from: transaction.mail.sender.to_string(),
-                asked: transaction.asked,
-                accepted: transaction.accepted,
-                size,
-                reply: reply.clone(),
-                ending,
-                duration: now.since(transaction.began),
-            };
-            state.record(Record::Message(delivery));
+        if reply.as_ref().is_some_and(Reply::is_positive) {
+            // Whoever gets messages through is a client worth keeping.
+            (state.errors, state.unproductive) = (0, 0);
         }
+        state.end_transaction(ending, size, reply.clone(), now);
         if let Some(reply) = reply {
             state.reply(&reply);
         }
@@ -88,16 +85,30 @@ impl Body {
 }
 
 impl State {
+    /// Forgets the transaction, if there is one, and records it.
+    fn end_transaction(&mut self, ending: Ending, size: u64, reply: Option<Reply>, now: Timestamp) {
+        if let Some(Transaction { mail, began, asked, accepted, .. }) = self.transaction.take() {
+            let (from, duration) = (mail.sender.to_string(), now.since(began));
+            self.record(Record::Message(Delivery { from, asked, accepted, size, reply, ending, duration }));
+        }
+    }
+
+    /// Ends a transaction that gets no message. Its recipients may have been charged: whoever asks where a budget went finds it.
+    pub(super) fn abandon(&mut self, now: Timestamp) {
+        if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
+            self.end_transaction(Ending::Abandoned, 0, None, now);
+        }
+        self.transaction = None;
+    }
+
     /// What the client is told, if it can be told anything, and whether that is the last word.
     fn final_reply(&self, ending: &Ending) -> (Option<Reply>, bool) {
         let hostname = &self.options.hostname;
         let limit = self.options.max_message_size;
         match ending {
-            // 421 would close this session, 3yz would have the client go on: from an upstream both mean "not taken".
-            Ending::Answered(reply) if reply.code() == 421 || reply.code() / 100 == 3 => {
-                (Some(reply.recoded(451, "4.3.2")), false)
-            }
-            Ending::Answered(reply) => (Some(reply.clone().enhanced()), false),
+            // 421 would close this session; from an upstream it means "not taken".
+            Ending::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
+            Ending::Answered(reply) => (Some(reply.enhanced()), false),
             Ending::TooLarge => {
                 (Some(Reply::new(552, format!("5.3.4 The message is too large; the limit is {limit} octets"))), false)
             }
@@ -109,8 +120,9 @@ impl State {
             Ending::Ambiguous(what) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {}", what.name()))), true)
             }
-            Ending::Away(_) => (Some(upstream_away()), false),
-            Ending::ClientGone => (None, true),
+            Ending::Away(_) => (Some(upstream_away(None)), false),
+            Ending::ClientGone | Ending::Abandoned => (None, true),
+            Ending::Stopping => (Some(self.stopping()), true),
             Ending::ClientSilent => {
                 (Some(Reply::new(421, format!("4.4.2 {hostname} Nothing heard for too long"))), true)
             }
@@ -122,15 +134,22 @@ impl Session {
     pub(super) fn data(mut self) -> Step {
         let state = &mut *self.0;
         let refusal = match &state.transaction {
-            None => Reply::new(503, "5.5.1 Say MAIL first"),
-            Some(transaction) if matches!(transaction.upstream, Upstream::Lost) => upstream_away(),
-            Some(transaction) if transaction.accepted == 0 => Reply::new(554, "5.5.1 No valid recipients"),
-            Some(_) => {
-                state.gather(Gathered::Data);
-                return self.ask();
-            }
+            None => Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first")),
+            Some(transaction) => match &transaction.upstream {
+                Upstream::Lost => Gathered::Answered(upstream_away(None)),
+                _ if transaction.accepted == 0 => Gathered::Fault(Reply::new(554, "5.5.1 No valid recipients")),
+                _ if transaction.message_charged => {
+                    // The upstream refused DATA and is asked again: it is still one message.
+                    state.gather(Gathered::Data);
+                    return self.relay_or_answer();
+                }
+                _ => {
+                    state.gather(Gathered::Data);
+                    return self.ask();
+                }
+            },
         };
-        state.gather(Gathered::Reply(refusal));
+        state.gather(refusal);
         state.answer_run();
         Step::Next(self)
     }

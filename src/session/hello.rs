@@ -4,6 +4,7 @@ use super::{Requirement, Security, Session, State, Step, Tls};
 use crate::smtp::command::Hello;
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
 
 /// The reply to STARTTLS is written: the handshake comes next.
 pub struct StartTls(Session);
@@ -15,14 +16,14 @@ impl StartTls {
 
     /// The handshake is done. Everything learnt before it is forgotten, the unused input too, since anybody on the way could have
     /// put it there (RFC 3207 §4.2).
-    pub fn established(self, tls: Tls, input: &mut Input) -> Step {
+    pub fn established(self, tls: Tls, input: &mut Input, now: Timestamp) -> Step {
         let mut session = self.0;
         input.clear();
         let state = &mut *session.0;
         state.tls = Some(tls);
         state.hello = None;
         state.user = None;
-        state.transaction = None;
+        state.abandon(now);
         Step::Next(session)
     }
 }
@@ -45,9 +46,9 @@ impl Session {
 }
 
 impl State {
-    pub(super) fn hello(&mut self, hello: Hello) {
+    pub(super) fn hello(&mut self, hello: Hello, now: Timestamp) {
         // EHLO in mid-session is RSET, too (RFC 5321 §4.1.4).
-        self.transaction = None;
+        self.abandon(now);
         if hello.extended {
             let lines = self.extensions();
             self.reply(&Reply::lines(250, lines));

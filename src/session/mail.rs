@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 impl State {
     /// Whether MAIL may come now; policy is asked afterwards.
     pub(super) fn check_mail(&self, mail: Mail) -> Gathered {
-        let refusal = if self.hello.is_none() {
+        let fault = if self.hello.is_none() {
             Reply::new(503, "5.5.1 Say EHLO first")
         } else if self.transaction.is_some() {
             Reply::new(503, "5.5.1 A transaction is under way already")
@@ -19,11 +19,12 @@ impl State {
             Reply::new(530, "5.7.0 Authentication required")
         } else if mail.size.is_some_and(|size| size > self.options.max_message_size) {
             let limit = self.options.max_message_size;
-            Reply::new(552, format!("5.3.4 A message of this size is not taken; the limit is {limit} octets"))
+            let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets");
+            return Gathered::Answered(Reply::new(552, text));
         } else {
             return Gathered::Mail(mail);
         };
-        Gathered::Reply(refusal)
+        Gathered::Fault(fault)
     }
 
     fn must_log_in(&self) -> bool {
@@ -31,8 +32,14 @@ impl State {
     }
 
     pub(super) fn begin(&mut self, mail: Mail, now: Timestamp) -> Reply {
-        let transaction = Transaction { mail, began: now, asked: 0, accepted: 0, upstream: Upstream::Unaware };
-        self.transaction = Some(transaction);
+        self.transaction = Some(Transaction {
+            mail,
+            began: now,
+            asked: 0,
+            accepted: 0,
+            message_charged: false,
+            upstream: Upstream::Unaware,
+        });
         Reply::new(250, "2.1.0 Sender ok")
     }
 }

@@ -108,9 +108,13 @@ struct State {
     held: Option<Command>,
     output: Vec<u8>,
     records: Vec<Record>,
+    /// When the session was last stepped.
+    now: Timestamp,
     errors: u32,
+    /// Commands since the last message that got through.
+    unproductive: u32,
     wrong_passwords: u32,
-    references: u32,
+    refusals: u32,
     closing: bool,
 }
 
@@ -120,6 +124,8 @@ struct Transaction {
     began: Timestamp,
     asked: usize,
     accepted: usize,
+    /// DATA has been charged, and is not charged again.
+    message_charged: bool,
     upstream: Upstream,
 }
 
@@ -135,15 +141,24 @@ enum Upstream {
     Lost,
 }
 
-/// After so many refused commands a client is only costing time.
+/// After so many errors of syntax or order a client is only costing time.
 const MAX_ERRORS: u32 = 20;
+
+/// So are commands, but RCPT and DATA, that lead to no message.
+const MAX_UNPRODUCTIVE: u32 = 200;
+
+/// Commands asked together: a longer run is cut, so that its replies take bounded memory.
+const MAX_RUN: usize = 500;
+
+/// Refusals of one session that get a line in the log each; the rest are counted.
+const MAX_RECORDED: u32 = 100;
 
 /// Passwords tried on one connection.
 const MAX_WRONG_PASSWORDS: u32 = 3;
 
 impl Session {
     /// A session that begins with the greeting. `id` names it in replies, headers and logs; `tls` is set where TLS came first.
-    pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>) -> Self {
+    pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Self {
         let mut state = State {
             options,
             id,
@@ -157,9 +172,11 @@ impl Session {
             held: None,
             output: Vec::new(),
             records: Vec::new(),
+            now,
             errors: 0,
+            unproductive: 0,
             wrong_passwords: 0,
-            references: 0,
+            refusals: 0,
             closing: false,
         };
         let greeting = format!("{} ESMTP Weir", state.options.hostname);
@@ -168,11 +185,12 @@ impl Session {
     }
 
     /// Handles the input at hand as far as the session can alone.
-    pub fn step(mut self, input: &mut Input) -> Step {
+    pub fn step(mut self, input: &mut Input, now: Timestamp) -> Step {
+        self.0.now = now;
         loop {
             let state = &mut *self.0;
             if state.closing {
-                return if state.run.is_empty() { Step::Close(self) } else { self.ask() };
+                return if state.run.is_empty() { self.close() } else { self.ask() };
             }
             if let Some(command) = state.held.take() {
                 match self.perform(command) {
@@ -181,16 +199,25 @@ impl Session {
                 }
                 continue;
             }
+            if state.run.len() >= MAX_RUN {
+                return self.ask();
+            }
             match input.line(state.longest_line(input)) {
                 Line::Incomplete if state.run.is_empty() => return Step::Read(self),
                 Line::Incomplete => return self.ask(),
                 Line::TooLong => {
                     state.challenge = None;
-                    state.gather(Gathered::Reply(Reply::new(500, "5.5.2 Line too long")));
+                    state.gather(Gathered::Fault(Reply::new(500, "5.5.2 Line too long")));
+                }
+                Line::Endless => {
+                    let reply = Reply::new(421, format!("4.7.0 {} This line has no end", state.options.hostname));
+                    state.gather(Gathered::Answered(reply));
+                    state.closing = true;
                 }
                 Line::Ambiguous(what) => {
                     state.challenge = None;
-                    state.gather(Gathered::Reply(Reply::new(500, format!("5.5.2 The line contains {}", what.name()))));
+                    let reply = Reply::new(500, format!("5.5.2 The line contains {}", what.name()));
+                    state.gather(Gathered::Fault(reply));
                     // Where lines end is in doubt, so nothing after this is a command.
                     state.closing = what == Ambiguity::BareLf;
                 }
@@ -199,7 +226,7 @@ impl Session {
                         (Some(challenge), _) => self.respond(challenge, String::from_utf8_lossy(line).into_owned()),
                         (None, Ok(command)) => self.take(command),
                         (None, Err(reply)) => {
-                            state.gather(Gathered::Reply(reply));
+                            state.gather(Gathered::Fault(reply));
                             Step::Next(self)
                         }
                     };
@@ -236,18 +263,43 @@ impl Session {
 
     /// Ends the session because the client was silent for too long.
     pub fn time_out(mut self) -> Step {
-        self.0.reply(&Reply::new(421, format!("4.4.2 {} Nothing heard for too long", self.0.options.hostname)));
-        Step::Close(self)
+        let reply = Reply::new(421, format!("4.4.2 {} Nothing heard for too long", self.0.options.hostname));
+        self.0.reply(&reply);
+        self.close()
     }
 
     /// Ends the session because the server stops.
     pub fn shut_down(mut self) -> Step {
-        self.0.reply(&Reply::new(421, format!("4.3.2 {} Stopping; try again", self.0.options.hostname)));
+        let reply = self.0.stopping();
+        self.0.reply(&reply);
+        self.close()
+    }
+
+    /// Ends the session because the client has gone.
+    pub fn client_gone(self) -> Step {
+        self.close()
+    }
+
+    fn close(mut self) -> Step {
+        let state = &mut *self.0;
+        state.abandon(state.now);
+        if let Some(refusals) = state.refusals.checked_sub(MAX_RECORDED).filter(|n| *n > 0) {
+            state.records.push(Record::Unrecorded { refusals });
+        }
         Step::Close(self)
     }
 
     /// Gathers MAIL and RCPT into the run; any other command ends it.
     fn take(mut self, command: Command) -> Step {
+        if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Quit) {
+            self.0.unproductive += 1;
+        }
+        if self.0.unproductive > MAX_UNPRODUCTIVE {
+            let text = format!("4.7.0 {} Too many commands without a message", self.0.options.hostname);
+            self.0.gather(Gathered::Answered(Reply::new(421, text)));
+            self.0.closing = true;
+            return Step::Next(self);
+        }
         match command {
             Command::Mail(mail) if !self.0.run.iter().any(Gathered::is_mail) => {
                 let gathered = self.0.check_mail(mail);
@@ -271,12 +323,12 @@ impl Session {
     fn perform(mut self, command: Command) -> Step {
         match command {
             Command::Mail(_) | Command::Rcpt(_) => return self.take(command),
-            Command::Hello(hello) => self.0.hello(hello),
+            Command::Hello(hello) => self.0.hello(hello, self.0.now),
             Command::StartTls => return self.start_tls(),
             Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
             Command::Data => return self.data(),
             Command::Rset => {
-                self.0.transaction = None;
+                self.0.abandon(self.0.now);
                 self.0.reply(&Reply::new(250, "2.0.0 Ok"));
             }
             Command::Noop => self.0.reply(&Reply::new(250, "2.0.0 Ok")),
@@ -287,7 +339,7 @@ impl Session {
             )),
             Command::Quit => {
                 self.0.reply(&Reply::new(221, "2.0.0 Bye"));
-                return Step::Close(self);
+                return self.close();
             }
         }
         Step::Next(self)
@@ -311,14 +363,22 @@ impl State {
         last
     }
 
+    /// Keeps a record, unless it is one refusal by a limit too many: whoever is refused again and again does not fill the log.
     fn record(&mut self, record: Record) {
-        self.records.push(record);
+        let by_limit = matches!(&record, Record::Refused(refused) if matches!(refused.by, By::Limit { .. }));
+        if !by_limit || self.refusals <= MAX_RECORDED {
+            self.records.push(record);
+        }
     }
 
-    /// A name for a refusal, to be found in the log by whoever got it in a reply.
+    /// A name for a refusal, to be found in the log by whoever got it in a reply. Those that get no line share the last one's.
     fn next_reference(&mut self) -> String {
-        self.references += 1;
-        format!("{}-{}", self.id, self.references)
+        self.refusals += 1;
+        format!("{}-{}", self.id, self.refusals.min(MAX_RECORDED))
+    }
+
+    fn stopping(&self) -> Reply {
+        Reply::new(421, format!("4.3.2 {} Stopping; try again", self.options.hostname))
     }
 
     fn longest_line(&self, input: &Input) -> usize {

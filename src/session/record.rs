@@ -8,7 +8,16 @@ use std::time::Duration;
 /// Something worth a line in the log.
 #[derive(Clone, Debug)]
 pub enum Record {
-    WrongPassword { user: String },
+    LoggedIn {
+        user: String,
+    },
+    WrongPassword {
+        user: String,
+    },
+    /// So many refusals by limits went without a line of their own.
+    Unrecorded {
+        refusals: u32,
+    },
     Refused(Refused),
     Message(Delivery),
 }
@@ -64,7 +73,7 @@ pub struct Delivery {
     pub accepted: usize,
     /// Octets.
     pub size: u64,
-    /// What the client was told, if it was still there.
+    /// What the client was told, if there was anything to tell it.
     pub reply: Option<Reply>,
     pub ending: Ending,
     /// Since MAIL.

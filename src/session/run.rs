@@ -19,7 +19,9 @@ pub(super) enum Gathered {
     /// DATA, to be asked of policy, then of the upstream; always alone, since it depends on what was said to the recipients.
     Data,
     /// Answered already.
-    Reply(Reply),
+    Answered(Reply),
+    /// Answered already, and the client's own fault: an error of syntax or order.
+    Fault(Reply),
 }
 
 impl Gathered {
@@ -32,7 +34,7 @@ impl Gathered {
     }
 
     pub(super) fn is_answered(&self) -> bool {
-        matches!(self, Self::Reply(_))
+        matches!(self, Self::Answered(_) | Self::Fault(_))
     }
 
     fn event(&self) -> Option<Event> {
@@ -40,7 +42,7 @@ impl Gathered {
             Self::Mail(_) => Some(Event::Mail),
             Self::Rcpt(_) => Some(Event::Recipient),
             Self::Data => Some(Event::Message),
-            Self::Reply(_) => None,
+            Self::Answered(_) | Self::Fault(_) => None,
         }
     }
 }
@@ -60,21 +62,14 @@ impl Admit {
     pub fn answer(self, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         let Self { mut session, .. } = self;
         let mut verdicts = verdicts.into_iter();
-        let mut passed = false;
         for gathered in std::mem::take(&mut session.0.run) {
             let gathered = match gathered {
-                Gathered::Reply(reply) => Gathered::Reply(reply),
-                // A verdict that is missing is no leave.
-                asked => session.0.judge(asked, verdicts.next().unwrap_or(Verdict::Void), now),
+                answered if answered.is_answered() => answered,
+                asked => session.0.judge(asked, verdicts.next(), now),
             };
-            passed |= !gathered.is_answered();
             session.0.run.push(gathered);
         }
-        if passed {
-            return Step::Relay(Relay(session));
-        }
-        session.0.answer_run();
-        Step::Next(session)
+        session.relay_or_answer()
     }
 }
 
@@ -95,8 +90,11 @@ pub enum Answer {
     Reply(Reply),
     /// It refused MAIL, and so the recipient.
     MailRefused(Reply),
-    /// It cannot be reached, does not answer or is not understood: for this reason.
-    Away(String),
+    /// It cannot be reached, does not answer or is not understood, for this reason; or it closes the connection, in these words.
+    Away {
+        reason: String,
+        words: Option<Reply>,
+    },
 }
 
 impl Relay {
@@ -117,20 +115,21 @@ impl Relay {
     pub fn answer(self, answers: Vec<Answer>) -> Step {
         let mut session = self.0;
         let mut answers = answers.into_iter();
-        let mut next = || answers.next().unwrap_or_else(|| Answer::Away("no answer".to_owned()));
-        let run = std::mem::take(&mut session.0.run);
-        for gathered in run {
-            let reply = match gathered {
-                Gathered::Reply(reply) => reply,
-                Gathered::Rcpt(rcpt) => session.0.recipient_answered(&rcpt, next()),
-                Gathered::Data => match next() {
-                    Answer::Reply(reply) if reply.code() == 354 => return Body::begin(session),
-                    answer => session.0.data_refused(answer),
-                },
-                // MAIL was answered when policy had spoken.
-                Gathered::Mail(_) => continue,
+        // What befalls the whole envelope is one event for the log, however many recipients hear of it.
+        let mut recorded = false;
+        for gathered in std::mem::take(&mut session.0.run) {
+            if gathered.is_answered() {
+                session.0.run.push(gathered);
+                continue;
+            }
+            let missing = || Answer::Away { reason: "no answer".to_owned(), words: None };
+            let answer = answers.next().unwrap_or_else(missing);
+            let reply = match (gathered, answer) {
+                (Gathered::Data, Answer::Reply(reply)) if reply.code() == 354 => return Body::begin(session),
+                (Gathered::Rcpt(rcpt), answer) => session.0.recipient_answered(&rcpt, answer, &mut recorded),
+                (_, answer) => session.0.data_refused(answer),
             };
-            session.0.run.push(Gathered::Reply(reply));
+            session.0.run.push(Gathered::Answered(reply));
         }
         session.0.answer_run();
         Step::Next(session)
@@ -148,6 +147,15 @@ impl Session {
         let asked = Asked { facts: self.0.facts(), events };
         Step::Admit(Admit { session: self, asked })
     }
+
+    /// Asks the upstream about what is not answered yet.
+    pub(super) fn relay_or_answer(mut self) -> Step {
+        if !self.0.run.iter().all(Gathered::is_answered) {
+            return Step::Relay(Relay(self));
+        }
+        self.0.answer_run();
+        Step::Next(self)
+    }
 }
 
 impl State {
@@ -158,27 +166,40 @@ impl State {
     /// Writes the replies of a run that is answered throughout.
     pub(super) fn answer_run(&mut self) {
         for gathered in std::mem::take(&mut self.run) {
-            let Gathered::Reply(reply) = gathered else { continue };
-            if !is_clients_fault(&reply) {
-                self.reply(&reply);
-            } else if self.refuse(&reply) {
-                break;
+            match gathered {
+                Gathered::Answered(reply) => self.reply(&reply),
+                Gathered::Fault(reply) => {
+                    if self.refuse(&reply) {
+                        break;
+                    }
+                }
+                // Nobody calls this with a question open; should it happen, the client is not left waiting.
+                Gathered::Mail(_) | Gathered::Rcpt(_) | Gathered::Data => self.reply(&not_now()),
             }
         }
     }
 
-    fn judge(&mut self, gathered: Gathered, verdict: Verdict, now: Timestamp) -> Gathered {
+    /// The reply to what policy does not let pass; what it lets pass goes on to the upstream.
+    fn judge(&mut self, gathered: Gathered, verdict: Option<Verdict>, now: Timestamp) -> Gathered {
         if gathered.is_rcpt()
             && let Some(transaction) = &mut self.transaction
         {
             transaction.asked += 1;
         }
-        match (verdict, gathered) {
-            (Verdict::Pass, Gathered::Mail(mail)) => Gathered::Reply(self.begin(mail, now)),
-            (Verdict::Pass, gathered) => gathered,
-            (Verdict::Void, _) => Gathered::Reply(Reply::new(503, "5.5.1 Say MAIL first")),
-            (Verdict::Refuse(refusal), gathered) => Gathered::Reply(self.refused(&gathered, refusal)),
-        }
+        let reply = match (verdict, gathered) {
+            (Some(Verdict::Pass), Gathered::Mail(mail)) => self.begin(mail, now),
+            (Some(Verdict::Pass), gathered) => {
+                if let (Gathered::Data, Some(transaction)) = (&gathered, &mut self.transaction) {
+                    transaction.message_charged = true;
+                }
+                return gathered;
+            }
+            (Some(Verdict::Void), _) => Reply::new(503, "5.5.1 Say MAIL first"),
+            (Some(Verdict::Refuse(refusal)), gathered) => self.refused(&gathered, refusal),
+            // A verdict that is missing is no leave.
+            (None, _) => not_now(),
+        };
+        Gathered::Answered(reply)
     }
 
     /// The reply to whoever is over a limit, and the record of it.
@@ -194,34 +215,31 @@ impl State {
         let (stage, from, to) = match gathered {
             Gathered::Mail(mail) => (Stage::Mail, Some(mail.sender.to_string()), None),
             Gathered::Rcpt(rcpt) => (Stage::Rcpt, self.sender(), Some(rcpt.recipient.to_string())),
-            Gathered::Data | Gathered::Reply(_) => (Stage::Data, self.sender(), None),
+            _ => (Stage::Data, self.sender(), None),
         };
-        self.record(Record::Refused(Refused {
-            stage,
-            from,
-            to,
-            reply: reply.clone(),
-            by: By::Limit { refusal, reference },
-        }));
+        let by = By::Limit { refusal, reference };
+        self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by }));
         reply
     }
 
-    fn recipient_answered(&mut self, rcpt: &Rcpt, answer: Answer) -> Reply {
-        let (reply, by, upstream) = match answer {
-            Answer::Reply(reply) => (reply.enhanced(), By::Upstream, Upstream::Aware),
+    fn recipient_answered(&mut self, rcpt: &Rcpt, answer: Answer, recorded: &mut bool) -> Reply {
+        let is_of_all = !matches!(answer, Answer::Reply(_));
+        let (stage, reply, by, upstream) = match answer {
+            Answer::Reply(reply) => (Stage::Rcpt, reply.enhanced(), By::Upstream, Upstream::Aware),
             Answer::MailRefused(reply) => {
                 let reply = reply.enhanced();
-                (reply.clone(), By::Upstream, Upstream::Refused(reply))
+                (Stage::Mail, reply.clone(), By::Upstream, Upstream::Refused(reply))
             }
-            Answer::Away(reason) => (upstream_away(), By::Away(reason), Upstream::Lost),
+            Answer::Away { reason, words } => (Stage::Rcpt, upstream_away(words), By::Away(reason), Upstream::Lost),
         };
         if let Some(transaction) = &mut self.transaction {
             transaction.accepted += usize::from(reply.is_positive());
             transaction.upstream = upstream;
         }
-        if !reply.is_positive() {
+        if !reply.is_positive() && !(is_of_all && *recorded) {
             let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
-            self.record(Record::Refused(Refused { stage: Stage::Rcpt, from, to, reply: reply.clone(), by }));
+            self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by }));
+            *recorded |= is_of_all;
         }
         reply
     }
@@ -232,9 +250,9 @@ impl State {
             Answer::Reply(reply) if reply.code() >= 400 => (reply.enhanced(), By::Upstream),
             // A success here is nonsense: nothing has been sent yet.
             Answer::Reply(reply) | Answer::MailRefused(reply) => {
-                (upstream_away(), By::Away(format!("it answered DATA with {reply}")))
+                (upstream_away(None), By::Away(format!("it answered DATA with {reply}")))
             }
-            Answer::Away(reason) => (upstream_away(), By::Away(reason)),
+            Answer::Away { reason, words } => (upstream_away(words), By::Away(reason)),
         };
         if let (Some(transaction), By::Away(_)) = (&mut self.transaction, &by) {
             transaction.upstream = Upstream::Lost;
@@ -249,7 +267,6 @@ impl State {
     }
 }
 
-/// Errors of syntax and order count against the session; an unknown recipient or a full budget does not.
-fn is_clients_fault(reply: &Reply) -> bool {
-    matches!(reply.code(), 500..=504 | 555)
+fn not_now() -> Reply {
+    Reply::new(451, "4.3.0 This cannot be answered now; try again later")
 }

@@ -9,13 +9,16 @@ pub const MAX_COMMAND: usize = 2048;
 /// Longest line of a SASL exchange, with its CRLF (RFC 4954 §4).
 pub const MAX_SASL: usize = 12_288;
 
+/// So much of an overlong line is read and thrown away.
+const MAX_SKIPPED: usize = 64 * 1024;
+
 /// Bytes that were read from a client and are not used yet.
 #[derive(Default)]
 pub struct Input {
     bytes: Vec<u8>,
     used: usize,
-    /// An overlong line has been reported; what remains of it is thrown away.
-    skipping: bool,
+    /// An overlong line has been reported; so much of it has been thrown away, and so will the rest be.
+    skipped: Option<usize>,
 }
 
 /// What stands next in the input.
@@ -27,6 +30,8 @@ pub enum Line<'a> {
     Incomplete,
     /// A line longer than allowed. Reported once; the rest of it is skipped.
     TooLong,
+    /// A line so long that no end is to be expected.
+    Endless,
     /// A line that some other server could read as two.
     Ambiguous(Ambiguity),
 }
@@ -53,6 +58,11 @@ impl Ambiguity {
 impl Input {
     pub fn is_empty(&self) -> bool {
         self.used == self.bytes.len()
+    }
+
+    /// Whether a line has begun and not ended.
+    pub fn is_within_line(&self) -> bool {
+        !self.is_empty() || self.skipped.is_some()
     }
 
     /// What has been read and not used.
@@ -92,20 +102,21 @@ impl Input {
 
     /// Takes the next line of at most `max` octets with its CRLF.
     pub fn line(&mut self, max: usize) -> Line<'_> {
-        if self.skipping {
+        if let Some(skipped) = self.skipped {
             let Some(end) = memchr(b'\n', self.unused()) else {
+                self.skipped = Some(skipped + self.unused().len());
                 self.consume(self.bytes.len());
-                return Line::Incomplete;
+                return if skipped > MAX_SKIPPED { Line::Endless } else { Line::Incomplete };
             };
             self.consume(end + 1);
-            self.skipping = false;
+            self.skipped = None;
         }
         let Some(end) = memchr(b'\n', self.unused()) else {
             if self.bytes.len() - self.used < max {
                 return Line::Incomplete;
             }
             self.consume(self.bytes.len());
-            self.skipping = true;
+            self.skipped = Some(0);
             return Line::TooLong;
         };
         let start = self.used;
@@ -154,13 +165,24 @@ mod tests {
     fn an_overlong_line_costs_bounded_memory_and_is_reported_once() {
         let mut input = input(&[b'x'; 600]);
         assert_eq!(input.line(512), Line::TooLong);
-        for _ in 0..1000 {
+        for _ in 0..100 {
             input.space(600).extend_from_slice(&[b'x'; 600]);
             assert_eq!(input.line(512), Line::Incomplete);
             assert!(input.is_empty());
         }
         input.space(16).extend_from_slice(b"xx\r\nNOOP\r\n");
         assert_eq!(input.line(512), Line::Complete(b"NOOP"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_given_up() {
+        let mut input = input(&[b'x'; 600]);
+        assert_eq!(input.line(512), Line::TooLong);
+        let given_up = (0..1000).any(|_| {
+            input.space(600).extend_from_slice(&[b'x'; 600]);
+            input.line(512) == Line::Endless
+        });
+        assert!(given_up);
     }
 
     #[test]

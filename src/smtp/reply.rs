@@ -2,20 +2,24 @@
 
 use memchr::memchr;
 use std::fmt;
+use std::sync::Arc;
 
 /// A reply: a code and one or more lines of text, each of printable ASCII that begins with its enhanced code where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
-    lines: Vec<Box<str>>,
+    /// Shared, since one refusal of an upstream may answer a thousand recipients.
+    lines: Arc<[Box<str>]>,
 }
 
-/// Longest text of one line that is passed on: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5, but generous to
-/// upstreams that are not.
-const MAX_TEXT: usize = 2000;
+/// Longest text of one line that is passed on: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5.
+const MAX_TEXT: usize = 500;
 
-/// How much of an upstream's reply is kept. Policy texts run to a few lines; the rest is read and dropped.
-const MAX_KEPT_LINES: usize = 256;
+/// How much of an upstream's reply is kept: the first lines and the last. Policy texts run to a few; the rest is read and dropped.
+const MAX_KEPT_LINES: usize = 16;
+
+/// How much of a reply is shown in a log line.
+const MAX_SHOWN: usize = 300;
 
 /// How much of one reply is read at all before the upstream is given up as broken.
 const MAX_READ: usize = 4 << 20;
@@ -23,7 +27,7 @@ const MAX_READ: usize = 4 << 20;
 impl Reply {
     /// A reply of one line; `text` begins with the enhanced code.
     pub fn new(code: u16, text: impl AsRef<str>) -> Self {
-        Self { code, lines: vec![clean(text.as_ref().as_bytes())] }
+        Self { code, lines: [clean(text.as_ref().as_bytes())].into() }
     }
 
     /// A reply of several lines: EHLO's.
@@ -54,14 +58,13 @@ impl Reply {
     }
 
     /// The reply as it may be passed on by a server that promised enhanced codes: lines without one get X.0.0 (RFC 2034 §4).
-    pub fn enhanced(mut self) -> Self {
+    pub fn enhanced(&self) -> Self {
         let class = self.code / 100;
-        for line in &mut self.lines {
-            if without_enhanced(line).len() == line.len() {
-                *line = format!("{class}.0.0 {line}").trim_end().into();
-            }
-        }
-        self
+        let enhance = |line: &Box<str>| match without_enhanced(line).len() == line.len() {
+            true => format!("{class}.0.0 {line}").trim_end().into(),
+            false => line.clone(),
+        };
+        Self { code: self.code, lines: self.lines.iter().map(enhance).collect() }
     }
 
     /// Appends the octets that go to the client.
@@ -73,11 +76,12 @@ impl Reply {
     }
 }
 
-/// In one line, for the log.
+/// In one line, cut to some length, for the log.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.code)?;
-        self.texts().try_for_each(|text| write!(f, " {text}"))
+        let text = self.lines.join(" ");
+        let cut = if text.len() > MAX_SHOWN { " (cut)" } else { "" };
+        write!(f, "{} {}{cut}", self.code, &text[..text.len().min(MAX_SHOWN)])
     }
 }
 
@@ -172,13 +176,13 @@ impl Reader {
             return Err(Garbage::MixedCodes);
         }
         self.code = Some(code);
-        if last || self.lines.len() < MAX_KEPT_LINES {
+        if last || self.lines.len() < MAX_KEPT_LINES - 1 {
             self.lines.push(clean(text));
         }
         if !last {
             return Ok(None);
         }
-        let lines = std::mem::take(self).lines;
+        let lines = std::mem::take(self).lines.into();
         Ok(Some(Reply { code, lines }))
     }
 }
@@ -254,7 +258,7 @@ mod tests {
         let mut bytes = b"550 5.7.1 ".to_vec();
         bytes.extend_from_slice(&[b'x'; 100_000]);
         bytes.extend_from_slice(b"\r\n250 ok\r\n");
-        for cut in [1, 5, 2003, 2004, 2005, 60_000] {
+        for cut in [1, 5, 503, 504, 505, 60_000] {
             let mut reader = Reader::default();
             let mut replies = Vec::new();
             for part in bytes.chunks(cut) {
@@ -274,6 +278,7 @@ mod tests {
     #[test]
     fn enhanced_codes_are_added_and_replaced() {
         assert_eq!(Reply::new(550, "no such user").enhanced().to_string(), "550 5.0.0 no such user");
+        assert!(Reply::new(550, "x".repeat(400)).to_string().len() < 320);
         assert_eq!(Reply::new(250, "").enhanced().to_string(), "250 2.0.0");
         assert_eq!(Reply::new(550, "5.1.1 no").enhanced().to_string(), "550 5.1.1 no");
         assert_eq!(Reply::new(421, "4.3.2 bye").recoded(451, "4.4.1").to_string(), "451 4.4.1 bye");

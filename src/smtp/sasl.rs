@@ -17,19 +17,27 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Longest user name or password taken: RFC 4616 §2 leaves it open; hashing more would be work given away.
-const MAX_PART: usize = 1024;
+/// Longest password taken, in octets: RFC 4616 §2 leaves it open; hashing more would be work given away.
+pub const MAX_PASSWORD: usize = 1024;
+
+/// Longest user name, in octets.
+const MAX_NAME: usize = 255;
+
+/// Whether this can be a user's name: letters and digits of any script and ASCII signs but the colon, fit for headers, logs and
+/// the users file, where a control, a space or a mark that turns the direction of writing would be misread.
+pub fn is_user_name(text: &str) -> bool {
+    (1..=MAX_NAME).contains(&text.len())
+        && text.chars().all(|c| c.is_alphanumeric() || (c.is_ascii_graphic() && c != ':'))
+}
 
 /// The prompts of LOGIN, base64 of `Username:` and `Password:` (draft-murchison-sasl-login): clients look for them.
 pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
 pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
 
 impl Credentials {
-    /// Checks both parts; control characters are refused, so that a name is fit for headers and logs.
     fn new(user: &str, password: &str) -> Option<Self> {
-        let well_formed = [user, password].iter().all(|part| (1..=MAX_PART).contains(&part.len()))
-            && !user.chars().any(char::is_control)
-            && !password.contains('\0');
+        let well_formed =
+            is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
 }
@@ -70,6 +78,7 @@ mod tests {
             ("alice\0p", None),
             ("\0alice\0p\0", None),
             ("\0al\nice\0p", None),
+            ("\0\u{202e}alice\0p", None),
             ("", None),
         ] {
             assert_eq!(parse_plain(&STANDARD.encode(message)), expected, "{message:?}");

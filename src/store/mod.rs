@@ -72,7 +72,7 @@ impl Store {
         if keys.is_empty() {
             return policy::decide(&self.policy, now, asked, &mut Loaded::default());
         }
-        let _timer = self.metrics.admit_seconds.with_label_values::<&str>(&[]).start_timer();
+        let _timer = self.metrics.admit_seconds.start_timer();
         loop {
             let decided = self.hot.decide(&keys, |loaded| policy::decide(&self.policy, now, asked, loaded));
             match decided {
