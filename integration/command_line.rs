@@ -49,7 +49,9 @@ fn the_reference_has_every_key_and_states_the_defaults() {
 
 #[test]
 fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
-    let site = Site::new(MINIMAL);
+    let limit = "[[limit]]\nname = \"NAME\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"9 / 1d\"\n";
+    let limits = limit.replace("NAME", "one") + &limit.replace("NAME", "two");
+    let site = Site::new(&format!("{MINIMAL}listener.\"a b\" = {{ address = \"127.0.0.1:0\" }}\n{limits}"));
     let (code, out, err) = outcome(&run(weir().args(["check", "--print", "-c"]).arg(site.path("weir.toml")), ""));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("idle-timeout = \"5m\"                      # default\n"), "{out}");
@@ -81,6 +83,22 @@ fn misuse_exits_64_with_usage_and_help_exits_0() {
     }
     let (code, out, _) = outcome(&run(weir().arg("--help"), ""));
     assert!(code == Some(0) && out.contains("serve") && out.contains("demo"), "{out}");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_no_panic() {
+    let site = Site::new(MINIMAL);
+    let config = site.path("weir.toml");
+    let config = config.to_str().unwrap();
+    for arguments in [&["check", "-c", config][..], &["user", "list", "-c", config], &["man"], &["completions", "bash"]]
+    {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let output = weir().args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let (code, _, err) = outcome(&output);
+        assert_eq!((code, err.as_str()), (Some(74), "weir: standard output: No space left on device (os error 28)\n"));
+    }
+    let full = std::fs::File::create("/dev/full").unwrap();
+    assert_eq!(weir().arg("nonsense").stderr(full).status().unwrap().code(), Some(64));
 }
 
 #[test]
@@ -180,7 +198,7 @@ fn the_demo_does_what_it_says() {
         assert!(out.contains(&format!("message {n} sent\n")), "{out}\n{err}");
     }
     assert!(!out.contains("message 6 sent") && err.contains("MAIL failed: 450"), "{out}\n{err}");
-    assert!(out.contains("< 450 4.7.1 6.0 of 5 recipients per 10m; try again in "), "{out}");
+    assert!(out.contains("< 450 4.7.1 5.0 of 5 recipients per 10m; try again in "), "{out}");
     assert_eq!(out.lines().filter(|line| line.ends_with(".demo")).count(), 5, "{out}");
     assert!(out.contains("weir_messages_total{result=\"delivered\"} 5"), "{out}");
 

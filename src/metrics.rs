@@ -51,11 +51,20 @@ impl Metrics {
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
         let admit_seconds = Histogram::with_opts(admit)?;
         registry.register(Box::new(admit_seconds.clone()))?;
+        let logins = counter("weir_logins_total", "Logins", &["result"])?;
+        let messages = counter("weir_messages_total", "Messages that reached their end", &["result"])?;
+        // Known from the start, so that the first of each is seen as a change.
+        for result in ["right", "wrong", "busy"] {
+            logins.with_label_values(&[result]);
+        }
+        for result in ["delivered", "refused", "upstream-away"] {
+            messages.with_label_values(&[result]);
+        }
         Ok(Self {
             sessions,
             connections: counter("weir_connections_total", "Connections accepted", &["listener"])?,
-            logins: counter("weir_logins_total", "Logins", &["result"])?,
-            messages: counter("weir_messages_total", "Messages that reached their end", &["result"])?,
+            logins,
+            messages,
             recipients: counter(
                 "weir_recipients_total",
                 "Recipients, delivered to or refused by the upstream",

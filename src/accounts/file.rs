@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default)]
 pub struct Users {
     lines: Vec<Line>,
-    /// Where in the lines a user stands.
+    /// Where in the lines a user stands, by the name in lower case: budgets, too, make no difference between Alice and alice.
     places: HashMap<String, usize>,
 }
 
@@ -123,7 +123,7 @@ impl Users {
     /// Whether this is the password of this user. Takes tens of milliseconds and 19 MiB, also for users that do not exist or are
     /// disabled.
     pub fn verify(&self, credentials: &Credentials) -> bool {
-        let known = self.places.get(&credentials.user).and_then(|at| match &self.lines[*at] {
+        let known = self.places.get(&credentials.user.to_lowercase()).and_then(|at| match &self.lines[*at] {
             Line::User(user) if !user.disabled => Some(user.hash.as_str()),
             _ => None,
         });
@@ -157,7 +157,7 @@ impl Users {
     ) -> Result<(), EditError> {
         let _lock = lock(path)?;
         let (mut users, _) = Self::read(path).map_err(EditError::Read)?;
-        let at = *users.places.get(name).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
+        let at = *users.places.get(&name.to_lowercase()).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
         let Line::User(user) = users.lines.remove(at) else { return Err(EditError::Unknown(name.to_owned())) };
         if let Some(changed) = change(user)? {
             users.lines.insert(at, Line::User(changed));
@@ -180,7 +180,7 @@ impl Users {
 
     /// Adds a user at the end; false if there is one of this name.
     fn push(&mut self, user: User) -> bool {
-        let before = self.places.insert(user.name.clone(), self.lines.len());
+        let before = self.places.insert(user.name.to_lowercase(), self.lines.len());
         self.lines.push(Line::User(user));
         before.is_none()
     }
@@ -279,6 +279,7 @@ mod tests {
         let (users, _) = Users::read(&path).unwrap();
         for (user, password, right) in [
             ("alice", "sesame", true),
+            ("ALICE", "sesame", true),
             ("bob@example.org", "p:w d", true),
             ("alice", "Sesame", false),
             ("alice", "", false),
@@ -320,6 +321,7 @@ mod tests {
         let before = std::fs::read(&path).unwrap();
         for (name, password, words) in [
             ("alice", "x", "already"),
+            ("Alice", "x", "already"),
             ("", "x", "up to 255"),
             ("a:b", "x", "colon"),
             ("a b", "x", "space"),

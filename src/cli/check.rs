@@ -11,12 +11,11 @@ pub fn run(path: &Path, print: bool) -> Result<(), Failure> {
     }
     draw(&problems);
     if print {
-        print!("{}", config.effective());
-        return Ok(());
+        return super::print(&config.effective());
     }
     let (listeners, limits) = (config.listeners.len(), config.policy.limits.len());
-    println!("{}: good: {}, {}", path.display(), several(listeners, "listener"), several(limits, "limit"));
-    Ok(())
+    let (listeners, limits) = (several(listeners, "listener"), several(limits, "limit"));
+    super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
 }
 
 fn several(count: usize, noun: &str) -> String {

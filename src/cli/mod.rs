@@ -10,7 +10,7 @@ mod user;
 use crate::config::{self, Config, ConfigError, Problems};
 use clap::{Args, Parser, Subcommand};
 use std::fmt;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -58,7 +58,6 @@ struct ConfigArgument {
 #[derive(Debug)]
 struct Failure {
     code: u8,
-    /// Empty where everything has been said.
     words: String,
 }
 
@@ -102,15 +101,28 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.words.is_empty() {
-                eprintln!("weir: {}", failure.words);
-            }
+            complain(&format!("weir: {}\n", failure.words));
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// Reads the configuration, printing warnings.
+/// Prints to standard output, which may be a pipe that nobody reads any more, or a full disk.
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::IO, format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints to standard error; where that is not possible, the exit code must do.
+fn complain(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Reads the configuration, drawing what is wrong with it.
 fn read_config(path: &Path) -> Result<Config, Failure> {
     match config::read(path) {
         Ok(config) => Ok(config),
@@ -131,6 +143,6 @@ fn refused(problems: &Problems) -> Failure {
 
 fn draw(problems: &Problems) {
     if !problems.found.is_empty() {
-        eprintln!("{}\n", problems.render(std::io::stderr().is_terminal()));
+        complain(&format!("{}\n\n", problems.render(std::io::stderr().is_terminal())));
     }
 }

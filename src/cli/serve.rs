@@ -81,8 +81,13 @@ impl Signals {
         }
     }
 
+    /// Waits for any of them.
+    pub async fn any(&mut self) {
+        let _ = self.next().await;
+    }
+
     /// Waits for a signal to stop.
-    pub async fn stop(&mut self) {
+    async fn stop(&mut self) {
         while self.next().await != Signal::Stop {}
     }
 }

@@ -1,7 +1,7 @@
 //! `weir user`: who may log in.
 
-use super::{ConfigArgument, Failure, exit, read_config};
-use crate::accounts::file::{EditError, Users};
+use super::{ConfigArgument, Failure, exit, print, read_config};
+use crate::accounts::file::{EditError, User, Users};
 use clap::{Args, Subcommand};
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -57,8 +57,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
         };
         Failure::new(code, error)
     })?;
-    println!("{name}: {what} ({})", path.display());
-    Ok(())
+    print(&format!("{name}: {what} ({})\n", path.display()))
 }
 
 fn users_file(config: &ConfigArgument) -> Result<PathBuf, Failure> {
@@ -71,10 +70,8 @@ fn users_file(config: &ConfigArgument) -> Result<PathBuf, Failure> {
 
 fn list(path: &Path) -> Result<(), Failure> {
     let (users, _) = Users::read(path).map_err(|error| Failure::new(exit::DATA, error))?;
-    for user in users.iter() {
-        println!("{}{}", user.name, if user.disabled { "  (disabled)" } else { "" });
-    }
-    Ok(())
+    let line = |user: &User| format!("{}{}\n", user.name, if user.disabled { "  (disabled)" } else { "" });
+    print(&users.iter().map(line).collect::<String>())
 }
 
 /// Asked for twice at a terminal; else the first line of standard input.

@@ -51,6 +51,7 @@ struct Places {
     tls: Range<usize>,
     upstream: Range<usize>,
     users: Range<usize>,
+    state: Range<usize>,
 }
 
 /// Why there is no configuration.
@@ -64,8 +65,17 @@ pub enum ConfigError {
 
 /// Reads a configuration file. Relative paths in it are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
-    parse(path, text)
+    let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
+    match String::from_utf8(bytes) {
+        Ok(text) => parse(path, text),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+            let (span, message) = (at..at + 1, "this is not UTF-8, which TOML is written in".to_owned());
+            let found = vec![Problem { severity: Severity::Error, span, message, help: None }];
+            Err(ConfigError::Problems(Problems { path: path.to_owned(), text, found }))
+        }
+    }
 }
 
 /// Reads the text of a configuration file; `path` names it in messages and is what relative paths are relative to.
@@ -108,6 +118,10 @@ impl Config {
         {
             error(&self.places.users, why.to_string());
         }
+        let folder = self.state.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            error(&self.places.state, format!("there is no folder {} for the state of the limits", folder.display()));
+        }
         let key = self.certificate.as_ref().map(|paths| (&paths.key, &self.places.tls));
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
         for (path, span) in key.into_iter().chain(users).filter(|(path, _)| accounts::file::is_exposed(path)) {
@@ -120,12 +134,13 @@ impl Config {
     /// The configuration as it is in force, in TOML: every key that there is, with its value or default.
     pub fn effective(&self) -> String {
         let mut text = String::new();
-        let mut section = "";
+        let mut section = ("", 0);
         for setting in &self.settings {
-            if setting.section != section {
-                section = &setting.section;
-                text.push_str(&format!("\n{section}\n"));
+            let this = (setting.section.as_str(), setting.place);
+            if this != section && !this.0.is_empty() {
+                text.push_str(&format!("\n{}\n", setting.section));
             }
+            section = this;
             let line = match (&setting.value, setting.is_default) {
                 (Some(value), false) => format!("{} = {value}", setting.key),
                 (Some(value), true) => format!("{:40} # default", format!("{} = {value}", setting.key)),
@@ -166,7 +181,7 @@ impl Reader {
         let accounts = self.accounts(root.section("accounts"), &mut places);
         let listeners = listeners(&mut root, &shared, certificate.is_some(), accounts.is_some());
         let relay = self.upstream(&mut root, shared, &mut places);
-        let state = self.state(root.section("state"));
+        let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));
         let log = log_format(root.section("log"));
         let policy = Policy { limits: limit::limits(root.tables("limit")) };
@@ -215,6 +230,9 @@ impl Reader {
     fn upstream(&self, root: &mut Section<'_>, shared: Shared, places: &mut Places) -> Option<relay::Options> {
         let mut sections = root.tables("upstream").into_iter();
         let Some(mut s) = sections.next() else {
+            if root.has("upstream") {
+                return None;
+            }
             let help = "add [[upstream]] with address = \"smtp.example.org:25\"";
             root.error(&root.span(), "there is no upstream to relay to", Some(help));
             return None;
@@ -238,8 +256,12 @@ impl Reader {
         Some(relay::Options { hostname: shared.hostname, name, host, port, tls, ca, timeout: shared.upstream_timeout })
     }
 
-    fn state(&self, mut s: Section<'_>) -> store::Options {
-        let path = s.value("path", "\"/var/lib/weir/state.db\"", text);
+    fn state(&self, mut s: Section<'_>, places: &mut Places) -> store::Options {
+        places.state = s.span();
+        let path = s.value("path", "\"/var/lib/weir/state.db\"", |value| match text(value)? {
+            path if path.is_empty() => Err("it is empty".to_owned()),
+            path => Ok(path),
+        });
         let kinds = [("process", store::Durability::Process), ("power", store::Durability::Power)];
         let durability = s.value("durability", "\"process\"", choice(&kinds));
         s.finish();
@@ -272,7 +294,7 @@ fn listeners(
     has_accounts: bool,
 ) -> Vec<server::ListenerOptions> {
     let named = root.named("listener");
-    if named.is_empty() {
+    if !root.has("listener") {
         let help = "add [listener.submission] with address = \"[::]:587\"";
         root.error(&root.span(), "there is no listener", Some(help));
     }
@@ -287,6 +309,11 @@ fn listeners(
             let help = "add [accounts] with file = \"users\", or say auth = \"none\"";
             let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
             root.error(&name.span, message, Some(help));
+        }
+        let same = |other: &&server::ListenerOptions| other.address == listener.address && other.address.port() != 0;
+        if let Some(other) = listeners.iter().find(same) {
+            let message = format!("listeners \"{}\" and \"{}\" have the same address", other.name, name.value);
+            root.error(&name.span, message, None);
         }
         listeners.push(listener);
     }

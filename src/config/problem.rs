@@ -60,7 +60,9 @@ impl Problems {
     }
 
     fn within_text(&self, span: &Range<usize>) -> Range<usize> {
-        let start = span.start.min(self.text.len());
-        start..span.end.clamp(start, self.text.len())
+        let boundary =
+            |at: usize| (at.min(self.text.len())..=self.text.len()).find(|at| self.text.is_char_boundary(*at));
+        let start = boundary(span.start).unwrap_or(self.text.len());
+        start..boundary(span.end).unwrap_or(start).max(start)
     }
 }

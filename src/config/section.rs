@@ -21,6 +21,8 @@ pub struct Source<'a> {
 pub struct Setting {
     /// The section's title, as in `[session]`; empty at the top of the file.
     pub section: String,
+    /// Tells sections of the same title apart.
+    pub place: usize,
     pub key: &'static str,
     /// In TOML, as it was written or as the default is. `None`: not given, and there is no default.
     pub value: Option<String>,
@@ -165,6 +167,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether the file says anything about a key, right or wrong.
+    pub fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
     /// Whether the section is in the file.
     pub fn exists(&self) -> bool {
         self.table.is_some()
@@ -176,13 +183,17 @@ impl<'a> Section<'a> {
         let Some(table) = table else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.value.iter() {
-            let title = format!("[{}.{}]", self.path_of(key), name.get_ref());
+            let title = format!("[{}.{}]", self.path_of(key), quoted(name.get_ref()));
             match value.get_ref().as_table() {
                 Some(inner) => {
                     let placed = Placed { value: name.get_ref().as_ref(), span: name.span() };
                     named.push((placed, self.below(title, Some(inner), value.span())));
                 }
-                None => self.error(&name.span(), format!("{title} is not a table"), Some(&format!("write {title}"))),
+                None => {
+                    let help = format!("give it a name of its own: [{}.NAME]", self.path_of(key));
+                    self.error(&name.span(), format!("[{}] stands without a name", self.path_of(key)), Some(&help));
+                    break;
+                }
             }
         }
         named
@@ -236,7 +247,13 @@ impl<'a> Section<'a> {
         let written = given.and_then(|value| self.source.text.get(value.span())).map(str::to_owned);
         let is_default = written.is_none();
         let value = written.or(default.map(str::to_owned));
-        self.source.settings.borrow_mut().push(Setting { section: self.title.clone(), key, value, is_default });
+        self.source.settings.borrow_mut().push(Setting {
+            section: self.title.clone(),
+            place: self.span.start,
+            key,
+            value,
+            is_default,
+        });
         given
     }
 
@@ -322,6 +339,12 @@ pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
     let number = Some(digits).filter(|_| plain).and_then(|digits| digits.parse::<u64>().ok());
     let octets = number.and_then(|number| number.checked_mul(scale)).filter(|octets| *octets > 0);
     octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
+}
+
+/// A key as TOML writes it.
+fn quoted(key: &str) -> String {
+    let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if bare { key.to_owned() } else { format!("{key:?}") }
 }
 
 /// The known word that was probably meant.

@@ -41,7 +41,7 @@ impl Rule {
             None => amount,
             Some(State { at, rate }) => self.smooth(at, rate, now, amount),
         };
-        (State { at: now, rate }, Outcome { level: rate, limit: self.limit, over: rate >= self.limit })
+        (State { at: now, rate }, Outcome { level: rate, over: rate >= self.limit })
     }
 
     fn smooth(&self, then: Timestamp, rate: f64, now: Timestamp, amount: f64) -> f64 {

@@ -9,8 +9,6 @@ use std::time::Duration;
 pub struct Outcome {
     /// How full the budget is, in units of what is counted, this event included.
     pub level: f64,
-    /// The limit itself, in the same units.
-    pub limit: f64,
     /// The event is more than the limit allows.
     pub over: bool,
 }

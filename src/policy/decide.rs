@@ -72,7 +72,8 @@ fn decide_one(policy: &Policy, now: Timestamp, event: Event, facts: &Facts, load
             let wait = limit.rule.wait(before, now, ONE);
             // Several may refuse: the longest wait is the one that tells the truth.
             if refusal.as_ref().is_none_or(|longest| longest.wait < wait) {
-                refusal = Some(Refusal::new(limit, outcome, wait));
+                let (_, used) = limit.rule.step(before, now, 0.0);
+                refusal = Some(Refusal::new(limit, used.level, wait));
             }
         } else if effect == Effect::Charge {
             charges.push((key, after));
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
         let Verdict::Refuse(refusal) = &verdicts[4] else { panic!() };
         let text = refusal.text("r-1");
-        assert!(text.starts_with("4 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
+        assert!(text.starts_with("3 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
         let changed: Vec<_> = loaded.into_changed().collect();
         assert_eq!(changed.len(), 1);
         assert_eq!(changed[0].1.rate, 3.0);

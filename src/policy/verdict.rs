@@ -1,7 +1,7 @@
 //! What policy says to an event, and the words for whoever is refused.
 
 use super::limit::{Count, Limit};
-use crate::engine::{Outcome, Wait};
+use crate::engine::Wait;
 use crate::time::{Rate, format_amount, format_duration, format_wait};
 use std::fmt;
 use std::sync::Arc;
@@ -23,22 +23,15 @@ pub struct Refusal {
     pub limit: Arc<str>,
     pub count: Count,
     pub rate: Rate,
-    /// How full the budget would be with this event.
+    /// How much of the budget is used: without this event, which is not charged.
     pub level: f64,
     pub wait: Wait,
     text: Arc<Template>,
 }
 
 impl Refusal {
-    pub(super) fn new(limit: &Limit, outcome: Outcome, wait: Wait) -> Self {
-        Self {
-            limit: limit.name.clone(),
-            count: limit.count,
-            rate: limit.rate,
-            level: outcome.level,
-            wait,
-            text: limit.text.clone(),
-        }
+    pub(super) fn new(limit: &Limit, level: f64, wait: Wait) -> Self {
+        Self { limit: limit.name.clone(), count: limit.count, rate: limit.rate, level, wait, text: limit.text.clone() }
     }
 
     /// Whether the same event will be let through after a wait.

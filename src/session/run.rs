@@ -236,7 +236,8 @@ impl State {
             transaction.accepted += usize::from(reply.is_positive());
             transaction.upstream = upstream;
         }
-        if !reply.is_positive() && !(is_of_all && *recorded) {
+        let has_its_line = is_of_all && *recorded;
+        if !reply.is_positive() && !has_its_line {
             let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
             self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by }));
             *recorded |= is_of_all;

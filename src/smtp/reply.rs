@@ -60,11 +60,11 @@ impl Reply {
     /// The reply as it may be passed on by a server that promised enhanced codes: lines without one get X.0.0 (RFC 2034 §4).
     pub fn enhanced(&self) -> Self {
         let class = self.code / 100;
-        let enhance = |line: &Box<str>| match without_enhanced(line).len() == line.len() {
+        let enhance = |line: &str| match without_enhanced(line).len() == line.len() {
             true => format!("{class}.0.0 {line}").trim_end().into(),
-            false => line.clone(),
+            false => line.into(),
         };
-        Self { code: self.code, lines: self.lines.iter().map(enhance).collect() }
+        Self { code: self.code, lines: self.texts().map(enhance).collect() }
     }
 
     /// Appends the octets that go to the client.

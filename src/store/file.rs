@@ -7,7 +7,9 @@ use crate::time::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
 use std::fmt;
 use std::fs::TryLockError;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An open state file.
 pub struct File {
@@ -24,6 +26,9 @@ const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// The schema's version. A change of the schema adds a migration.
 const VERSION: i64 = 1;
+
+/// How long to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in memory.
+const BUSY: Duration = Duration::from_millis(100);
 
 const SCHEMA: &str = include_str!("schema.sql");
 
@@ -49,6 +54,9 @@ pub enum OpenError {
     Thread(std::io::Error),
 }
 
+/// What can be done about a file that cannot be mended.
+const ANEW: &str = "moved away, it is made anew, and all budgets begin empty";
+
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,9 +69,9 @@ impl fmt::Display for OpenError {
                 path.display()
             ),
             Self::Damaged { path, seq } => {
-                write!(f, "state file {}: entry {seq} of its journal is damaged", path.display())
+                write!(f, "state file {}: entry {seq} of its journal is damaged; {ANEW}", path.display())
             }
-            Self::Sqlite(path, error) => write!(f, "state file {}: {error}", path.display()),
+            Self::Sqlite(path, error) => write!(f, "state file {}: {error}; {ANEW}", path.display()),
             Self::Thread(error) => write!(f, "cannot start the thread that writes state: {error}"),
         }
     }
@@ -76,7 +84,9 @@ impl File {
     pub fn open(path: &Path, durability: Durability) -> Result<Self, OpenError> {
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
         let lock = lock(path)?;
+        make(path).map_err(|error| OpenError::Lock(path.to_owned(), error))?;
         let connection = Connection::open(path).map_err(sqlite)?;
+        connection.busy_timeout(BUSY).map_err(sqlite)?;
         let mut file = Self { path: path.to_owned(), connection, last: 0, _lock: Some(lock) };
         file.check()?;
         file.configure(durability).map_err(sqlite)?;
@@ -194,11 +204,23 @@ fn upsert(transaction: &Transaction<'_>, rows: &[(Key, State)]) -> rusqlite::Res
     })
 }
 
+/// Files that nobody else may read or lock: they tell who sends how much.
+fn private() -> std::fs::OpenOptions {
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    options
+}
+
+/// Makes an empty file where there is none, for SQLite to open; its companions get the same permissions.
+fn make(path: &Path) -> std::io::Result<()> {
+    private().open(path).map(|_| ())
+}
+
 /// Locks a file beside the state file: two writers would each believe in their own memory.
 fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
-    let opened = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(PathBuf::from(name));
+    let opened = private().open(PathBuf::from(name));
     let file = opened.map_err(|error| OpenError::Lock(path.to_owned(), error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -5,13 +5,13 @@ use crate::engine::ewma::State;
 use crate::policy::Loaded;
 use crate::policy::key::Key;
 use crate::policy::verdict::Verdict;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The lock guards everything here. It is held for a decision (about a microsecond), by the writer to take a batch, and never over
-/// an `.await` or a write to disk.
+/// The lock guards everything here. It is held for a decision, by the writer to take a batch, and never over an `.await` or a write
+/// to disk.
 #[derive(Default)]
 pub struct Hot {
     inner: Mutex<Inner>,
@@ -29,14 +29,27 @@ struct Inner {
     folded: u64,
     changes: HashMap<Key, State>,
     waiting: Vec<oneshot::Sender<()>>,
-    health: Health,
+    /// What is wrong with the file now, by what was tried.
+    troubles: BTreeMap<Attempt, String>,
     stopping: bool,
+    /// The writer has ended: nobody is left to wait for.
+    ended: bool,
 }
 
 struct Entry {
     state: Option<State>,
     /// The batch of the last change; 0: unchanged since it was loaded.
     batch: u64,
+    /// Its state in the file could not be read. It counts from nothing, in memory alone, lest the file's history be overwritten.
+    unread: bool,
+}
+
+/// What is done with the file, each of which may fail and succeed again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Attempt {
+    Append,
+    Fold,
+    Load,
 }
 
 /// What came of a decision.
@@ -76,8 +89,9 @@ impl Default for Inner {
             folded: 0,
             changes: HashMap::new(),
             waiting: Vec::new(),
-            health: Health::Good,
+            troubles: BTreeMap::new(),
             stopping: false,
+            ended: false,
         }
     }
 }
@@ -97,11 +111,14 @@ impl Hot {
         let verdicts = decide(&mut loaded);
         let mut charged = false;
         for (key, state) in loaded.into_changed() {
-            inner.budgets.insert(key.clone(), Entry { state: Some(state), batch: inner.batch });
-            inner.changes.insert(key, state);
-            charged = true;
+            let unread = inner.budgets.get(&key).is_some_and(|entry| entry.unread);
+            inner.budgets.insert(key.clone(), Entry { state: Some(state), batch: inner.batch, unread });
+            if !unread {
+                inner.changes.insert(key, state);
+                charged = true;
+            }
         }
-        if !charged {
+        if !charged || inner.ended {
             return Decided::Free(verdicts);
         }
         let (committed, commit) = oneshot::channel();
@@ -117,37 +134,65 @@ impl Hot {
             return;
         }
         for (key, state) in loaded {
-            inner.budgets.entry(key).or_insert(Entry { state, batch: 0 });
+            inner.budgets.entry(key).or_insert(Entry { state, batch: 0, unread: false });
         }
-        if inner.budgets.len() > MAX_BUDGETS {
-            inner.make_room();
+        inner.make_room();
+    }
+
+    /// Takes in budgets that could not be loaded.
+    pub fn insert_unread(&self, keys: Vec<Key>) {
+        let inner = &mut *self.lock();
+        for key in keys {
+            inner.budgets.entry(key).or_insert(Entry { state: None, batch: 0, unread: true });
+        }
+    }
+
+    /// Budgets that could not be loaded, to be tried again.
+    pub fn unread(&self) -> Vec<Key> {
+        let inner = &*self.lock();
+        if !inner.troubles.contains_key(&Attempt::Load) {
+            return Vec::new();
+        }
+        inner.budgets.iter().filter(|(_, entry)| entry.unread).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// A budget that could not be loaded has been: what the file has counts, where it has something.
+    pub fn loaded(&self, key: Key, state: Option<State>) {
+        let inner = &mut *self.lock();
+        if let Some(entry) = inner.budgets.get_mut(&key).filter(|entry| entry.unread) {
+            *entry = Entry { state: state.or(entry.state), batch: 0, unread: false };
         }
     }
 
     pub fn health(&self) -> Health {
-        self.lock().health.clone()
+        let troubles = &self.lock().troubles;
+        if troubles.is_empty() {
+            return Health::Good;
+        }
+        Health::Degraded(troubles.values().cloned().collect::<Vec<_>>().join("; "))
     }
 
     pub fn len(&self) -> usize {
         self.lock().budgets.len()
     }
 
-    /// Says that limits are kept in memory alone from now on; logged once.
-    pub fn degrade(&self, reason: String) {
-        let health = &mut self.lock().health;
-        if *health == Health::Good {
-            tracing::error!(reason, "state degraded: limits are kept in memory alone");
+    /// Notes how an attempt on the file went. The first failure and the last success are logged; true while any trouble is left.
+    pub fn note(&self, attempt: Attempt, outcome: Result<(), String>) -> bool {
+        let troubles = &mut self.lock().troubles;
+        let was_good = troubles.is_empty();
+        match outcome {
+            Ok(()) => drop(troubles.remove(&attempt)),
+            Err(reason) => {
+                if was_good {
+                    tracing::error!(reason, "state degraded: limits are kept in memory alone");
+                }
+                troubles.insert(attempt, reason);
+            }
         }
-        *health = Health::Degraded(reason);
-    }
-
-    /// Says that the file is in order again.
-    pub fn recover(&self) {
-        let health = &mut self.lock().health;
-        if *health != Health::Good {
+        if !was_good && troubles.is_empty() {
             tracing::info!("state recovered: everything is in the file again");
         }
-        *health = Health::Good;
+        !troubles.is_empty()
     }
 
     /// Waits for changes, for at most `patience`.
@@ -171,9 +216,14 @@ impl Hot {
     pub fn folded(&self, batch: u64) {
         let inner = &mut *self.lock();
         inner.folded = batch;
-        if inner.budgets.len() > MAX_BUDGETS {
-            inner.make_room();
-        }
+        inner.make_room();
+    }
+
+    /// The writer has ended: whoever waits for it, or would, goes on.
+    pub fn writer_ended(&self) {
+        let inner = &mut *self.lock();
+        inner.ended = true;
+        inner.waiting.clear();
     }
 
     /// Has the writer end after it has committed everything.
@@ -189,14 +239,19 @@ impl Hot {
 }
 
 impl Inner {
-    /// Drops half of what may be dropped: budgets whose state is in the budgets table.
+    /// Drops half of what may be dropped, where there is too much: budgets whose state is in the budgets table.
     fn make_room(&mut self) {
+        let before = self.budgets.len();
+        if before <= MAX_BUDGETS {
+            return;
+        }
         let folded = self.folded;
         let mut keep = false;
         self.budgets.retain(|_, entry| {
             keep = !keep;
-            keep || entry.batch > folded
+            keep || entry.unread || entry.batch > folded
         });
-        self.evictions += 1;
+        // A load under way is void only if something was dropped.
+        self.evictions += u64::from(self.budgets.len() < before);
     }
 }

@@ -16,7 +16,7 @@ use crate::policy::{self, Loaded, Policy};
 use crate::time::Timestamp;
 use file::File;
 pub use file::OpenError;
-use hot::{Decided, Hot};
+use hot::{Attempt, Decided, Hot};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use writer::Writer;
@@ -78,7 +78,7 @@ impl Store {
             match decided {
                 Decided::Free(verdicts) => return verdicts,
                 Decided::Charged(verdicts, commit) => {
-                    // The writer drops the sender only when it ends, after its last commit.
+                    // An error means that the writer has ended, which is logged: mail flows all the same.
                     let _ = commit.await;
                     return verdicts;
                 }
@@ -104,16 +104,14 @@ impl Store {
             let file = cold.lock().unwrap_or_else(PoisonError::into_inner);
             wanted.iter().map(|key| file.load(key)).collect::<Result<Vec<_>, _>>()
         });
-        let states = match read.await {
-            Ok(Ok(states)) => states,
-            failed => {
-                let reason =
-                    failed.map_or_else(|e| e.to_string(), |read| read.err().map_or(String::new(), |e| e.to_string()));
-                self.hot.degrade(format!("a budget cannot be read: {reason}"));
-                vec![None; keys.len()]
+        match read.await.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string())) {
+            Ok(states) => self.hot.insert(keys.into_iter().zip(states), evictions),
+            Err(error) => {
+                let degraded = self.hot.note(Attempt::Load, Err(format!("budgets cannot be read: {error}")));
+                self.metrics.state_degraded.set(degraded.into());
+                self.hot.insert_unread(keys);
             }
-        };
-        self.hot.insert(keys.into_iter().zip(states), evictions);
+        }
     }
 }
 

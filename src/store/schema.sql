@@ -7,7 +7,7 @@ CREATE TABLE budget (
     level REAL NOT NULL        -- in units of what is counted, as of then
 ) STRICT, WITHOUT ROWID;
 
--- Commits that are not folded into the budgets yet: each the changed states of many decisions, in the form of journal.rs.
+-- Commits that are not folded into the budgets yet: each the changed states of many decisions, in the form of entry.rs.
 CREATE TABLE journal (
     seq   INTEGER PRIMARY KEY,
     entry BLOB NOT NULL

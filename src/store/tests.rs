@@ -107,3 +107,58 @@ async fn files_that_are_not_ours_are_refused_and_left_alone() {
     }
     assert_eq!(std::fs::read_to_string(&text).unwrap(), "x".repeat(5000));
 }
+
+/// Waits until the store's health is as asked.
+async fn until(store: &Store, good: bool) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while (store.health() == Health::Good) != good {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", store.health());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_not_overwritten_and_counts_again_when_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 60)).await;
+    store.close().await;
+
+    let store = open(&path).unwrap();
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 10)).await), 10, "mail flows");
+    until(&store, false).await;
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    assert_eq!(passed(&store.admit(at(2), &asked("alice", 60)).await), 40, "her 60 are known again");
+}
+
+#[tokio::test]
+async fn while_another_program_holds_the_file_mail_flows_and_afterwards_it_is_all_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await), 60);
+    assert!(matches!(store.health(), Health::Degraded(why) if why.contains("locked")));
+    other.execute_batch("ROLLBACK").unwrap();
+    until(&store, true).await;
+    store.close().await;
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await), 40);
+}
+
+#[tokio::test]
+async fn nobody_else_can_read_the_state() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("state.db")).unwrap();
+    store.admit(at(0), &asked("alice", 1)).await;
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
+    }
+}

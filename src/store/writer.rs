@@ -2,7 +2,7 @@
 
 use super::entry;
 use super::file::{File, OpenError};
-use super::hot::{Batch, Hot, Work};
+use super::hot::{Attempt, Batch, Hot, Work};
 use crate::engine::ewma::State;
 use crate::metrics::Metrics;
 use crate::policy::key::Key;
@@ -17,6 +17,18 @@ pub struct Writer {
     thread: JoinHandle<()>,
 }
 
+/// Frees whoever waits for the writer, however it ends.
+struct Ending(Arc<Hot>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.note(Attempt::Append, Err("the writer ended by a fault of Weir's own".to_owned()));
+        }
+        self.0.writer_ended();
+    }
+}
+
 /// What the thread keeps.
 struct Task {
     file: File,
@@ -27,6 +39,8 @@ struct Task {
     /// Changes that could not be written yet.
     unsaved: HashMap<Key, State>,
     journal_bytes: usize,
+    /// The journal is folded when it has grown beyond this: later, after a fold that failed.
+    fold_at: usize,
     /// The last batch taken, and the last that is in the journal.
     taken: u64,
     committed: u64,
@@ -48,10 +62,14 @@ impl Writer {
             unfolded: HashMap::new(),
             unsaved: HashMap::new(),
             journal_bytes: 0,
+            fold_at: MAX_JOURNAL,
             taken: 0,
             committed: 0,
         };
-        let thread = std::thread::Builder::new().name("weir-state".to_owned()).spawn(move || task.run());
+        let thread = std::thread::Builder::new().name("weir-state".to_owned()).spawn(move || {
+            let _ending = Ending(task.hot.clone());
+            task.run();
+        });
         Ok(Self { hot, thread: thread.map_err(OpenError::Thread)? })
     }
 
@@ -70,11 +88,17 @@ impl Task {
                 Work::Idle => self.settle(),
                 Work::Stop => break,
             }
-            if self.journal_bytes > MAX_JOURNAL {
+            if self.journal_bytes > self.fold_at {
                 self.fold();
             }
         }
         self.settle();
+        if !self.unsaved.is_empty() {
+            tracing::error!(
+                budgets = self.unsaved.len(),
+                "stopping with charges that could not be written: they are lost"
+            );
+        }
     }
 
     fn commit(&mut self, batch: Batch) {
@@ -96,10 +120,9 @@ impl Task {
                 self.unfolded.extend(self.unsaved.drain());
                 self.journal_bytes += bytes.len();
                 self.committed = self.taken;
-                self.hot.recover();
-                self.metrics.state_degraded.set(0);
+                self.note(Attempt::Append, Ok(()));
             }
-            Err(error) => self.failed(&error),
+            Err(error) => self.note(Attempt::Append, Err(error)),
         }
     }
 
@@ -111,6 +134,7 @@ impl Task {
         if self.journal_bytes > 0 {
             self.fold();
         }
+        self.load_unread();
         self.metrics.budgets.set(i64::try_from(self.hot.len()).unwrap_or(i64::MAX));
     }
 
@@ -121,7 +145,7 @@ impl Task {
         let mut folded = 0;
         for slice in rows.chunks(SLICE) {
             if let Err(error) = self.file.fold(slice) {
-                self.failed(&error);
+                self.note(Attempt::Fold, Err(error));
                 break;
             }
             folded += slice.len();
@@ -135,19 +159,31 @@ impl Task {
             for (key, state) in rest {
                 self.unfolded.entry(key.clone()).or_insert(*state);
             }
+            self.fold_at = self.journal_bytes + MAX_JOURNAL;
             return;
         }
-        match self.file.discard(last) {
-            Ok(()) => {
-                self.journal_bytes -= bytes;
-                self.hot.folded(upto);
-            }
-            Err(error) => self.failed(&error),
+        let discarded = self.file.discard(last);
+        if discarded.is_ok() {
+            self.journal_bytes -= bytes;
+            self.hot.folded(upto);
         }
+        self.fold_at = MAX_JOURNAL;
+        self.note(Attempt::Fold, discarded);
     }
 
-    fn failed(&mut self, error: &rusqlite::Error) {
-        self.metrics.state_degraded.set(1);
-        self.hot.degrade(error.to_string());
+    /// Tries again what could not be read.
+    fn load_unread(&mut self) {
+        for key in self.hot.unread() {
+            match self.file.load(&key) {
+                Ok(state) => self.hot.loaded(key, state),
+                Err(error) => return self.note(Attempt::Load, Err(error)),
+            }
+        }
+        self.note(Attempt::Load, Ok(()));
+    }
+
+    fn note(&self, attempt: Attempt, outcome: rusqlite::Result<()>) {
+        let degraded = self.hot.note(attempt, outcome.map_err(|error| error.to_string()));
+        self.metrics.state_degraded.set(degraded.into());
     }
 }

@@ -3,12 +3,13 @@
 mod sink;
 
 use super::serve::{Running, Signals};
-use super::{Failure, exit};
+use super::{Failure, exit, print};
 use crate::accounts::file::Users;
 use crate::config::{self, ConfigError};
 use sink::Sink;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Ports that are easy to type; others are taken where these are in use.
@@ -21,16 +22,30 @@ const USER: &str = "alice";
 const LIMIT: &str = "5 / 10m";
 
 pub fn run() -> Result<(), Failure> {
-    let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir();
-    let folder = folder.map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
     crate::log::begin(crate::log::Format::Logfmt);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
-    runtime.block_on(demonstrate(folder.path()))?;
-    folder.close().map_err(|error| Failure::new(exit::IO, error))
+    let shown = runtime.block_on(async {
+        // Caught before there is anything to be removed.
+        let mut signals = Signals::new()?;
+        let mut builder = tempfile::Builder::new();
+        let folder = builder.prefix("weir-demo-").permissions(PermissionsExt::from_mode(0o700)).tempdir();
+        let folder = folder.map_err(|error| {
+            let place = std::env::temp_dir();
+            Failure::new(exit::CANNOT_CREATE, format!("cannot make a folder in {}: {error}", place.display()))
+        })?;
+        let running = demonstrate(folder.path()).await?;
+        signals.any().await;
+        tokio::select! {
+            () = running.stop() => {}
+            () = signals.any() => {}
+        }
+        folder.close().map_err(|error| Failure::new(exit::IO, error))
+    });
+    runtime.shutdown_background();
+    shown
 }
 
-async fn demonstrate(folder: &Path) -> Result<(), Failure> {
-    let mut signals = Signals::new()?;
+async fn demonstrate(folder: &Path) -> Result<Running, Failure> {
     let password = random_password()?;
     let maildir = folder.join("Maildir");
     let sink = Sink::start(&maildir).await.map_err(|error| Failure::new(exit::OS, error))?;
@@ -48,11 +63,8 @@ async fn demonstrate(folder: &Path) -> Result<(), Failure> {
     let words =
         "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
     std::fs::write(&message, words).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
-    explain(folder, &maildir, &password, &running);
-    signals.stop().await;
-    running.stop().await;
-    sink.stop();
-    Ok(())
+    explain(folder, &maildir, &password, &running)?;
+    Ok(running)
 }
 
 fn configuration(upstream: SocketAddr) -> String {
@@ -110,34 +122,35 @@ fn random_password() -> Result<String, Failure> {
 }
 
 /// Says what to type.
-fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) {
+fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) -> Result<(), Failure> {
     let submission = running.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
     let admin = running.admin.map_or(String::new(), |address| address.to_string());
     let (folder, maildir) = (folder.display(), maildir.display());
-    println!(
+    print(&format!(
         r#"
 Weir is running, in front of a mail server that keeps what it gets in {maildir}.
 {USER} may send to 5 recipients in 10 minutes. In another terminal, type:
 
   for n in 1 2 3 4 5 6; do
-    curl --silent --show-error --ssl-reqd --cacert {folder}/certificate.pem --user {USER}:{password} \
+    curl --silent --show-error --ssl-reqd --cacert "{folder}/certificate.pem" --user {USER}:{password} \
       --mail-from alice@example.org --mail-rcpt bob@example.net \
-      --upload-file {folder}/message.eml smtp://{submission} && echo "message $n sent"
+      --upload-file "{folder}/message.eml" smtp://{submission} && echo "message $n sent"
   done
 
 Five pass; the sixth is refused (curl: "MAIL failed: 450"), and the log below says by which limit and until when.
 To see the refusal as Weir words it:
 
-  curl --verbose --ssl-reqd --cacert {folder}/certificate.pem --user {USER}:{password} \
+  curl --verbose --ssl-reqd --cacert "{folder}/certificate.pem" --user {USER}:{password} \
     --mail-from alice@example.org --mail-rcpt bob@example.net \
-    --upload-file {folder}/message.eml smtp://{submission} 2>&1 | grep '< 450'
+    --upload-file "{folder}/message.eml" smtp://{submission} 2>&1 | grep '< 450'
 
 The messages that passed, and the numbers for Prometheus:
 
-  ls {maildir}/new
+  ls "{maildir}/new"
   curl http://{admin}/metrics
 
 The configuration is {folder}/weir.toml. Ctrl-C ends the demo and removes all of this.
+
 "#
-    );
+    ))
 }

@@ -12,12 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
 
-/// A sink that is listening.
+/// A sink that is listening, for as long as the runtime lives.
 pub struct Sink {
     address: SocketAddr,
-    accepting: JoinHandle<()>,
 }
 
 /// Where messages go.
@@ -35,7 +33,7 @@ impl Sink {
         let maildir = Arc::new(Maildir { path: path.to_owned(), serial: AtomicU64::new(0) });
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = socket.local_addr()?;
-        let accepting = tokio::spawn(async move {
+        tokio::spawn(async move {
             while let Ok((client, _)) = socket.accept().await {
                 let maildir = maildir.clone();
                 tokio::spawn(async move {
@@ -45,15 +43,11 @@ impl Sink {
                 });
             }
         });
-        Ok(Self { address, accepting })
+        Ok(Self { address })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    pub fn stop(self) {
-        self.accepting.abort();
     }
 }
 
