@@ -174,8 +174,18 @@ fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
     assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(SENTENCE));
 }
 
+/// A demo that is running. It is killed when this is dropped.
+struct Demo(std::process::Child);
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A demo, up to where it says that Ctrl-C ends it; what it printed.
-fn demo() -> (std::process::Child, Vec<String>) {
+fn demo() -> (Demo, Vec<String>) {
     let mut child = weir().arg("demo").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -184,12 +194,12 @@ fn demo() -> (std::process::Child, Vec<String>) {
             break;
         }
     }
-    (child, lines)
+    (Demo(child), lines)
 }
 
 #[test]
 fn the_demo_does_what_it_says() {
-    let (mut child, lines) = demo();
+    let (mut demo, lines) = demo();
     // The commands are the indented lines; typed into a shell as they stand.
     let commands: String = lines.iter().filter(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
     let (code, out, err) = outcome(&run(Command::new("bash").args(["-c", &commands]), ""));
@@ -204,8 +214,8 @@ fn the_demo_does_what_it_says() {
 
     let folder = lines.iter().find_map(|line| line.rsplit("in ").next()?.strip_suffix("/Maildir.")).unwrap();
     assert!(std::path::Path::new(folder).exists());
-    let id = rustix::process::Pid::from_child(&child);
+    let id = rustix::process::Pid::from_child(&demo.0);
     rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(demo.0.wait().unwrap().code(), Some(0));
     assert!(!std::path::Path::new(folder).exists());
 }

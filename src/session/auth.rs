@@ -45,7 +45,8 @@ impl Login {
             }
             Verified::Wrong => {
                 state.record(Record::WrongPassword { user: credentials.user });
-                state.refuse(&Reply::new(535, "5.7.8 User name or password wrong"));
+                let reply = Reply::new(535, format!("5.7.8 User name or password wrong ({})", state.id));
+                state.refuse(&reply);
                 state.wrong_passwords += 1;
                 if state.wrong_passwords >= MAX_WRONG_PASSWORDS && !state.closing {
                     let hostname = &state.options.hostname;
@@ -55,7 +56,8 @@ impl Login {
                 }
             }
             Verified::Unavailable => {
-                state.reply(&Reply::new(454, "4.7.0 Logging in is not possible at the moment; try again later"));
+                let text = format!("4.7.0 Logging in is not possible at the moment; try again later ({})", state.id);
+                state.reply(&Reply::new(454, text));
             }
         }
         Step::Next(session)

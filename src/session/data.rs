@@ -103,24 +103,28 @@ impl State {
 
     /// What the client is told, if it can be told anything, and whether that is the last word.
     fn final_reply(&self, ending: &Ending) -> (Option<Reply>, bool) {
-        let hostname = &self.options.hostname;
+        let (id, hostname) = (&self.id, &self.options.hostname);
         let limit = self.options.max_message_size;
         match ending {
             // 421 would close this session; from an upstream it means "not taken".
             Ending::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
             Ending::Answered(reply) => (Some(reply.enhanced()), false),
-            Ending::TooLarge => {
-                (Some(Reply::new(552, format!("5.3.4 The message is too large; the limit is {limit} octets"))), false)
-            }
+            Ending::TooLarge => (
+                Some(Reply::new(552, format!("5.3.4 The message is too large; the limit is {limit} octets ({id})"))),
+                false,
+            ),
             Ending::Endless => (
-                Some(Reply::new(552, format!("5.3.4 The message is far too large; the limit is {limit} octets"))),
+                Some(Reply::new(
+                    552,
+                    format!("5.3.4 The message is far too large; the limit is {limit} octets ({id})"),
+                )),
                 true,
             ),
             // The end of the message is in doubt, and so is everything after it.
             Ending::Ambiguous(what) => {
-                (Some(Reply::new(550, format!("5.6.11 The message contains {}", what.name()))), true)
+                (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
             }
-            Ending::Away(_) => (Some(upstream_away(None)), false),
+            Ending::Away(_) => (Some(upstream_away(id, None)), false),
             Ending::ClientGone | Ending::Abandoned => (None, true),
             Ending::Stopping => (Some(self.stopping()), true),
             Ending::ClientSilent => {
@@ -136,7 +140,7 @@ impl Session {
         let refusal = match &state.transaction {
             None => Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first")),
             Some(transaction) => match &transaction.upstream {
-                Upstream::Lost => Gathered::Answered(upstream_away(None)),
+                Upstream::Lost => Gathered::Answered(upstream_away(&state.id, None)),
                 _ if transaction.accepted == 0 => Gathered::Fault(Reply::new(554, "5.5.1 No valid recipients")),
                 _ if transaction.message_charged => {
                     // The upstream refused DATA and is asked again: it is still one message.

@@ -18,8 +18,8 @@ impl State {
         } else if self.must_log_in() {
             Reply::new(530, "5.7.0 Authentication required")
         } else if mail.size.is_some_and(|size| size > self.options.max_message_size) {
-            let limit = self.options.max_message_size;
-            let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets");
+            let (id, limit) = (&self.id, self.options.max_message_size);
+            let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets ({id})");
             return Gathered::Answered(Reply::new(552, text));
         } else {
             return Gathered::Mail(mail);

@@ -230,7 +230,9 @@ impl State {
                 let reply = reply.enhanced();
                 (Stage::Mail, reply.clone(), By::Upstream, Upstream::Refused(reply))
             }
-            Answer::Away { reason, words } => (Stage::Rcpt, upstream_away(words), By::Away(reason), Upstream::Lost),
+            Answer::Away { reason, words } => {
+                (Stage::Rcpt, upstream_away(&self.id, words), By::Away(reason), Upstream::Lost)
+            }
         };
         if let Some(transaction) = &mut self.transaction {
             transaction.accepted += usize::from(reply.is_positive());
@@ -251,9 +253,9 @@ impl State {
             Answer::Reply(reply) if reply.code() >= 400 => (reply.enhanced(), By::Upstream),
             // A success here is nonsense: nothing has been sent yet.
             Answer::Reply(reply) | Answer::MailRefused(reply) => {
-                (upstream_away(None), By::Away(format!("it answered DATA with {reply}")))
+                (upstream_away(&self.id, None), By::Away(format!("it answered DATA with {reply}")))
             }
-            Answer::Away { reason, words } => (upstream_away(words), By::Away(reason)),
+            Answer::Away { reason, words } => (upstream_away(&self.id, words), By::Away(reason)),
         };
         if let (Some(transaction), By::Away(_)) = (&mut self.transaction, &by) {
             transaction.upstream = Upstream::Lost;

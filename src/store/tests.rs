@@ -64,17 +64,17 @@ async fn parallel_admits_never_overshoot() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(open(&folder.path().join("state.db")).unwrap());
     let tasks: Vec<_> = (0..200)
-        .map(|n| {
+        .map(|_| {
             let store = store.clone();
-            tokio::spawn(async move { passed(&store.admit(at(n), &asked("alice", 3)).await) })
+            tokio::spawn(async move { passed(&store.admit(at(0), &asked("alice", 3)).await) })
         })
         .collect();
     let mut total = 0;
     for task in tasks {
         total += task.await.unwrap();
     }
-    // Decay over 200 s of 1 d is 0.23 %: at most one more than in no time fits.
-    assert_eq!(total, 100);
+    // All at one instant, whatever the order: the hundredth would make the rate 100, which is over 100 as in Exim.
+    assert_eq!(total, 99);
 }
 
 #[tokio::test]
