@@ -18,7 +18,7 @@ RUN apt-get update \
     && useradd --system --uid 587 --home-dir /var/lib/weir --shell /usr/sbin/nologin weir \
     && install -d -o weir -g weir -m 0700 /var/lib/weir
 COPY --from=build /weir/target/release/weir /usr/local/bin/weir
-USER weir
+USER 587
 # The configuration is mounted at /etc/weir: listeners on ports above 1024, [admin] address = "127.0.0.1:9587".
 VOLUME /var/lib/weir
 EXPOSE 5587

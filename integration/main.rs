@@ -9,6 +9,6 @@ mod flood;
 mod harness;
 mod layers;
 mod listeners;
+mod real_clients;
 mod service;
 mod upstream_faults;
-mod with_postfix;

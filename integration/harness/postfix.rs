@@ -1,4 +1,4 @@
-//! A real Postfix in a folder of its own, delivering to a Maildir.
+//! A real Postfix in a folder of its own: one that delivers to a Maildir, or one that relays.
 
 use super::{free_port, wait_for};
 use std::net::SocketAddr;
@@ -12,8 +12,29 @@ pub struct Postfix {
 }
 
 impl Postfix {
-    /// Starts it on a free port, with STARTTLS and a certificate for localhost. Needs root.
+    /// Starts it on a free port, with STARTTLS and a certificate for localhost. It delivers what is for example.net. Needs root.
     pub fn start() -> Self {
+        Self::start_with("virtual_mailbox_domains = example.net\n")
+    }
+
+    /// One that passes everything on to a smart host at this port, logged in as this user, over a TLS that is checked.
+    pub fn relaying_to(port: u16, wrapped: bool, ca: &Path, user: &str, password: &str) -> Self {
+        Self::start_with(&format!(
+            "virtual_mailbox_domains =\n\
+             relayhost = [localhost]:{port}\n\
+             smtp_host_lookup = native\n\
+             smtp_tls_wrappermode = {}\n\
+             smtp_tls_security_level = secure\n\
+             smtp_tls_CAfile = {}\n\
+             smtp_sasl_auth_enable = yes\n\
+             smtp_sasl_security_options = noanonymous\n\
+             smtp_sasl_password_maps = static:{user}:{password}\n",
+            if wrapped { "yes" } else { "no" },
+            ca.display()
+        ))
+    }
+
+    fn start_with(settings: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
         let this = Self { folder, address: format!("127.0.0.1:{port}").parse().unwrap() };
@@ -26,7 +47,7 @@ impl Postfix {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         std::fs::write(this.certificate(), made.cert.pem()).unwrap();
         std::fs::write(this.path("conf/key.pem"), made.signing_key.serialize_pem()).unwrap();
-        std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group)).unwrap();
+        std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group) + settings).unwrap();
         std::fs::write(this.path("conf/master.cf"), master_cf(port)).unwrap();
         this.postfix("start");
         wait_for("greeting of Postfix", || std::net::TcpStream::connect(this.address).ok());
@@ -51,6 +72,14 @@ impl Postfix {
                 head.contains(&mark)
             })
         })
+    }
+
+    /// Waits until its log says that the message for this address was taken by the next host.
+    pub fn wait_until_passed_on(&self, address: &str) {
+        wait_for(&format!("relaying of the message for {address}"), || {
+            let log = std::fs::read_to_string(self.path("log")).ok()?;
+            log.lines().find(|line| line.contains(&format!("to=<{address}>")) && line.contains("status=sent")).map(drop)
+        });
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -82,7 +111,6 @@ impl Postfix {
              mydestination =\n\
              alias_maps =\n\
              mynetworks = 127.0.0.0/8\n\
-             virtual_mailbox_domains = example.net\n\
              virtual_mailbox_base = {folder}/mail\n\
              virtual_mailbox_maps = static:all/\n\
              virtual_minimum_uid = 1\n\
@@ -108,7 +136,7 @@ impl Drop for Postfix {
     }
 }
 
-/// The services that a Postfix which only receives needs.
+/// The services that receiving, delivering and relaying need.
 fn master_cf(port: u16) -> String {
     let mut text = format!("127.0.0.1:{port} inet n - n - - smtpd\n");
     for (name, program) in [
@@ -121,6 +149,7 @@ fn master_cf(port: u16) -> String {
         ("error", "error"),
         ("retry", "error"),
         ("virtual", "virtual"),
+        ("smtp", "smtp"),
         ("anvil", "anvil"),
     ] {
         text.push_str(&format!("{name} unix - n n - 0 {program}\n"));

@@ -38,11 +38,17 @@ pub fn weir() -> Command {
 }
 
 /// Runs a command to its end with this on its standard input.
-pub fn run(command: &mut Command, input: &str) -> Output {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A program that ends without reading closes the pipe.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
+pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut stdin = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // It may talk before it has read all, and one that ends without reading closes the pipe.
+            let _ = stdin.write_all(input.as_ref());
+        });
+        child.wait_with_output().unwrap()
+    })
 }
 
 /// A port nobody listens on at the moment.
@@ -77,7 +83,7 @@ impl Site {
 
     pub fn add_user(&self, name: &str) {
         let config = self.path("weir.toml");
-        let output = run(weir().args(["user", "add", "-c"]).arg(config).arg(name), &format!("{SENTENCE}\n"));
+        let output = run(weir().args(["user", "add", "-c"]).arg(config).arg(name), format!("{SENTENCE}\n"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 

@@ -132,7 +132,7 @@ impl Users {
         right && known.is_some()
     }
 
-    /// Adds a user to the file, making it if need be, readable by its owner alone.
+    /// Adds a user to the file. One that has to be made is readable by its owner alone; where root makes it, by the folder's group, too.
     pub fn add(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
         let hash = hash(password)?;
@@ -256,6 +256,13 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
         // The server may read it by its group: what the administrator has set stays.
         new.as_file().set_permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))?;
         let _ = std::os::unix::fs::chown(new.path(), Some(old.uid()), Some(old.gid()));
+    } else if rustix::process::geteuid().is_root()
+        && let Ok(folder) = std::fs::metadata(folder)
+        && folder.gid() != 0
+    {
+        // Root adds the first user, and the server, which is not root, must read it: /etc/weir is its group's, so is the file.
+        std::os::unix::fs::chown(new.path(), None, Some(folder.gid()))?;
+        new.as_file().set_permissions(std::fs::Permissions::from_mode(0o640))?;
     }
     new.as_file().sync_all()?;
     new.persist(path)?;
@@ -288,6 +295,19 @@ mod tests {
             assert_eq!(users.verify(&credentials(user, password)), right, "{user} {password}");
         }
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_that_root_makes_is_for_the_group_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = std::fs::metadata(folder.path()).unwrap().gid();
+        let (group, mode) = if rustix::process::geteuid().is_root() { (12, 0o640) } else { (own, 0o600) };
+        std::os::unix::fs::chown(folder.path(), None, Some(group)).unwrap();
+        let path = folder.path().join("users");
+        Users::add(&path, "alice", "sesame").unwrap();
+        Users::add(&path, "bob", "sesame").unwrap();
+        let file = std::fs::metadata(&path).unwrap();
+        assert_eq!((file.gid(), file.mode() & 0o777), (group, mode));
     }
 
     #[test]
