@@ -10,5 +10,6 @@ mod harness;
 mod layers;
 mod listeners;
 mod real_clients;
+mod secrets;
 mod service;
 mod upstream_faults;

@@ -173,12 +173,9 @@ fn a_socket_of_systemd_is_served_by_the_listener_of_its_name() {
 fn the_log_is_json_where_that_is_asked_for() {
     let upstream = Upstream::start();
     let site = site(&upstream, "log = { format = \"json\" }\n");
-    let mut child = site.serve().stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stderr.take().unwrap()), &mut line).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(line.starts_with("{\"timestamp\":\"20") && line.ends_with("\"}\n"), "{line}");
+    let weir = site.start();
+    let line = weir.log_lines().remove(0);
+    assert!(line.starts_with("{\"timestamp\":\"20") && line.ends_with("\"}"), "{line}");
     assert!(
         line.contains("\"level\":\"INFO\",\"message\":\"listening\",\"listener\":\"s\",\"address\":\"127.0.0.1:"),
         "{line}"

@@ -119,7 +119,7 @@ impl Process {
         // Administration is bound last.
         let admin = process.logged("administration listening");
         process.listeners.insert("admin".to_owned(), field(&admin, "address").unwrap().parse().unwrap());
-        for line in process.log_lines().iter().filter(|line| line.contains("message=listening ")) {
+        for line in process.log_lines().iter().filter(|line| field(line, "message").as_deref() == Some("listening")) {
             let name = field(line, "listener").unwrap();
             process.listeners.insert(name, field(line, "address").unwrap().parse().unwrap());
         }
@@ -144,6 +144,16 @@ impl Process {
             assert!(!left.is_zero() && !ended, "no log line with {what:?} in:\n{}", lines.join("\n"));
             lines = self.log.more.wait_timeout(lines, left).unwrap().0;
         }
+    }
+
+    /// The whole log, when the process has ended.
+    pub fn log_to_the_end(&self) -> String {
+        self.logged("(end of log)");
+        self.log_lines().join("\n")
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn log_lines(&self) -> Vec<String> {
@@ -201,9 +211,9 @@ impl Drop for Process {
     }
 }
 
-/// A field of a logfmt line, without its quotes.
+/// A field of a log line, logfmt or JSON, without its quotes.
 pub fn field(line: &str, name: &str) -> Option<String> {
-    let (_, rest) = line.split_once(&format!(" {name}="))?;
+    let (_, rest) = line.split_once(&format!(" {name}=")).or_else(|| line.split_once(&format!("\"{name}\":")))?;
     match rest.strip_prefix('"') {
         Some(quoted) => quoted.split('"').next().map(str::to_owned),
         None => rest.split(' ').next().map(str::to_owned),

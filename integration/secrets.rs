@@ -1,0 +1,136 @@
+//! Passwords and keys stand nowhere: not in the log, the metrics, a file, or what others see of the process.
+
+use crate::harness::{Client, SENTENCE, Site, Upstream, run, weir};
+use base64::Engine as _;
+use std::path::Path;
+
+/// A password that is wrong, and no less a secret: it may be right elsewhere.
+const WRONG: &str = "the-password-of-another-place";
+
+fn encoded(text: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+/// Everything that would give a secret away: as it is, and encoded as in AUTH, at each of the three offsets base64 knows.
+fn traces(secret: &str) -> Vec<String> {
+    let at = |offset: usize| {
+        let padded = encoded(&format!("{}{secret}", "x".repeat(offset)));
+        padded[(offset * 4).div_ceil(3)..padded.len() - 4].to_owned()
+    };
+    vec![secret.to_owned(), at(0), at(1), at(2)]
+}
+
+fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
+}
+
+/// Logs in in every way, rightly, wrongly and not well formed; also where no password should be sent at all.
+fn use_passwords(weir: &crate::harness::Process, site: &Site) {
+    let certificate = site.path("certificate.pem");
+    for password in [SENTENCE, WRONG] {
+        let plain = encoded(&format!("\0alice\0{password}"));
+        let mut early = Client::connect(weir.address("starttls"));
+        early.say("EHLO client.example", "250");
+        early.say(&format!("AUTH PLAIN {plain}"), "538");
+        early.say("AUTH LOGIN", "538");
+        // A client that sends on without waiting for the reply.
+        early.say(&encoded(password), "500");
+        early.say(password, "500");
+        early.say(&format!("MAIL FROM:<{password}>"), "");
+
+        let open = |listener: &str| {
+            let mut client = Client::connect_silently(weir.address(listener));
+            client.secure(&certificate);
+            client.expect("220");
+            client.say("EHLO client.example", "250");
+            client
+        };
+        let reply = if password == SENTENCE { "235" } else { "535" };
+        open("implicit").say(&format!("AUTH PLAIN {plain}"), reply);
+        let mut login = open("implicit");
+        login.say("AUTH LOGIN", "334");
+        login.say(&encoded("alice"), "334");
+        login.say(&encoded(password), reply);
+        let mut malformed = open("implicit");
+        malformed.say(&format!("AUTH PLAIN {}", encoded(password)), "501");
+        malformed.say(&format!("AUTH PLAIN {plain} {plain}"), "5");
+        malformed.say(&format!("AUTH CRAM-MD5 {plain}"), "504");
+        malformed.say(&format!("AUTH PLAIN !{plain}"), "501");
+        let mut cut = open("implicit");
+        cut.send(format!("AUTH PLAIN {}", &plain[..plain.len() - 4]).as_bytes());
+    }
+    // One message, so that the log has all it says of one.
+    let mut client = Client::connect_silently(weir.address("implicit"));
+    client.secure(&certificate);
+    client.expect("220");
+    client.say("EHLO client.example", "250");
+    client.log_in("alice", SENTENCE);
+    client.say("MAIL FROM:<alice@example.org>", "250");
+    client.say("RCPT TO:<bob@example.net>", "250");
+    client.say("RCPT TO:<carol@example.net>", "450 4.7.1");
+    client.say("DATA", "354");
+    client.send(b"hello\r\n.\r\n");
+    client.expect("250");
+}
+
+#[test]
+fn stand_nowhere() {
+    for format in ["logfmt", "json"] {
+        let upstream = Upstream::start();
+        let site = Site::new(&format!(
+            "listener.starttls = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
+             listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
+             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+             log = {{ format = \"{format}\" }}\n\
+             [[limit]]\nname = \"l\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1.5 / 1d\"\n",
+            upstream.address()
+        ));
+        let config = site.path("weir.toml");
+        let told = |command: &[&str], input: &str| {
+            let output = run(weir().args(command).arg("-c").arg(&config), input);
+            [output.stdout, output.stderr].concat()
+        };
+        let mut seen = vec![
+            ("user add".to_owned(), told(&["user", "add", "bob"], &format!("{WRONG}\n"))),
+            ("user passwd".to_owned(), told(&["user", "passwd", "bob"], &format!("{SENTENCE}\n"))),
+            ("user list".to_owned(), told(&["user", "list"], "")),
+            ("check --print".to_owned(), told(&["check", "--print"], "")),
+        ];
+        let weir = site.start();
+        use_passwords(&weir, &site);
+        for path in ["/metrics", "/healthz", "/readyz", "/"] {
+            seen.push((path.to_owned(), weir.get(path).1.into_bytes()));
+        }
+        for what in ["cmdline", "environ", "comm"] {
+            seen.push((what.to_owned(), std::fs::read(format!("/proc/{}/{what}", weir.id())).unwrap()));
+        }
+        weir.signal(rustix::process::Signal::HUP);
+        weir.logged("certificate read again");
+        weir.signal(rustix::process::Signal::TERM);
+        let log = weir.log_to_the_end();
+        assert!(log.contains("wrong") || log.contains("535"), "the log speaks of failed logins:\n{log}");
+        seen.push(("the log".to_owned(), log.into_bytes()));
+        for file in files_under(config.parent().unwrap()) {
+            if file.file_name().unwrap() != "key.pem" {
+                seen.push((file.display().to_string(), std::fs::read(&file).unwrap()));
+            }
+        }
+        let key = std::fs::read_to_string(site.path("key.pem")).unwrap();
+        let key_line = key.lines().nth(1).unwrap().to_owned();
+        for secret in [traces(SENTENCE), traces(WRONG), vec![key_line]].concat() {
+            for (place, content) in &seen {
+                let found = memchr::memmem::find(content, secret.as_bytes()).is_some();
+                assert!(!found, "{place} has {secret:?}: {}", String::from_utf8_lossy(content));
+            }
+        }
+    }
+}
+
+#[test]
+fn traces_are_found_wherever_base64_has_put_them() {
+    for before in ["", "x", "xy", "\0alice\0"] {
+        let text = encoded(&format!("{before}{SENTENCE}"));
+        assert!(traces(SENTENCE).iter().any(|trace| text.contains(trace)), "{text}");
+    }
+}
