@@ -100,10 +100,10 @@ impl Config {
     /// Reads the files that the configuration names, to see whether they will do.
     pub fn check_files(&self) -> Problems {
         let mut problems = self.problems.clone();
-        let mut found = |severity, span: &Range<usize>, message: String| {
-            problems.found.push(Problem { severity, span: span.clone(), message, help: None });
+        let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
+            problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
-        let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message);
+        let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
         if let Err(why) = self.read_certificate() {
             error(&self.places.tls, why.to_string());
         }
@@ -120,13 +120,15 @@ impl Config {
         }
         let folder = self.state.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            error(&self.places.state, format!("there is no folder {} for the state of the limits", folder.display()));
+            let message = format!("there is no folder {} for the state of the limits", folder.display());
+            let help = "make it, for the user that Weir runs as alone; \"path\" of [state] names another";
+            found(Severity::Error, &self.places.state, message, Some(help));
         }
         let key = self.certificate.as_ref().map(|paths| (&paths.key, &self.places.tls));
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
         for (path, span) in key.into_iter().chain(users).filter(|(path, _)| accounts::file::is_exposed(path)) {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
-            found(Severity::Warning, span, message);
+            found(Severity::Warning, span, message, None);
         }
         problems
     }

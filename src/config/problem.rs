@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, drawn as a compiler would.
 
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub severity: Severity,
-    /// Octets of the file.
+    /// Octets of the file; empty where something is missing from it as a whole.
     pub span: Range<usize>,
     pub message: String,
     /// What to write instead.
@@ -47,10 +47,13 @@ impl Problems {
                 Severity::Error => Level::ERROR,
                 Severity::Warning => Level::WARNING,
             };
-            let snippet = Snippet::source(&self.text)
-                .path(&path)
-                .annotation(AnnotationKind::Primary.span(self.within_text(&problem.span)));
-            let mut group = level.primary_title(&problem.message).element(snippet);
+            let title = level.primary_title(&problem.message);
+            let mut group = if problem.span.is_empty() {
+                title.element(Origin::path(&path))
+            } else {
+                let place = AnnotationKind::Primary.span(self.within_text(&problem.span));
+                title.element(Snippet::source(&self.text).path(&path).annotation(place))
+            };
             if let Some(help) = &problem.help {
                 group = group.element(Level::HELP.message(help));
             }

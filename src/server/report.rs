@@ -86,8 +86,9 @@ impl Teller<'_> {
             metrics.recipients.with_label_values(&["delivered"]).inc_by(*accepted as u64);
         }
         let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
+        let found = if let Ending::Ambiguous(what) = ending { Some(what.name()) } else { None };
         // Only worth a word when it is not so: whoever was not told will send the message again.
         let told = Some(false).filter(|_| !told);
-        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, upstream, duration, result, "message ended");
+        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, upstream, found, duration, result, "message ended");
     }
 }
