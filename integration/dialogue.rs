@@ -14,13 +14,14 @@
 //!     tls                                      the handshake is done
 //!     c -- closed                              the connection is closed
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use weir::policy::key::Owner;
-use weir::policy::limit::{Count, Limit};
-use weir::policy::verdict::Template;
-use weir::policy::{self, Loaded, Policy};
+use weir::policy::event::Asked;
+use weir::policy::key::{Key, Owner};
+use weir::policy::limit::{Algorithm, Charge, Count, Limit};
+use weir::policy::verdict::{Template, Verdict};
+use weir::policy::{self, Budget, Loaded, Policy, Question};
 use weir::session::{Answer, Ending, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
 use weir::smtp::command::Rcpt;
 use weir::smtp::data::{Piece, Reader};
@@ -61,7 +62,7 @@ struct Play {
     options: Options,
     users: Vec<(String, String)>,
     policy: Policy,
-    loaded: Loaded,
+    budgets: HashMap<Key, Budget>,
     step: Option<Step>,
     input: Input,
     /// What the client got, by lines.
@@ -89,7 +90,7 @@ impl Play {
             options,
             users: Vec::new(),
             policy: Policy::default(),
-            loaded: Loaded::default(),
+            budgets: HashMap::new(),
             step: None,
             input: Input::default(),
             said: VecDeque::new(),
@@ -170,8 +171,18 @@ impl Play {
         let rate = parse_rate(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
         let text = Arc::new(Template::standard(count));
         let name = format!("limit{}", self.policy.limits.len()).into();
-        self.policy.limits.push(Limit { name, count, per, rate, rule: rate.into(), text });
+        let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
+        let rule = algorithm.rule(rate, None);
+        self.policy.limits.push(Limit { name, count, per, rate, algorithm, rule, charge, distinct: None, text });
         Ok(())
+    }
+
+    fn decide(&mut self, asked: &Asked) -> Vec<Verdict> {
+        let question = Question::new(&self.policy, asked);
+        let mut loaded: Loaded = question.keys().iter().map(|key| self.budgets.get(key).cloned()).collect();
+        let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded);
+        self.budgets.extend(loaded.into_changed().map(|(place, budget)| (question.keys()[place].clone(), budget)));
+        verdicts
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -204,7 +215,7 @@ impl Play {
                     login.answer(if right { Verified::Right } else { Verified::Wrong })
                 }
                 Step::Admit(admit) => {
-                    let verdicts = policy::decide(&self.policy, self.now, admit.asked(), &mut self.loaded);
+                    let verdicts = self.decide(admit.asked());
                     admit.answer(verdicts, self.now)
                 }
                 Step::Relay(relay) => {

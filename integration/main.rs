@@ -9,6 +9,7 @@ mod flood;
 mod harness;
 mod layers;
 mod listeners;
+mod oracles;
 mod real_clients;
 mod secrets;
 mod service;

@@ -23,6 +23,11 @@ impl Timestamp {
         self.0 as f64 / 1e6
     }
 
+    /// Whole seconds since 1970, the fraction cut: `tv_sec`.
+    pub const fn whole_seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
     /// As RFC 5322 §3.3 writes it, in UTC: `Sat, 21 Nov 2026 10:00:00 +0000`. Years outside jiff's −9999 to 9999 become 1970.
     pub fn rfc5322(self) -> String {
         let zoned = jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_zoned(jiff::tz::TimeZone::UTC);
@@ -133,30 +138,35 @@ pub struct Rate {
     pub period: Duration,
 }
 
-/// Reads a rate: `100 / 1d`. The amount may have a fraction and end in K, M or G (1000, 1000², 1000³).
-pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
-    let (amount, period) = text.split_once('/').ok_or_else(|| {
-        Unreadable(format!("\"{text}\" is not a rate: write an amount and a period, as in \"100 / 1d\""))
-    })?;
-    let (amount, period) = (amount.trim(), period.trim());
-    let (digits, scale) = match amount.chars().last() {
-        Some('K') => (&amount[..amount.len() - 1], 1e3),
-        Some('M') => (&amount[..amount.len() - 1], 1e6),
-        Some('G') => (&amount[..amount.len() - 1], 1e9),
-        _ => (amount, 1.0),
+/// Reads an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³).
+pub fn parse_amount(text: &str) -> Result<f64, Unreadable> {
+    let (digits, scale) = match text.chars().last() {
+        Some('K') => (&text[..text.len() - 1], 1e3),
+        Some('M') => (&text[..text.len() - 1], 1e6),
+        Some('G') => (&text[..text.len() - 1], 1e9),
+        _ => (text, 1.0),
     };
     let plain = !digits.is_empty() && digits.len() <= 18 && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
     let amount = Some(digits)
         .filter(|_| plain)
         .and_then(|digits| digits.parse::<f64>().ok())
         .map(|number| number * scale)
-        .ok_or_else(|| Unreadable(format!("\"{text}\" is not a rate: \"{amount}\" is not an amount")))?;
-    let period = parse_duration(period).map_err(|e| Unreadable(format!("\"{text}\" is not a rate: {e}")))?;
+        .ok_or_else(|| Unreadable(format!("\"{text}\" is not an amount")))?;
     if amount <= 0.0 {
         return Err(Unreadable(format!("\"{text}\": the amount must be above 0")));
     }
+    Ok(amount)
+}
+
+/// Reads a rate: `100 / 1d`.
+pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
+    let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
+    let (amount, period) =
+        text.split_once('/').ok_or_else(|| bad(&"write an amount and a period, as in \"100 / 1d\""))?;
+    let amount = parse_amount(amount.trim()).map_err(|error| bad(&error))?;
+    let period = parse_duration(period.trim()).map_err(|error| bad(&error))?;
     if period.is_zero() {
-        return Err(Unreadable(format!("\"{text}\": the period must be above 0")));
+        return Err(bad(&"the period must be above 0"));
     }
     Ok(Rate { amount, period })
 }

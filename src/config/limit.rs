@@ -1,14 +1,14 @@
 //! `[[limit]]`: a corner of the policy language, checked and compiled.
 
 use super::section::{Placed, Section, choice, choose, text};
-use crate::engine::Wait;
-use crate::engine::ewma;
+use crate::engine::{Rule, distinct};
 use crate::policy::key::Owner;
-use crate::policy::limit::{Count, Limit};
+use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, What};
 use crate::policy::verdict::Template;
-use crate::time::{Rate, Timestamp, parse_rate};
+use crate::time::{Rate, Timestamp, parse_amount, parse_duration, parse_rate};
 use std::collections::HashSet;
 use std::sync::Arc;
+use toml::de::DeValue;
 
 /// Reads all limits; problems are added to those of the file.
 pub fn limits(sections: Vec<Section<'_>>) -> Vec<Limit> {
@@ -25,11 +25,21 @@ fn limit(mut s: Section<'_>, names: &mut HashSet<String>) -> Option<Limit> {
     let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))));
     let per = per(&mut s);
     let rate = s.required("rate", "\"100 / 1d\"", |value| parse_rate(&text(value)?).map_err(|e| e.to_string()));
-    if let Some(rate) = &rate {
-        warn_if_nothing_fits(&s, rate);
+    let algorithm = s.value("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
+    let burst = s.optional("burst", amount);
+    if let Some(burst) = burst.as_ref().filter(|_| !algorithm.is_bucket()) {
+        let help = "a moving average is its own burst limit; algorithm = \"token-bucket\" has a burst of its own";
+        s.error(&burst.span, "a burst is for buckets", Some(help));
     }
-    s.value("algorithm", "\"ewma\"", choice(&[("ewma", ())]));
-    s.value("charge", "\"accepted\"", choice(&[("accepted", ())]));
+    let charge = s.value("charge", "\"accepted\"", choice(&Charge::ALL.map(|known| (known.name(), known))));
+    if charge == Charge::Attempts && algorithm.is_bucket() {
+        let help = "charge = \"accepted\"";
+        s.error(&s.span(), "attempts would dig a hole without bottom into a bucket", Some(help));
+    }
+    let distinct = distinct(&mut s, rate.as_ref());
+    if let Some(rate) = &rate {
+        warn_if_nothing_fits(&s, rate, algorithm.rule(rate.value, burst.as_ref().map(|burst| burst.value)));
+    }
     let template = action(&mut s);
     s.finish();
     let (name, count, rate) = (name?, count?.value, rate?.value);
@@ -38,7 +48,10 @@ fn limit(mut s: Section<'_>, names: &mut HashSet<String>) -> Option<Limit> {
         count,
         per: per?,
         rate,
-        rule: rate.into(),
+        algorithm,
+        rule: algorithm.rule(rate, burst.map(|burst| burst.value)),
+        charge,
+        distinct,
         text: Arc::new(template.unwrap_or_else(|| Template::standard(count))),
     })
 }
@@ -59,11 +72,48 @@ fn per(s: &mut Section<'_>) -> Option<Vec<Owner>> {
     Some(per)
 }
 
-fn warn_if_nothing_fits(s: &Section<'_>, rate: &Placed<Rate>) {
-    let rule = ewma::Rule::from(rate.value);
-    if rule.wait(None, Timestamp::from_micros(0), 1.0) == Wait::Never {
-        let help = "the moving average of a single event is 1 already; 2 / 30m lets one pass at a time";
-        s.warn(&rate.span, "this rate refuses everything, as it does in Exim", Some(help));
+/// How much fits into a bucket: a number, or a text as in a rate.
+fn amount(value: &DeValue<'_>) -> Result<f64, String> {
+    let written = match value {
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        _ => text(value)?,
+    };
+    parse_amount(&written).map_err(|error| error.to_string())
+}
+
+fn distinct(s: &mut Section<'_>, rate: Option<&Placed<Rate>>) -> Option<Distinct> {
+    let what = s.optional("distinct", choice(&What::ALL.map(|what| (what.name(), what))));
+    let remember = s.optional("remember", |value| match parse_duration(&text(value)?).map_err(|e| e.to_string())? {
+        time if time.is_zero() => Err("write how long a value stays known, as in \"180d\"".to_owned()),
+        time => Ok(time),
+    });
+    let Some(what) = what else {
+        if let Some(remember) = remember {
+            s.error(&remember.span, "there is nothing to remember", Some("add distinct = \"recipient\""));
+        }
+        return None;
+    };
+    let rate = rate?.value;
+    let Some(filter) = distinct::Rule::new(rate.amount, rate.period, remember.map(|remember| remember.value)) else {
+        let most = distinct::MAX_OCTETS / 2;
+        let message = format!("a filter of distinct values has room for {most}: rate × (1 + remember / period)");
+        s.error(&what.span, message, None);
+        return None;
+    };
+    Some(Distinct { what: what.value, filter })
+}
+
+fn warn_if_nothing_fits(s: &Section<'_>, rate: &Placed<Rate>, rule: Rule) {
+    if rule.step(None, Timestamp::from_micros(0), 1.0).1.over {
+        let (message, help) = match rule {
+            Rule::Ewma(_) => (
+                "this rate refuses everything, as it does in Exim",
+                "the moving average of a single event is 1 already; 2 / 30m lets one pass at a time",
+            ),
+            Rule::Bucket(_) => ("a bucket of less than 1 refuses everything", "add burst = 1, or more"),
+        };
+        s.warn(&rate.span, message, Some(help));
     }
 }
 

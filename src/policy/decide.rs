@@ -1,58 +1,91 @@
 //! The decision: which limits hold for an event, whose budgets they are, and whether each has room.
 
 use super::Policy;
-use super::event::{Asked, Event, Facts};
+use super::event::{Asked, Event};
 use super::key::Key;
-use super::limit::{Effect, Limit};
+use super::limit::{Charge, Effect, Limit};
 use super::verdict::{Refusal, Verdict};
-use crate::engine::ewma::State;
+use crate::engine::State;
+use crate::engine::distinct::{Filter, Value};
 use crate::time::Timestamp;
-use std::collections::HashMap;
+use std::sync::Arc;
 
-/// Budgets that a store has loaded for a decision. A key without a state is a budget nobody has used.
+/// What is remembered of a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Budget {
+    pub state: State,
+    /// The values seen, where only new ones count. Shared, since it may be large; a decision changes its own copy.
+    pub seen: Option<Arc<Filter>>,
+}
+
+/// Which budgets a run of events may look at or charge. A store loads them before the decision.
+pub struct Question {
+    /// The limits that hold, by their places in the policy.
+    limits: Vec<usize>,
+    /// For each of these the budget.
+    keys: Vec<Key>,
+}
+
+/// The budgets of a question, in the order of its keys. `None` is one that nobody has used.
 #[derive(Debug, Default)]
-pub struct Loaded(HashMap<Key, Budget>);
+pub struct Loaded(Vec<Slot>);
 
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    state: Option<State>,
+#[derive(Debug)]
+struct Slot {
+    budget: Option<Budget>,
     changed: bool,
 }
 
-impl Loaded {
-    pub fn insert(&mut self, key: Key, state: Option<State>) {
-        self.0.insert(key, Budget { state, changed: false });
+impl Question {
+    pub fn new(policy: &Policy, asked: &Asked) -> Self {
+        let mut question = Self { limits: Vec::new(), keys: Vec::new() };
+        for (place, limit) in policy.limits.iter().enumerate() {
+            if asked.events.iter().any(|event| limit.effect(event).is_some())
+                && let Some(key) = Key::of(limit, &asked.facts)
+            {
+                question.limits.push(place);
+                question.keys.push(key);
+            }
+        }
+        question
     }
 
-    /// The budgets that the decision charged, with their new states.
-    pub fn into_changed(self) -> impl Iterator<Item = (Key, State)> {
-        self.0.into_iter().filter(|(_, budget)| budget.changed).filter_map(|(key, budget)| Some((key, budget.state?)))
-    }
-
-    fn state(&self, key: &Key) -> Option<State> {
-        self.0.get(key).and_then(|budget| budget.state)
+    /// Each once.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
     }
 }
 
-/// The budgets that a decision on these events may look at or charge. A store loads them first.
-pub fn keys(policy: &Policy, asked: &Asked) -> Vec<Key> {
-    let mut keys: Vec<Key> =
-        asked.events.iter().flat_map(|event| holding(policy, &asked.facts, *event)).map(|(_, _, key)| key).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys
+impl Loaded {
+    /// The budgets that the decision charged, by the places of their keys.
+    pub fn into_changed(self) -> impl Iterator<Item = (usize, Budget)> {
+        let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.changed);
+        changed.filter_map(|(place, slot)| Some((place, slot.budget?)))
+    }
+}
+
+impl FromIterator<Option<Budget>> for Loaded {
+    fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
+        Self(budgets.into_iter().map(|budget| Slot { budget, changed: false }).collect())
+    }
 }
 
 /// Decides a run of events, in order, and charges the loaded budgets for those that pass.
 ///
 /// Each event is all or nothing across its limits. A refused MAIL makes the recipients after it void.
-pub fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
+pub fn decide(
+    policy: &Policy,
+    now: Timestamp,
+    asked: &Asked,
+    question: &Question,
+    loaded: &mut Loaded,
+) -> Vec<Verdict> {
     let mut mail_refused = false;
     let mut verdicts = Vec::with_capacity(asked.events.len());
     for event in &asked.events {
         let verdict = match event {
-            Event::Recipient | Event::Message if mail_refused => Verdict::Void,
-            _ => decide_one(policy, now, *event, &asked.facts, loaded),
+            Event::Recipient(_) | Event::Message if mail_refused => Verdict::Void,
+            _ => decide_one(policy, now, event, asked, question, loaded),
         };
         if *event == Event::Mail {
             mail_refused = matches!(verdict, Verdict::Refuse(_));
@@ -62,46 +95,89 @@ pub fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loade
     verdicts
 }
 
-fn decide_one(policy: &Policy, now: Timestamp, event: Event, facts: &Facts, loaded: &mut Loaded) -> Verdict {
-    let mut charges = Vec::new();
+fn decide_one(
+    policy: &Policy,
+    now: Timestamp,
+    event: &Event,
+    asked: &Asked,
+    question: &Question,
+    loaded: &mut Loaded,
+) -> Verdict {
     let mut refusal: Option<Refusal> = None;
-    for (limit, effect, key) in holding(policy, facts, event) {
-        let before = loaded.state(&key);
-        let (after, outcome) = limit.rule.step(before, now, ONE);
-        if outcome.over {
-            let wait = limit.rule.wait(before, now, ONE);
-            // Several may refuse: the longest wait is the one that tells the truth.
-            if refusal.as_ref().is_none_or(|longest| longest.wait < wait) {
-                let (_, used) = limit.rule.step(before, now, 0.0);
-                refusal = Some(Refusal::new(limit, used.level, wait));
-            }
-        } else if effect == Effect::Charge {
-            charges.push((key, after));
+    let mut charges = Vec::with_capacity(question.limits.len());
+    for (place, limit) in question.limits.iter().enumerate() {
+        let limit = &policy.limits[*limit];
+        let Some(effect) = limit.effect(event) else { continue };
+        let step = Step::take(limit, loaded.0[place].budget.as_ref(), now, event, asked);
+        if let Some(over) = step.over {
+            refusal = Some(match refusal {
+                None => over,
+                Some(others) => others.and(over),
+            });
+        }
+        if effect == Effect::Charge {
+            charges.push((place, limit, step.state, step.value));
         }
     }
-    if let Some(refusal) = refusal {
-        return Verdict::Refuse(refusal);
+    for (place, limit, state, value) in charges {
+        // What anything refuses is charged to those limits alone that count attempts.
+        if refusal.is_none() || limit.charge == Charge::Attempts {
+            let slot = &mut loaded.0[place];
+            let seen = slot.budget.take().and_then(|budget| budget.seen);
+            slot.budget = Some(Budget { state, seen: learn(limit, seen, now, value) });
+            slot.changed = true;
+        }
     }
-    loaded.0.extend(charges.into_iter().map(|(key, state)| (key, Budget { state: Some(state), changed: true })));
-    Verdict::Pass
+    refusal.map_or(Verdict::Pass, Verdict::Refuse)
+}
+
+/// What one event would do to one budget.
+struct Step {
+    state: State,
+    over: Option<Refusal>,
+    /// What is learnt from it, where only new values count.
+    value: Option<Value>,
+}
+
+impl Step {
+    fn take(limit: &Limit, budget: Option<&Budget>, now: Timestamp, event: &Event, asked: &Asked) -> Self {
+        let seen = budget.and_then(|budget| budget.seen.as_deref());
+        let value =
+            limit.distinct.and_then(|distinct| Some((distinct.filter, distinct.what.value(&asked.facts, event)?)));
+        let known = value.is_some_and(|(filter, value)| filter.knows(seen, now, value));
+        let amount = if known { 0.0 } else { ONE };
+        let before = budget.map(|budget| budget.state);
+        let (state, outcome) = limit.rule.step(before, now, amount);
+        let over = outcome.over.then(|| {
+            let wait = limit.rule.wait(before, now, amount);
+            let (_, used) = limit.rule.step(before, now, 0.0);
+            Refusal::new(limit, used.level, wait)
+        });
+        Self { state, over, value: value.map(|(_, value)| value) }
+    }
+}
+
+/// The filter after an event. A known value is learnt again, so that it stays known.
+fn learn(limit: &Limit, seen: Option<Arc<Filter>>, now: Timestamp, value: Option<Value>) -> Option<Arc<Filter>> {
+    let (Some(distinct), Some(value)) = (limit.distinct, value) else { return seen };
+    if !distinct.filter.changes(seen.as_deref(), now, value) {
+        return seen;
+    }
+    let seen = seen.map(Arc::unwrap_or_clone);
+    Some(Arc::new(distinct.filter.learn(seen, now, value)))
 }
 
 /// What one event counts for.
 const ONE: f64 = 1.0;
 
-fn holding<'a>(policy: &'a Policy, facts: &'a Facts, event: Event) -> impl Iterator<Item = (&'a Limit, Effect, Key)> {
-    policy.limits.iter().filter_map(move |limit| {
-        let effect = limit.count.effect(event)?;
-        Some((limit, effect, Key::of(limit, facts)?))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::Wait;
+    use crate::engine::distinct;
+    use crate::policy::event::Facts;
     use crate::policy::key::Owner;
-    use crate::policy::limit::Count;
+    use crate::policy::limit::{Algorithm, Count, Distinct, What};
     use crate::policy::verdict::Template;
     use crate::time::parse_rate;
     use std::sync::Arc;
@@ -110,7 +186,21 @@ mod tests {
     fn limit(name: &str, count: Count, per: &[Owner], rate: &str) -> Limit {
         let rate = parse_rate(rate).unwrap();
         let text = Arc::new(Template::standard(count));
-        Limit { name: name.into(), count, per: per.to_vec(), rate, rule: rate.into(), text }
+        let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
+        let rule = algorithm.rule(rate, None);
+        Limit { name: name.into(), count, per: per.to_vec(), rate, algorithm, rule, charge, distinct: None, text }
+    }
+
+    fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
+        let question = Question::new(policy, asked);
+        if loaded.0.is_empty() {
+            *loaded = question.keys().iter().map(|_| None).collect();
+        }
+        super::decide(policy, now, asked, &question, loaded)
+    }
+
+    fn rcpt() -> Event {
+        Event::Recipient("bob@example.net".into())
     }
 
     fn asked(user: Option<&str>, events: &[Event]) -> Asked {
@@ -135,10 +225,7 @@ mod tests {
     fn recipients_are_charged_one_by_one_until_there_is_no_room() {
         let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "4 / 1d")] };
         let mut loaded = Loaded::default();
-        let run = asked(
-            Some("alice"),
-            &[Event::Mail, Event::Recipient, Event::Recipient, Event::Recipient, Event::Recipient],
-        );
+        let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
         let verdicts = decide(&policy, now(), &run, &mut loaded);
         // In no time at all the fourth makes the rate 4, and 4 is over 4.
         assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
@@ -147,7 +234,7 @@ mod tests {
         assert!(text.starts_with("3 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
         let changed: Vec<_> = loaded.into_changed().collect();
         assert_eq!(changed.len(), 1);
-        assert_eq!(changed[0].1.rate, 3.0);
+        assert_eq!(changed[0].1.state.level, 3.0);
     }
 
     #[test]
@@ -158,11 +245,11 @@ mod tests {
                 limit("r", Count::Recipients, &[Owner::User], "9 / 1d"),
             ],
         };
+        let run = asked(Some("alice"), &[Event::Mail, rcpt(), Event::Message, Event::Mail, rcpt()]);
         let mut loaded = Loaded::default();
-        decide(&policy, now(), &asked(Some("alice"), &[Event::Message]), &mut loaded);
-        let verdicts = decide(&policy, now(), &asked(Some("alice"), &[Event::Mail, Event::Recipient]), &mut loaded);
-        assert_eq!(words(&verdicts), ["refuse", "void"]);
-        assert_eq!(loaded.into_changed().count(), 1);
+        let verdicts = decide(&policy, now(), &run, &mut loaded);
+        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "void"]);
+        assert!(loaded.into_changed().all(|(_, budget)| budget.state.level == 1.0));
     }
 
     #[test]
@@ -174,18 +261,18 @@ mod tests {
             ],
         };
         let mut loaded = Loaded::default();
-        let verdicts = decide(&policy, now(), &asked(Some("alice"), &[Event::Recipient; 3]), &mut loaded);
+        let verdicts = decide(&policy, now(), &asked(Some("alice"), &vec![rcpt(); 3]), &mut loaded);
         assert_eq!(words(&verdicts), ["pass", "refuse", "refuse"]);
-        for (key, state) in loaded.into_changed() {
-            assert_eq!(state.rate, 1.0, "{key}");
+        for (place, budget) in loaded.into_changed() {
+            assert_eq!(budget.state.level, 1.0, "{place}");
         }
     }
 
     #[test]
     fn a_limit_per_user_does_not_hold_where_nobody_logged_in() {
         let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "2 / 1d")] };
-        let run = asked(None, &[Event::Recipient; 5]);
-        assert!(keys(&policy, &run).is_empty());
+        let run = asked(None, &vec![rcpt(); 5]);
+        assert!(Question::new(&policy, &run).keys().is_empty());
         let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
         assert_eq!(words(&verdicts), ["pass"; 5]);
     }
@@ -199,7 +286,7 @@ mod tests {
                 limit("middle", Count::Recipients, &[Owner::User], "2.5 / 1h"),
             ],
         };
-        let verdicts = decide(&policy, now(), &asked(Some("a"), &[Event::Recipient; 3]), &mut Loaded::default());
+        let verdicts = decide(&policy, now(), &asked(Some("a"), &vec![rcpt(); 3]), &mut Loaded::default());
         let Verdict::Refuse(refusal) = &verdicts[2] else { panic!() };
         assert_eq!(&*refusal.limit, "long");
         assert!(matches!(refusal.wait, Wait::For(wait) if wait > Duration::from_secs(3600)));
@@ -209,12 +296,55 @@ mod tests {
     fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_case() {
         let one = limit("l", Count::Recipients, &[Owner::Client, Owner::User], "2 / 1d");
         let keys = |user| {
-            keys(
-                &Policy { limits: vec![limit("l", Count::Recipients, &one.per, "2 / 1d")] },
-                &asked(Some(user), &[Event::Recipient]),
-            )
+            let policy = Policy { limits: vec![limit("l", Count::Recipients, &one.per, "2 / 1d")] };
+            Question::new(&policy, &asked(Some(user), &[rcpt()])).keys().to_vec()
         };
         assert_eq!(keys("Alice"), keys("aLICE"));
         assert_eq!(keys("alice")[0].to_string(), "l/recipients/ewma/client=192.0.2.7/user=alice");
+    }
+
+    #[test]
+    fn attempts_are_charged_also_when_they_are_refused_and_not_looked_at_before() {
+        let mut strict = limit("l", Count::Recipients, &[Owner::User], "2.5 / 1d");
+        strict.charge = Charge::Attempts;
+        let other = limit("other", Count::Recipients, &[Owner::User], "9 / 1d");
+        let policy = Policy { limits: vec![strict, other] };
+        let mut loaded = Loaded::default();
+        let run = asked(Some("alice"), &[vec![Event::Mail], vec![rcpt(); 4], vec![Event::Mail]].concat());
+        let verdicts = decide(&policy, now(), &run, &mut loaded);
+        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "refuse", "pass"]);
+        let levels: Vec<f64> = loaded.into_changed().map(|(_, budget)| budget.state.level).collect();
+        assert_eq!(levels, [4.0, 2.0]);
+    }
+
+    #[test]
+    fn known_recipients_are_free_also_for_whoever_is_at_the_limit() {
+        let mut strangers = limit("l", Count::Recipients, &[Owner::User], "2.5 / 1d");
+        let remember = Some(Duration::from_secs(30 * 86_400));
+        let filter = distinct::Rule::new(2.5, Duration::from_secs(86_400), remember).unwrap();
+        strangers.distinct = Some(Distinct { what: What::Recipient, filter });
+        let policy = Policy { limits: vec![strangers] };
+        let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
+        let mut loaded = Loaded::default();
+        let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
+        let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut loaded);
+        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
+        // Days later the rate has gone, and those known are still known, those refused are not.
+        let later = now().after(Duration::from_secs(10 * 86_400));
+        let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
+        let verdicts = decide(&policy, later, &asked(Some("alice"), &run), &mut loaded);
+        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "pass", "refuse"]);
+    }
+
+    #[test]
+    fn all_limits_that_refuse_are_named() {
+        let policy = Policy {
+            limits: ["1h", "1d", "1m"]
+                .map(|period| limit(period, Count::Recipients, &[], &format!("1.5 / {period}")))
+                .into(),
+        };
+        let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
+        let Verdict::Refuse(refusal) = &verdicts[1] else { panic!() };
+        assert_eq!((&*refusal.limit, refusal.also.iter().map(|name| &**name).collect()), ("1d", vec!["1h", "1m"]));
     }
 }

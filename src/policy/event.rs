@@ -19,12 +19,12 @@ pub struct Facts {
     pub user: Option<Arc<str>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// MAIL: charges nothing, but limits look whether one more would fit.
     Mail,
-    /// One recipient at RCPT.
-    Recipient,
+    /// One recipient at RCPT: the address in lower case.
+    Recipient(Arc<str>),
     /// DATA: a message begins.
     Message,
 }

@@ -2,6 +2,7 @@
 
 use super::event::Facts;
 use super::limit::Limit;
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -32,16 +33,20 @@ impl Owner {
     }
 
     /// Who it is in this session; `None` if there is nobody.
-    fn value(self, facts: &Facts) -> Option<String> {
+    fn value(self, facts: &Facts) -> Option<Cow<'_, str>> {
         match self {
-            Self::Client => Some(network(facts.client)),
-            Self::User => facts.user.as_deref().map(str::to_lowercase),
+            Self::Client => Some(network(facts.client).into()),
+            Self::User => facts.user.as_deref().map(lower_case),
         }
     }
 }
 
+fn lower_case(text: &str) -> Cow<'_, str> {
+    if text.bytes().any(|b| b.is_ascii_uppercase() || !b.is_ascii()) { text.to_lowercase().into() } else { text.into() }
+}
+
 /// One IPv4 address, or one IPv6 /64: what a single customer can change at will is one client.
-fn network(client: IpAddr) -> String {
+pub(super) fn network(client: IpAddr) -> String {
     match client {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => {
@@ -54,9 +59,17 @@ fn network(client: IpAddr) -> String {
 impl Key {
     /// The budget of this session under a limit; `None` if the limit does not hold for it.
     pub(super) fn of(limit: &Limit, facts: &Facts) -> Option<Self> {
-        let mut text = format!("{}{SEPARATOR}{}{SEPARATOR}ewma", limit.name, limit.count.name());
+        let mut text = String::with_capacity(80);
+        text.push_str(&limit.name);
+        for part in [limit.count.name(), &limit.meaning()] {
+            text.push(SEPARATOR);
+            text.push_str(part);
+        }
         for owner in &limit.per {
-            text.push_str(&format!("{SEPARATOR}{}={}", owner.name(), owner.value(facts)?));
+            text.push(SEPARATOR);
+            text.push_str(owner.name());
+            text.push('=');
+            text.push_str(&owner.value(facts)?);
         }
         Some(Self(text.into()))
     }

@@ -8,7 +8,7 @@ pub mod key;
 pub mod limit;
 pub mod verdict;
 
-pub use decide::{Loaded, decide, keys};
+pub use decide::{Budget, Loaded, Question, decide};
 
 use limit::Limit;
 

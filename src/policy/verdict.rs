@@ -26,12 +26,23 @@ pub struct Refusal {
     /// How much of the budget is used: without this event, which is not charged.
     pub level: f64,
     pub wait: Wait,
+    /// Other limits that refuse as well, for a shorter time.
+    pub also: Vec<Arc<str>>,
     text: Arc<Template>,
 }
 
 impl Refusal {
     pub(super) fn new(limit: &Limit, level: f64, wait: Wait) -> Self {
-        Self { limit: limit.name.clone(), count: limit.count, rate: limit.rate, level, wait, text: limit.text.clone() }
+        let (name, text) = (limit.name.clone(), limit.text.clone());
+        Self { limit: name, count: limit.count, rate: limit.rate, level, wait, also: Vec::new(), text }
+    }
+
+    /// The refusal of several limits: the one with the longest wait tells the truth.
+    pub(super) fn and(self, other: Self) -> Self {
+        let (mut longest, shorter) = if self.wait < other.wait { (other, self) } else { (self, other) };
+        longest.also.push(shorter.limit);
+        longest.also.extend(shorter.also);
+        longest
     }
 
     /// Whether the same event will be let through after a wait.

@@ -40,7 +40,7 @@ impl Gathered {
     fn event(&self) -> Option<Event> {
         match self {
             Self::Mail(_) => Some(Event::Mail),
-            Self::Rcpt(_) => Some(Event::Recipient),
+            Self::Rcpt(rcpt) => Some(Event::Recipient(rcpt.recipient.to_string().to_lowercase().into())),
             Self::Data => Some(Event::Message),
             Self::Answered(_) | Self::Fault(_) => None,
         }

@@ -1,7 +1,8 @@
 //! The state file: SQLite with the schema of `schema.sql`.
 
 use super::{Durability, entry};
-use crate::engine::ewma::State;
+use crate::engine::State;
+use crate::policy::Budget;
 use crate::policy::key::Key;
 use crate::time::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
@@ -25,12 +26,15 @@ pub struct File {
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// The schema's version. A change of the schema adds a migration.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// How long to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in memory.
 const BUSY: Duration = Duration::from_millis(100);
 
 const SCHEMA: &str = include_str!("schema.sql");
+
+/// What makes the schema of a version that of the next: the first of version 1.
+const MIGRATIONS: [&str; VERSION as usize - 1] = ["ALTER TABLE budget ADD COLUMN seen BLOB"];
 
 /// Why the state file cannot be used.
 #[derive(Debug)]
@@ -118,7 +122,7 @@ impl File {
         }
         drop(rows);
         drop(statement);
-        let changes: Vec<(Key, State)> = changes.into_iter().collect();
+        let changes: Vec<(Key, Budget)> = changes.into_iter().collect();
         let last = self.last;
         let folded = self.fold(&changes).and_then(|()| self.discard(last));
         folded.map_err(|error| OpenError::Sqlite(self.path.clone(), error))
@@ -140,7 +144,7 @@ impl File {
     }
 
     /// Writes states to the budgets table, in one transaction.
-    pub fn fold(&mut self, rows: &[(Key, State)]) -> rusqlite::Result<()> {
+    pub fn fold(&mut self, rows: &[(Key, Budget)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         upsert(&transaction, rows)?;
         transaction.commit()
@@ -153,10 +157,14 @@ impl File {
     }
 
     /// A budget as the table has it.
-    pub fn load(&self, key: &Key) -> rusqlite::Result<Option<State>> {
-        let mut statement = self.connection.prepare_cached("SELECT at, level FROM budget WHERE key = ?1")?;
-        let row = statement.query_row([key.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        Ok(row.map(|(at, rate)| State { at: Timestamp::from_micros(at), rate }))
+    pub fn load(&self, key: &Key) -> rusqlite::Result<Option<Budget>> {
+        let mut statement = self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE key = ?1")?;
+        let row = statement.query_row([key.as_str()], |row| {
+            let (at, level, seen): (_, _, Option<Vec<u8>>) = row.try_into()?;
+            let state = State { at: Timestamp::from_micros(at), level };
+            Ok(Budget { state, seen: seen.and_then(|bytes| entry::read_seen(&bytes)) })
+        });
+        row.optional()
     }
 
     /// Makes the schema in an empty file; refuses a file that is not Weir's or from the future.
@@ -169,6 +177,9 @@ impl File {
             self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sqlite)?;
         match (application, version) {
             (APPLICATION_ID, VERSION) => Ok(()),
+            (APPLICATION_ID, version @ 1..VERSION) => {
+                self.migrate(version).map_err(|error| OpenError::Sqlite(self.path.clone(), error))
+            }
             (APPLICATION_ID, version) => Err(OpenError::Newer { path: self.path.clone(), version }),
             (0, 0) if tables == 0 => self.create().map_err(|error| OpenError::Sqlite(self.path.clone(), error)),
             _ => Err(OpenError::Foreign(self.path.clone())),
@@ -179,6 +190,13 @@ impl File {
         let transaction = self.connection.transaction()?;
         transaction.execute_batch(SCHEMA)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+        transaction.commit()
+    }
+
+    fn migrate(&mut self, version: i64) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        MIGRATIONS.iter().skip(version as usize - 1).try_for_each(|step| transaction.execute_batch(step))?;
         transaction.pragma_update(None, "user_version", VERSION)?;
         transaction.commit()
     }
@@ -194,13 +212,14 @@ impl File {
     }
 }
 
-fn upsert(transaction: &Transaction<'_>, rows: &[(Key, State)]) -> rusqlite::Result<()> {
+fn upsert(transaction: &Transaction<'_>, rows: &[(Key, Budget)]) -> rusqlite::Result<()> {
     let mut statement = transaction.prepare_cached(
-        "INSERT INTO budget (key, at, level) VALUES (?1, ?2, ?3) \
-         ON CONFLICT (key) DO UPDATE SET at = excluded.at, level = excluded.level",
+        "INSERT INTO budget (key, at, level, seen) VALUES (?1, ?2, ?3, ?4) \
+         ON CONFLICT (key) DO UPDATE SET at = excluded.at, level = excluded.level, seen = excluded.seen",
     )?;
-    rows.iter().try_for_each(|(key, state)| {
-        statement.execute(params![key.as_str(), state.at.micros(), state.rate]).map(|_| ())
+    rows.iter().try_for_each(|(key, Budget { state, seen })| {
+        let seen = seen.as_deref().map(entry::seen_bytes);
+        statement.execute(params![key.as_str(), state.at.micros(), state.level, seen]).map(|_| ())
     })
 }
 

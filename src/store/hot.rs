@@ -1,10 +1,9 @@
 //! Budgets in memory, and the changes that wait for the writer.
 
 use super::Health;
-use crate::engine::ewma::State;
-use crate::policy::Loaded;
 use crate::policy::key::Key;
 use crate::policy::verdict::Verdict;
+use crate::policy::{Budget, Loaded};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ struct Inner {
     batch: u64,
     /// All batches up to this one are folded into the budgets table.
     folded: u64,
-    changes: HashMap<Key, State>,
+    changes: HashMap<Key, Budget>,
     waiting: Vec<oneshot::Sender<()>>,
     /// What is wrong with the file now, by what was tried.
     troubles: BTreeMap<Attempt, String>,
@@ -37,7 +36,7 @@ struct Inner {
 }
 
 struct Entry {
-    state: Option<State>,
+    budget: Option<Budget>,
     /// The batch of the last change; 0: unchanged since it was loaded.
     batch: u64,
     /// Its state in the file could not be read. It counts from nothing, in memory alone, lest the file's history be overwritten.
@@ -65,7 +64,7 @@ pub enum Decided {
 /// Changes to commit together, and who waits for them.
 pub struct Batch {
     pub number: u64,
-    pub changes: HashMap<Key, State>,
+    pub changes: HashMap<Key, Budget>,
     pub waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -104,17 +103,17 @@ impl Hot {
         if !missing.is_empty() {
             return Decided::Missing { keys: missing, evictions: inner.evictions };
         }
-        let mut loaded = Loaded::default();
-        for key in keys {
-            loaded.insert(key.clone(), inner.budgets.get(key).and_then(|entry| entry.state));
-        }
+        let mut loaded: Loaded =
+            keys.iter().map(|key| inner.budgets.get(key).and_then(|entry| entry.budget.clone())).collect();
         let verdicts = decide(&mut loaded);
         let mut charged = false;
-        for (key, state) in loaded.into_changed() {
-            let unread = inner.budgets.get(&key).is_some_and(|entry| entry.unread);
-            inner.budgets.insert(key.clone(), Entry { state: Some(state), batch: inner.batch, unread });
+        for (place, budget) in loaded.into_changed() {
+            let key = &keys[place];
+            let unread = inner.budgets.get(key).is_some_and(|entry| entry.unread);
+            let entry = Entry { budget: Some(budget.clone()), batch: inner.batch, unread };
+            inner.budgets.insert(key.clone(), entry);
             if !unread {
-                inner.changes.insert(key, state);
+                inner.changes.insert(key.clone(), budget);
                 charged = true;
             }
         }
@@ -128,13 +127,13 @@ impl Hot {
     }
 
     /// Takes in loaded budgets, unless some were dropped since the load began: theirs may be among them, and newer in the file.
-    pub fn insert(&self, loaded: impl Iterator<Item = (Key, Option<State>)>, evictions: u64) {
+    pub fn insert(&self, loaded: impl Iterator<Item = (Key, Option<Budget>)>, evictions: u64) {
         let inner = &mut *self.lock();
         if inner.evictions != evictions {
             return;
         }
-        for (key, state) in loaded {
-            inner.budgets.entry(key).or_insert(Entry { state, batch: 0, unread: false });
+        for (key, budget) in loaded {
+            inner.budgets.entry(key).or_insert(Entry { budget, batch: 0, unread: false });
         }
         inner.make_room();
     }
@@ -143,7 +142,7 @@ impl Hot {
     pub fn insert_unread(&self, keys: Vec<Key>) {
         let inner = &mut *self.lock();
         for key in keys {
-            inner.budgets.entry(key).or_insert(Entry { state: None, batch: 0, unread: true });
+            inner.budgets.entry(key).or_insert(Entry { budget: None, batch: 0, unread: true });
         }
     }
 
@@ -157,10 +156,10 @@ impl Hot {
     }
 
     /// A budget that could not be loaded has been: what the file has counts, where it has something.
-    pub fn loaded(&self, key: Key, state: Option<State>) {
+    pub fn loaded(&self, key: Key, budget: Option<Budget>) {
         let inner = &mut *self.lock();
         if let Some(entry) = inner.budgets.get_mut(&key).filter(|entry| entry.unread) {
-            *entry = Entry { state: state.or(entry.state), batch: 0, unread: false };
+            *entry = Entry { budget: budget.or(entry.budget.take()), batch: 0, unread: false };
         }
     }
 

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::policy::event::Asked;
 use crate::policy::key::Key;
 use crate::policy::verdict::Verdict;
-use crate::policy::{self, Loaded, Policy};
+use crate::policy::{self, Loaded, Policy, Question};
 use crate::time::Timestamp;
 use file::File;
 pub use file::OpenError;
@@ -68,14 +68,14 @@ impl Store {
 
     /// Decides a run of events at `now` and charges what passes, as one act. When this returns, the charges are durable.
     pub async fn admit(&self, now: Timestamp, asked: &Asked) -> Vec<Verdict> {
-        let keys = policy::keys(&self.policy, asked);
-        if keys.is_empty() {
-            return policy::decide(&self.policy, now, asked, &mut Loaded::default());
+        let question = Question::new(&self.policy, asked);
+        let decide = |loaded: &mut Loaded| policy::decide(&self.policy, now, asked, &question, loaded);
+        if question.keys().is_empty() {
+            return decide(&mut Loaded::default());
         }
         let _timer = self.metrics.admit_seconds.start_timer();
         loop {
-            let decided = self.hot.decide(&keys, |loaded| policy::decide(&self.policy, now, asked, loaded));
-            match decided {
+            match self.hot.decide(question.keys(), decide) {
                 Decided::Free(verdicts) => return verdicts,
                 Decided::Charged(verdicts, commit) => {
                     // An error means that the writer has ended, which is logged: mail flows all the same.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::policy::event::{Event, Facts};
 use crate::policy::key::Owner;
-use crate::policy::limit::{Count, Limit};
+use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, What};
 use crate::policy::verdict::Template;
 use crate::time::parse_rate;
 use std::path::Path;
@@ -10,7 +10,10 @@ fn policy(rate: &str) -> Policy {
     let rate = parse_rate(rate).unwrap();
     let text = Arc::new(Template::standard(Count::Recipients));
     let (name, per) = ("l".into(), vec![Owner::User]);
-    Policy { limits: vec![Limit { name, count: Count::Recipients, per, rate, rule: rate.into(), text }] }
+    let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
+    let rule = algorithm.rule(rate, None);
+    let limit = Limit { name, count: Count::Recipients, per, rate, algorithm, rule, charge, distinct: None, text };
+    Policy { limits: vec![limit] }
 }
 
 fn open(path: &Path) -> Result<Store, OpenError> {
@@ -20,7 +23,7 @@ fn open(path: &Path) -> Result<Store, OpenError> {
 
 fn asked(user: &str, recipients: usize) -> Asked {
     let facts = Facts { client: "192.0.2.7".parse().unwrap(), user: Some(user.into()) };
-    Asked { facts, events: vec![Event::Recipient; recipients] }
+    Asked { facts, events: (0..recipients).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect() }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -161,4 +164,46 @@ async fn nobody_else_can_read_the_state() {
         let entry = entry.unwrap();
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
     }
+}
+
+#[tokio::test]
+async fn values_seen_outlive_the_store_that_saw_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let open = || {
+        let mut policy = policy("10.5 / 1d");
+        let filter = crate::engine::distinct::Rule::new(10.5, std::time::Duration::from_secs(86_400), None).unwrap();
+        policy.limits[0].distinct = Some(Distinct { what: What::Recipient, filter });
+        let options = Options { path: path.clone(), durability: Durability::Process };
+        Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
+    };
+    let store = open();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 8)).await), 8);
+    store.close().await;
+    let store = open();
+    // Eight are known, and two more fit.
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20)).await), 10);
+    // Carol's filter stays in the journal, for the next to replay.
+    assert_eq!(passed(&store.admit(at(0), &asked("carol", 20)).await), 10);
+    drop(store);
+}
+
+#[tokio::test]
+async fn a_file_of_version_1_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE budget (key TEXT PRIMARY KEY, at INTEGER NOT NULL, level REAL NOT NULL) STRICT, WITHOUT ROWID;
+         CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT;
+         PRAGMA application_id = 1466263922; PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    let key = "l\x1frecipients\x1fewma\x1fuser=alice";
+    old.execute("INSERT INTO budget VALUES (?1, ?2, 90.0)", rusqlite::params![key, at(0).micros()]).unwrap();
+    drop(old);
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20)).await), 9);
+    store.close().await;
+    assert_eq!(passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20)).await), 0);
 }

@@ -3,8 +3,8 @@
 use super::entry;
 use super::file::{File, OpenError};
 use super::hot::{Attempt, Batch, Hot, Work};
-use crate::engine::ewma::State;
 use crate::metrics::Metrics;
+use crate::policy::Budget;
 use crate::policy::key::Key;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ struct Task {
     hot: Arc<Hot>,
     metrics: Arc<Metrics>,
     /// Changes that are in the journal and not in the budgets table.
-    unfolded: HashMap<Key, State>,
+    unfolded: HashMap<Key, Budget>,
     /// Changes that could not be written yet.
-    unsaved: HashMap<Key, State>,
+    unsaved: HashMap<Key, Budget>,
     journal_bytes: usize,
     /// The journal is folded when it has grown beyond this: later, after a fold that failed.
     fold_at: usize,
@@ -114,7 +114,7 @@ impl Task {
     /// Writes what is unsaved as one entry. When that fails it stays, to be written with the next.
     fn save(&mut self) {
         let mut bytes = Vec::new();
-        self.unsaved.iter().for_each(|(key, state)| entry::write(&mut bytes, key, *state));
+        self.unsaved.iter().for_each(|(key, budget)| entry::write(&mut bytes, key, budget));
         match self.file.append(&bytes) {
             Ok(()) => {
                 self.unfolded.extend(self.unsaved.drain());
@@ -141,7 +141,7 @@ impl Task {
     /// Brings the budgets table up to date and empties the journal. Between slices, commits go on.
     fn fold(&mut self) {
         let (upto, last, bytes) = (self.committed, self.file.last_entry(), self.journal_bytes);
-        let rows: Vec<(Key, State)> = std::mem::take(&mut self.unfolded).into_iter().collect();
+        let rows: Vec<(Key, Budget)> = std::mem::take(&mut self.unfolded).into_iter().collect();
         let mut folded = 0;
         for slice in rows.chunks(SLICE) {
             if let Err(error) = self.file.fold(slice) {
@@ -156,8 +156,8 @@ impl Task {
         let rest = &rows[folded..];
         if !rest.is_empty() {
             // What could not be folded stays in the journal, and here unless it has changed since.
-            for (key, state) in rest {
-                self.unfolded.entry(key.clone()).or_insert(*state);
+            for (key, budget) in rest {
+                self.unfolded.entry(key.clone()).or_insert_with(|| budget.clone());
             }
             self.fold_at = self.journal_bytes + MAX_JOURNAL;
             return;

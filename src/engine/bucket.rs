@@ -1,0 +1,63 @@
+//! The bucket, of two traditions. Tokens flow in at a rate up to a burst and are taken out (University of Vienna's token bucket), or
+//! events flow in and leak out (rspamd's leaky bucket): with the level *used* as the state it is one and the same admission.
+
+use super::{Receipt, State, exact_count};
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// At most `burst` at once, and `rate` in the long run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// β: how much the bucket holds.
+    burst: f64,
+    /// ρ: how much leaks in a second.
+    rate: f64,
+}
+
+impl Rule {
+    /// A bucket of `burst` units that leaks `rate` units a second.
+    pub fn new(burst: f64, rate: f64) -> Self {
+        Self { burst, rate }
+    }
+
+    pub fn burst(&self) -> f64 {
+        self.burst
+    }
+
+    /// Per second.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    pub(super) fn step(&self, state: Option<State>, now: Timestamp, amount: f64) -> (f64, bool) {
+        let level = state.map_or(0.0, |state| self.leaked(state.level, now.since(state.at))) + amount;
+        (level, level > self.burst)
+    }
+
+    /// What is left of a level. A clock that was set back leaks nothing.
+    fn leaked(&self, level: f64, time: Duration) -> f64 {
+        (level - self.rate * time.as_secs_f64()).max(0.0)
+    }
+
+    /// How much of a charge may be given back: what cannot have leaked since.
+    pub(super) fn refund(&self, state: State, receipt: &Receipt) -> f64 {
+        let since = receipt.before.map_or(0.0, |before| self.leaked(before.level, receipt.after.at.since(before.at)));
+        self.leaked(receipt.after.level - since, state.at.since(receipt.after.at))
+    }
+
+    pub(super) fn scaled(&self, rate: f64, burst: f64) -> Self {
+        Self { burst: self.burst * burst, rate: self.rate * rate }
+    }
+
+    pub(super) fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
+        let leak = self.rate * interval.as_secs_f64();
+        // An event of n finds n − ρi of each before it, or nothing.
+        let level = |count: f64| amount + (count - 1.0) * (amount - leak).max(0.0);
+        if amount <= leak && amount <= self.burst {
+            return None;
+        }
+        exact_count((self.burst - amount) / (amount - leak).max(f64::MIN_POSITIVE) + 1.0, |count| {
+            level(count) > self.burst
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! How long until an event fits: what Finch calls the time to recover, for any measure that falls while nothing happens.
+
+use std::time::Duration;
+
+/// How long until the same event, alone, is let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// After this long, to the millisecond, and not one millisecond earlier.
+    For(Duration),
+    /// However long: the event by itself is more than the limit.
+    Never,
+}
+
+/// A thousand years: whoever must wait longer waits for ever.
+const MAX_MILLIS: u64 = 1_000 * 366 * 86_400 * 1_000;
+
+/// The first whole millisecond after which an event is not over.
+///
+/// Found by halving, with the step itself as the test, so that the answer cannot disagree with the decision.
+pub(super) fn until_under(over_after: impl Fn(Duration) -> bool) -> Wait {
+    let over_after = |millis| over_after(Duration::from_millis(millis));
+    if !over_after(0) {
+        return Wait::For(Duration::ZERO);
+    }
+    let (mut over, mut under) = (0, 1);
+    while over_after(under) {
+        over = under;
+        under *= 2;
+        if under > MAX_MILLIS {
+            return Wait::Never;
+        }
+    }
+    while under - over > 1 {
+        let middle = over + (under - over) / 2;
+        if over_after(middle) {
+            over = middle;
+        } else {
+            under = middle;
+        }
+    }
+    Wait::For(Duration::from_millis(under))
+}
