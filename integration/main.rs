@@ -13,4 +13,5 @@ mod oracles;
 mod real_clients;
 mod secrets;
 mod service;
+mod simulate;
 mod upstream_faults;

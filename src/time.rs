@@ -34,6 +34,11 @@ impl Timestamp {
         jiff::fmt::rfc2822::to_string(&zoned).unwrap_or_default()
     }
 
+    /// As RFC 3339 writes it, in UTC, down to the second: `2026-11-21T10:00:00Z`.
+    pub fn rfc3339(self) -> String {
+        jiff::Timestamp::from_second(self.whole_seconds()).unwrap_or_default().to_string()
+    }
+
     /// This point moved forward; the end of time rather than an overflow.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
@@ -102,6 +107,30 @@ pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
 
 /// A thousand years: sums of a timestamp and a few durations then stay far from the end of an i64.
 const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
+
+/// Reads a point in time: seconds since 1970, with a fraction if need be, or a date and time as RFC 3339 writes them, whose offset
+/// may be missing: then it is UTC (`2026-03-01T10:00`).
+pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
+    if let Ok(seconds) = text.parse::<i64>() {
+        return seconds
+            .checked_mul(1_000_000)
+            .map(Timestamp)
+            .ok_or_else(|| Unreadable(format!("\"{text}\" is too far away")));
+    }
+    if let Ok(seconds) = text.parse::<f64>() {
+        let micros = (seconds * 1e6).round();
+        return match micros.abs() < i64::MAX as f64 {
+            true => Ok(Timestamp(micros as i64)),
+            false => Err(Unreadable(format!("\"{text}\" is too far away"))),
+        };
+    }
+    let zoned = text.parse::<jiff::Timestamp>().ok();
+    let civil = || text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
+    let found = zoned.or_else(|| Some(civil()?.timestamp()));
+    found
+        .map(|found| Timestamp(found.as_microsecond()))
+        .ok_or_else(|| Unreadable(format!("\"{text}\" is not a time: write seconds since 1970, or 2026-03-01T10:00")))
+}
 
 /// A duration as people write it, exact down to the microsecond: `1d2h30m`, `0.25s`, `0s`.
 pub fn format_duration(duration: Duration) -> String {
@@ -231,6 +260,23 @@ mod tests {
             let error = parse_rate(text).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }
+    }
+
+    #[test]
+    fn times_are_numbers_or_dates() {
+        for (text, micros) in [
+            ("0", 0),
+            ("1700000000.25", 1_700_000_000_250_000),
+            ("2023-11-14T22:13:20Z", 1_700_000_000_000_000),
+            ("2023-11-14T23:13:20+01:00", 1_700_000_000_000_000),
+            ("2023-11-14T22:13", 1_699_999_980_000_000),
+        ] {
+            assert_eq!(parse_time(text), Ok(Timestamp(micros)), "{text}");
+        }
+        for text in ["", "yesterday", "nan", "1e300", "9223372036854775807", "2023-13-01T00:00"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+        assert_eq!(Timestamp(1_700_000_000_900_000).rfc3339(), "2023-11-14T22:13:20Z");
     }
 
     #[test]

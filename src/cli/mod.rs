@@ -4,6 +4,7 @@ mod check;
 mod demo;
 mod manual;
 mod serve;
+mod simulate;
 mod systemd;
 mod user;
 
@@ -33,7 +34,12 @@ enum Command {
         /// Print the configuration as it is in force, with all defaults
         #[arg(long)]
         print: bool,
+        /// Say of each limit what it lets through: bursts, waits, and the most in any hour, day and week
+        #[arg(long, conflicts_with = "print")]
+        explain: bool,
     },
+    /// Replay the mail of the past: what would the limits have done?
+    Simulate(simulate::Arguments),
     /// Try Weir out: needs no file and no other server
     Demo,
     /// Manage who may log in
@@ -92,7 +98,8 @@ pub fn run() -> ExitCode {
     };
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
-        Command::Check { config, print } => check::run(&config.config, print),
+        Command::Check { config, print, explain } => check::run(&config.config, print, explain),
+        Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
         Command::Completions { shell } => manual::completions(shell),

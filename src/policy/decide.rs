@@ -50,13 +50,27 @@ impl Question {
         question
     }
 
-    /// Each once.
+    /// The limits that hold for any of the events, by their places in the policy.
+    pub fn limits(&self) -> &[usize] {
+        &self.limits
+    }
+
+    pub fn into_keys(self) -> Vec<Key> {
+        self.keys
+    }
+
+    /// For each of these limits its budget.
     pub fn keys(&self) -> &[Key] {
         &self.keys
     }
 }
 
 impl Loaded {
+    /// All budgets, in the order of their keys.
+    pub fn into_all(self) -> impl Iterator<Item = Option<Budget>> {
+        self.0.into_iter().map(|slot| slot.budget)
+    }
+
     /// The budgets that the decision charged, by the places of their keys.
     pub fn into_changed(self) -> impl Iterator<Item = (usize, Budget)> {
         let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.changed);
@@ -81,11 +95,12 @@ pub fn decide(
     loaded: &mut Loaded,
 ) -> Vec<Verdict> {
     let mut mail_refused = false;
+    let mut steps = Vec::with_capacity(question.limits.len());
     let mut verdicts = Vec::with_capacity(asked.events.len());
     for event in &asked.events {
         let verdict = match event {
             Event::Recipient(_) | Event::Message if mail_refused => Verdict::Void,
-            _ => decide_one(policy, now, event, asked, question, loaded),
+            _ => decide_one(policy, now, event, asked, question, loaded, &mut steps),
         };
         if *event == Event::Mail {
             mail_refused = matches!(verdict, Verdict::Refuse(_));
@@ -95,6 +110,7 @@ pub fn decide(
     verdicts
 }
 
+/// `steps` is room to work in.
 fn decide_one(
     policy: &Policy,
     now: Timestamp,
@@ -102,29 +118,31 @@ fn decide_one(
     asked: &Asked,
     question: &Question,
     loaded: &mut Loaded,
+    steps: &mut Vec<Step>,
 ) -> Verdict {
     let mut refusal: Option<Refusal> = None;
-    let mut charges = Vec::with_capacity(question.limits.len());
+    steps.clear();
     for (place, limit) in question.limits.iter().enumerate() {
         let limit = &policy.limits[*limit];
         let Some(effect) = limit.effect(event) else { continue };
-        let step = Step::take(limit, loaded.0[place].budget.as_ref(), now, event, asked);
-        if let Some(over) = step.over {
+        let (step, over) = Step::take(place, limit, loaded.0[place].budget.as_ref(), now, event, asked);
+        if let Some(over) = over {
             refusal = Some(match refusal {
                 None => over,
                 Some(others) => others.and(over),
             });
         }
         if effect == Effect::Charge {
-            charges.push((place, limit, step.state, step.value));
+            steps.push(step);
         }
     }
-    for (place, limit, state, value) in charges {
+    for step in steps.iter() {
+        let limit = &policy.limits[question.limits[step.place]];
         // What anything refuses is charged to those limits alone that count attempts.
         if refusal.is_none() || limit.charge == Charge::Attempts {
-            let slot = &mut loaded.0[place];
+            let slot = &mut loaded.0[step.place];
             let seen = slot.budget.take().and_then(|budget| budget.seen);
-            slot.budget = Some(Budget { state, seen: learn(limit, seen, now, value) });
+            slot.budget = Some(Budget { state: step.state, seen: learn(limit, seen, now, step.value) });
             slot.changed = true;
         }
     }
@@ -133,14 +151,23 @@ fn decide_one(
 
 /// What one event would do to one budget.
 struct Step {
+    /// The budget's place in the question.
+    place: usize,
     state: State,
-    over: Option<Refusal>,
     /// What is learnt from it, where only new values count.
     value: Option<Value>,
 }
 
 impl Step {
-    fn take(limit: &Limit, budget: Option<&Budget>, now: Timestamp, event: &Event, asked: &Asked) -> Self {
+    /// Also says whether the event is over.
+    fn take(
+        place: usize,
+        limit: &Limit,
+        budget: Option<&Budget>,
+        now: Timestamp,
+        event: &Event,
+        asked: &Asked,
+    ) -> (Self, Option<Refusal>) {
         let seen = budget.and_then(|budget| budget.seen.as_deref());
         let value =
             limit.distinct.and_then(|distinct| Some((distinct.filter, distinct.what.value(&asked.facts, event)?)));
@@ -153,7 +180,7 @@ impl Step {
             let (_, used) = limit.rule.step(before, now, 0.0);
             Refusal::new(limit, used.level, wait)
         });
-        Self { state, over, value: value.map(|(_, value)| value) }
+        (Self { place, state, value: value.map(|(_, value)| value) }, over)
     }
 }
 
@@ -204,7 +231,7 @@ mod tests {
     }
 
     fn asked(user: Option<&str>, events: &[Event]) -> Asked {
-        let facts = Facts { client: "192.0.2.7".parse().unwrap(), user: user.map(Into::into) };
+        let facts = Facts { client: "192.0.2.7".parse().ok(), user: user.map(Into::into) };
         Asked { facts, events: events.to_vec() }
     }
 

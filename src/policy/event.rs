@@ -13,8 +13,8 @@ pub struct Asked {
 /// What is known of the session. A limit that names something absent does not hold.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// An IPv4 address that came in over IPv6 is an IPv4 address here.
-    pub client: IpAddr,
+    /// An IPv4 address that came in over IPv6 is an IPv4 address here. Always known, but of mail of the past.
+    pub client: Option<IpAddr>,
     /// The login, if there was one.
     pub user: Option<Arc<str>>,
 }

@@ -35,7 +35,7 @@ impl Owner {
     /// Who it is in this session; `None` if there is nobody.
     fn value(self, facts: &Facts) -> Option<Cow<'_, str>> {
         match self {
-            Self::Client => Some(network(facts.client).into()),
+            Self::Client => facts.client.map(|client| network(client).into()),
             Self::User => facts.user.as_deref().map(lower_case),
         }
     }

@@ -112,7 +112,7 @@ impl What {
         match (self, event) {
             (Self::Recipient, Event::Recipient(address)) => Some(Value::of(address)),
             (Self::Recipient, _) => None,
-            (Self::Client, _) => Some(Value::of(&network(facts.client))),
+            (Self::Client, _) => facts.client.map(|client| Value::of(&network(client))),
         }
     }
 }

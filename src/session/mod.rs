@@ -387,7 +387,7 @@ impl State {
     }
 
     fn facts(&self) -> Facts {
-        Facts { client: self.client, user: self.user.clone() }
+        Facts { client: Some(self.client), user: self.user.clone() }
     }
 
     fn is_trusted(&self) -> bool {

@@ -1,0 +1,105 @@
+//! How long a step takes: `cargo bench`. The goals are 50 ns for a moving average, and 250 ns where only new values count.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
+
+use criterion::{BatchSize, Criterion};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+use weir::engine::{Rule, State, bucket, distinct, ewma};
+use weir::policy::event::{Asked, Event, Facts};
+use weir::policy::key::Owner;
+use weir::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, What};
+use weir::policy::verdict::Template;
+use weir::policy::{Loaded, Policy, Question, decide};
+use weir::time::{Timestamp, parse_rate};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn start() -> Timestamp {
+    Timestamp::from_micros(1_700_000_000_000_000)
+}
+
+/// Steps on and on, an event every 20 minutes, which is under the limit.
+fn steps(criterion: &mut Criterion, name: &str, rule: Rule) {
+    criterion.bench_function(name, |bencher| {
+        let (mut state, mut now): (Option<State>, _) = (None, start());
+        bencher.iter(|| {
+            now = now.after(Duration::from_secs(1200));
+            let (after, outcome) = black_box(&rule).step(state, now, 1.0);
+            state = Some(after);
+            outcome
+        });
+    });
+}
+
+/// As `steps`, with a filter of a hundred values a day, of which half are known.
+fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Duration>) {
+    let rule = Rule::Ewma(ewma::Rule::new(100.0, DAY));
+    let filter_rule = distinct::Rule::new(100.0, DAY, remember).unwrap();
+    let values: Vec<String> = (0..200).map(|n| format!("recipient-{n}@example.net")).collect();
+    criterion.bench_function(name, |bencher| {
+        let (mut state, mut filter, mut now) = (None, None, start());
+        let mut n = 0;
+        bencher.iter(|| {
+            now = now.after(Duration::from_secs(1200));
+            n = (n + 7) % 144;
+            let value = distinct::Value::of(black_box(&values[n]));
+            let known = filter_rule.knows(filter.as_ref(), now, value);
+            let (after, outcome) = rule.step(state, now, if known { 0.0 } else { 1.0 });
+            state = Some(after);
+            if filter_rule.changes(filter.as_ref(), now, value) {
+                filter = Some(filter_rule.learn(filter.take(), now, value));
+            }
+            outcome
+        });
+    });
+}
+
+/// The whole decision on a recipient, with its question, as a store asks it.
+fn decisions(criterion: &mut Criterion) {
+    let rate = parse_rate("100 / 1d").unwrap();
+    let limit = |name: &str, distinct| Limit {
+        name: name.into(),
+        count: Count::Recipients,
+        per: vec![Owner::User],
+        rate,
+        algorithm: Algorithm::Ewma,
+        rule: Algorithm::Ewma.rule(rate, None),
+        charge: Charge::Accepted,
+        distinct,
+        text: Arc::new(Template::standard(Count::Recipients)),
+    };
+    let filter = distinct::Rule::new(100.0, DAY, Some(30 * DAY)).unwrap();
+    let strangers = Some(Distinct { what: What::Recipient, filter });
+    for (name, limits) in [
+        ("decide/one limit", vec![limit("one", None)]),
+        ("decide/two limits, one of strangers", vec![limit("one", None), limit("two", strangers)]),
+    ] {
+        let policy = Policy { limits };
+        let facts = Facts { client: None, user: Some("alice".into()) };
+        let asked = Asked { facts, events: vec![Event::Recipient("bob@example.net".into())] };
+        criterion.bench_function(name, |bencher| {
+            let fresh = || {
+                let question = Question::new(&policy, &asked);
+                let loaded: Loaded = question.keys().iter().map(|_| None).collect();
+                (question, loaded)
+            };
+            bencher.iter_batched_ref(
+                fresh,
+                |(question, loaded)| decide(&policy, start(), &asked, question, loaded),
+                BatchSize::SmallInput,
+            );
+        });
+    }
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    steps(&mut criterion, "step/ewma", Rule::Ewma(ewma::Rule::new(100.0, DAY)));
+    steps(&mut criterion, "step/bucket", Rule::Bucket(bucket::Rule::new(100.0, 100.0 / DAY.as_secs_f64())));
+    distinct_steps(&mut criterion, "step/distinct", None);
+    distinct_steps(&mut criterion, "step/distinct, remembered", Some(30 * DAY));
+    decisions(&mut criterion);
+    criterion.final_summary();
+}

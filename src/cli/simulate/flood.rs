@@ -1,0 +1,139 @@
+//! A compromised account, laid over the history: `alice 1/s 100rcpt from 2026-03-01T10:00`.
+
+use super::history::Message;
+use super::replay::Outcome;
+use crate::time::{Timestamp, format_duration, parse_amount, parse_duration, parse_time};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The account, and what it has got through.
+#[derive(Clone, Debug)]
+pub struct Flood {
+    pub user: Arc<str>,
+    interval: Duration,
+    recipients: u64,
+    from: Timestamp,
+    /// Messages sent so far.
+    sent: u64,
+    /// Strangers who got mail, all in all and before the first refusal.
+    delivered: u64,
+    before_refusal: Option<(u64, Timestamp)>,
+}
+
+/// How long a flood goes on: by then somebody has noticed.
+const LASTS: Duration = Duration::from_secs(86_400);
+
+impl std::str::FromStr for Flood {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = "write it as in \"alice 1/s 100rcpt from 2026-03-01T10:00\"";
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [user, speed, recipients, "from", from] = words[..] else { return Err(form.to_owned()) };
+        let count = recipients
+            .strip_suffix("rcpt")
+            .and_then(|count| count.parse().ok())
+            .filter(|count| (1..=100_000).contains(count));
+        let recipients = count.ok_or_else(|| format!("\"{recipients}\" is not 1rcpt to 100000rcpt; {form}"))?;
+        let from = parse_time(from).map_err(|error| error.to_string())?;
+        let bad = || format!("\"{speed}\" is not a speed such as 1/s, 30/m or 500/h; {form}");
+        let (amount, unit) = speed.split_once('/').ok_or_else(bad)?;
+        let amount = parse_amount(amount).map_err(|_| bad())?;
+        let unit = parse_duration(&format!("1{unit}")).map_err(|_| bad())?;
+        let interval = Duration::try_from_secs_f64(unit.as_secs_f64() / amount).map_err(|_| bad())?;
+        if interval < Duration::from_micros(1) || LASTS < interval {
+            return Err(format!("\"{speed}\" is not between a million a second and one a day"));
+        }
+        let user = user.into();
+        Ok(Self { user, interval, recipients, from, sent: 0, delivered: 0, before_refusal: None })
+    }
+}
+
+impl Flood {
+    /// When the next message comes; `None` after the last.
+    pub fn next_at(&self) -> Option<Timestamp> {
+        let after = Duration::try_from_secs_f64(self.interval.as_secs_f64() * self.sent as f64).ok()?;
+        (after < LASTS).then(|| self.from.after(after))
+    }
+
+    /// The next message. Nobody has ever written to its recipients.
+    pub fn next(&mut self, at: Timestamp) -> Message {
+        let first = self.sent * self.recipients;
+        self.sent += 1;
+        let stranger = |n: u64| format!("stranger-{}@flood.invalid", first + n).into();
+        Message { at, user: self.user.clone(), client: None, recipients: (0..self.recipients).map(stranger).collect() }
+    }
+
+    /// Notes what came of a message.
+    pub fn note(&mut self, at: Timestamp, outcome: &Outcome) {
+        if outcome.is_refused() && self.before_refusal.is_none() {
+            // Recipients are refused in order: those before the first that is have been let through.
+            let passed = match outcome.message {
+                None => outcome.recipients.iter().take_while(|refusal| refusal.is_none()).count(),
+                Some(_) => 0,
+            };
+            self.before_refusal = Some((self.delivered + passed as u64, at));
+        }
+        self.delivered += outcome.delivered() as u64;
+    }
+
+    pub fn summary(&self) -> String {
+        let tried = self.sent * self.recipients;
+        let first = match self.before_refusal {
+            Some((count, at)) => {
+                format!("{count} got mail before the first refusal, after {}", format_duration(at.since(self.from)))
+            }
+            None => "nothing was ever refused".to_owned(),
+        };
+        format!(
+            "flood by {}, {} recipients every {}, from {}: {first}; {} strangers of {tried} got mail in {}",
+            self.user,
+            self.recipients,
+            format_duration(self.interval),
+            self.from.rfc3339(),
+            self.delivered,
+            format_duration(LASTS)
+        )
+    }
+
+    /// For programs: strangers reached before the first refusal (null: none came), in all, and tried.
+    pub fn json(&self) -> serde_json::Value {
+        let before = self.before_refusal.map(|(count, _)| count);
+        let after = self.before_refusal.map(|(_, at)| at.since(self.from).as_secs_f64());
+        serde_json::json!({ "flood": &*self.user, "before-first-refusal": before, "seconds-to-first-refusal": after,
+            "delivered": self.delivered, "tried": self.sent * self.recipients })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floods_are_read_and_last_a_day() {
+        let mut flood: Flood = "alice 1/s 100rcpt from 2026-03-01T10:00".parse().unwrap();
+        assert_eq!((&*flood.user, flood.interval, flood.recipients), ("alice", Duration::from_secs(1), 100));
+        let mut messages = 0;
+        let mut last = flood.from;
+        while let Some(at) = flood.next_at() {
+            assert_eq!(flood.next(at).recipients.len(), 100);
+            messages += 1;
+            last = at;
+        }
+        assert_eq!((messages, last.since(flood.from)), (86_400, Duration::from_secs(86_399)));
+        for text in [
+            "",
+            "alice",
+            "alice 1 1rcpt from 0",
+            "alice 0/s 1rcpt from 0",
+            "alice 1/s 0rcpt from 0",
+            "a 1/s 1 from 0",
+            "a 1/s 1rcpt from noon",
+            "a 1/s 1rcpt until 0",
+            "a 1/x 1rcpt from 0",
+            "a 1G/s 1rcpt from 0",
+        ] {
+            assert!(text.parse::<Flood>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the busiest users sent in windows of any length, beside what a limit lets through in them: the arrival envelopes of the
+//! Vienna paper (its figure 4), an SVG with a panel a limit.
+
+use super::history::Message;
+use crate::policy::Policy;
+use crate::policy::limit::{Count, Limit};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who sent how much when.
+#[derive(Default)]
+pub struct Traffic(HashMap<Arc<str>, Vec<Sent>>);
+
+/// A message: microseconds since 1970, and its recipients.
+type Sent = (i64, u64);
+
+/// How many users are drawn.
+const BUSIEST: usize = 5;
+
+/// Width and height of a panel, in pixels.
+const PANEL: (u32, u32) = (900, 420);
+
+impl Traffic {
+    pub fn add(&mut self, message: &Message) {
+        let sent = (message.at.micros(), message.recipients.len() as u64);
+        match self.0.get_mut(&message.user) {
+            Some(all) => all.push(sent),
+            None => drop(self.0.insert(message.user.clone(), vec![sent])),
+        }
+    }
+
+    /// Draws a panel for each limit.
+    pub fn draw(&self, path: &Path, policy: &Policy) -> Result<(), String> {
+        if policy.limits.is_empty() {
+            return Err("there is no limit to draw".to_owned());
+        }
+        let mut svg = String::new();
+        {
+            let height = PANEL.1 * u32::try_from(policy.limits.len()).unwrap_or(1);
+            let area = SVGBackend::with_string(&mut svg, (PANEL.0, height)).into_drawing_area();
+            area.fill(&WHITE).map_err(|error| error.to_string())?;
+            let panels = area.split_evenly((policy.limits.len(), 1));
+            for (limit, panel) in policy.limits.iter().zip(&panels) {
+                self.panel(limit, panel).map_err(|error| error.to_string())?;
+            }
+            area.present().map_err(|error| error.to_string())?;
+        }
+        std::fs::write(path, svg).map_err(|error| error.to_string())
+    }
+
+    fn panel<'a>(
+        &self,
+        limit: &Limit,
+        panel: &DrawingArea<SVGBackend<'a>, Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
+        let busiest = self.busiest(limit.count);
+        let span = busiest.iter().map(|(_, sent)| span(sent)).max().unwrap_or_default().max(Duration::from_secs(60));
+        let windows = windows(span);
+        let envelope: Vec<(f64, f64)> = windows.iter().map(|w| (w.as_secs_f64(), limit.rule.envelope(*w))).collect();
+        let observed = |sent: &[Sent]| -> Vec<(f64, f64)> {
+            windows.iter().map(|w| (w.as_secs_f64(), most_in(sent, limit.count, *w) as f64)).collect()
+        };
+        let lines: Vec<_> = busiest.iter().map(|(user, sent)| (*user, observed(sent))).collect();
+        let all = lines.iter().flat_map(|(_, points)| points).chain(&envelope);
+        let top = all.map(|(_, y)| *y).fold(1.0, f64::max) * 1.5;
+        let mut chart = ChartBuilder::on(panel)
+            .caption(format!("{}: the most {} in any window", limit.name, limit.count.name()), ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(36)
+            .y_label_area_size(64)
+            .build_cartesian_2d((1.0..span.as_secs_f64()).log_scale(), (0.8..top).log_scale())?;
+        chart
+            .configure_mesh()
+            .x_desc("window")
+            .y_desc(limit.count.name())
+            .x_label_formatter(&|x| about(*x))
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .draw()?;
+        for (place, (user, points)) in lines.into_iter().enumerate() {
+            let style = Palette99::pick(place).stroke_width(2);
+            let series = chart.draw_series(LineSeries::new(points, style))?.label(user.to_string());
+            series.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        }
+        let style = BLACK.stroke_width(3);
+        let limit_line = chart.draw_series(LineSeries::new(envelope, style))?.label("E(T), the limit");
+        limit_line.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK)
+            .draw()
+    }
+
+    fn busiest(&self, count: Count) -> Vec<(&Arc<str>, &[Sent])> {
+        let mut users: Vec<_> = self.0.iter().map(|(user, sent)| (user, &sent[..])).collect();
+        let total = |sent: &[Sent]| sent.iter().map(|sent| amount(sent, count)).sum::<u64>();
+        users.sort_by_cached_key(|(user, sent)| (std::cmp::Reverse(total(sent)), (*user).clone()));
+        users.truncate(BUSIEST);
+        users
+    }
+}
+
+/// A window for an axis, in the one unit that fits it.
+fn about(seconds: f64) -> String {
+    let units = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0)];
+    let (unit, size) = units.into_iter().find(|(_, size)| seconds >= 2.0 * size).unwrap_or(("s", 1.0));
+    format!("{:.0}{unit}", seconds / size)
+}
+
+fn amount((_, recipients): &Sent, count: Count) -> u64 {
+    match count {
+        Count::Messages => 1,
+        Count::Recipients => *recipients,
+    }
+}
+
+fn span(sent: &[Sent]) -> Duration {
+    let ends = sent.first().zip(sent.last());
+    ends.map_or(Duration::ZERO, |((first, _), (last, _))| Duration::from_micros(last.abs_diff(*first)))
+}
+
+/// From a second to the whole span, at even steps of the logarithm.
+fn windows(span: Duration) -> Vec<Duration> {
+    const STEPS: i32 = 60;
+    let factor = span.as_secs_f64().powf(1.0 / f64::from(STEPS));
+    (0..=STEPS).map(|step| Duration::from_secs_f64(factor.powi(step))).collect()
+}
+
+/// The most that was sent in any window of this length, both ends included.
+fn most_in(sent: &[Sent], count: Count, window: Duration) -> u64 {
+    let window = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
+    let (mut most, mut sum, mut first) = (0, 0, 0);
+    for last in sent {
+        sum += amount(last, count);
+        while last.0.saturating_sub(sent[first].0) > window {
+            sum -= amount(&sent[first], count);
+            first += 1;
+        }
+        most = most.max(sum);
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fullest_window_is_found() {
+        let sent: Vec<Sent> = [(0, 1), (10, 5), (11, 5), (20, 1), (21, 20)].map(|(t, n)| (t * 1_000_000, n)).into();
+        for (seconds, recipients, messages) in
+            [(0, 20, 1), (1, 21, 2), (9, 21, 2), (10, 26, 3), (11, 31, 4), (99, 32, 5)]
+        {
+            let window = Duration::from_secs(seconds);
+            assert_eq!(most_in(&sent, Count::Recipients, window), recipients, "{seconds}");
+            assert_eq!(most_in(&sent, Count::Messages, window), messages, "{seconds}");
+        }
+    }
+}
