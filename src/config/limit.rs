@@ -8,6 +8,7 @@ use crate::policy::verdict::Template;
 use crate::time::{Rate, Timestamp, parse_amount, parse_duration, parse_rate};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 use toml::de::DeValue;
 
 /// Reads all limits; problems are added to those of the file.
@@ -24,7 +25,7 @@ fn limit(mut s: Section<'_>, names: &mut HashSet<String>) -> Option<Limit> {
     }
     let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))));
     let per = per(&mut s);
-    let rate = s.required("rate", "\"100 / 1d\"", |value| parse_rate(&text(value)?).map_err(|e| e.to_string()));
+    let rate = s.required("rate", "\"100 / 1d\"", rate);
     let algorithm = s.value("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
     let burst = s.optional("burst", amount);
     if let Some(burst) = burst.as_ref().filter(|_| !algorithm.is_bucket()) {
@@ -36,7 +37,15 @@ fn limit(mut s: Section<'_>, names: &mut HashSet<String>) -> Option<Limit> {
         let help = "charge = \"accepted\"";
         s.error(&s.span(), "attempts would dig a hole without bottom into a bucket", Some(help));
     }
-    let distinct = distinct(&mut s, rate.as_ref());
+    let distinct = distinct(&mut s, rate.as_ref(), burst.as_ref().map(|burst| burst.value));
+    if let Some((distinct, remembers)) = &distinct {
+        let (count, per) = (count.as_ref().map(|count| count.value), per.as_deref().unwrap_or_default());
+        refuse_what_cannot_be_new(&s, distinct.what, count, per);
+        if *remembers && charge == Charge::Attempts {
+            let help = "charge = \"accepted\", or no remember";
+            s.error(&s.span(), "what was refused would be remembered as known", Some(help));
+        }
+    }
     if let Some(rate) = &rate {
         warn_if_nothing_fits(&s, rate, algorithm.rule(rate.value, burst.as_ref().map(|burst| burst.value)));
     }
@@ -51,7 +60,7 @@ fn limit(mut s: Section<'_>, names: &mut HashSet<String>) -> Option<Limit> {
         algorithm,
         rule: algorithm.rule(rate, burst.map(|burst| burst.value)),
         charge,
-        distinct,
+        distinct: distinct.map(|(distinct, _)| distinct),
         text: Arc::new(template.unwrap_or_else(|| Template::standard(count))),
     })
 }
@@ -72,6 +81,17 @@ fn per(s: &mut Section<'_>) -> Option<Vec<Owner>> {
     Some(per)
 }
 
+fn rate(value: &DeValue<'_>) -> Result<Rate, String> {
+    let rate = parse_rate(&text(value)?).map_err(|error| error.to_string())?;
+    match rate.period {
+        // Over a longer one, doubles lose what comes in a few microseconds.
+        period if period > LONGEST_PERIOD => Err("the period of a rate is at most 3650d".to_owned()),
+        _ => Ok(rate),
+    }
+}
+
+const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);
+
 /// How much fits into a bucket: a number, or a text as in a rate.
 fn amount(value: &DeValue<'_>) -> Result<f64, String> {
     let written = match value {
@@ -82,7 +102,8 @@ fn amount(value: &DeValue<'_>) -> Result<f64, String> {
     parse_amount(&written).map_err(|error| error.to_string())
 }
 
-fn distinct(s: &mut Section<'_>, rate: Option<&Placed<Rate>>) -> Option<Distinct> {
+/// Also whether values are remembered.
+fn distinct(s: &mut Section<'_>, rate: Option<&Placed<Rate>>, burst: Option<f64>) -> Option<(Distinct, bool)> {
     let what = s.optional("distinct", choice(&What::ALL.map(|what| (what.name(), what))));
     let remember = s.optional("remember", |value| match parse_duration(&text(value)?).map_err(|e| e.to_string())? {
         time if time.is_zero() => Err("write how long a value stays known, as in \"180d\"".to_owned()),
@@ -95,13 +116,33 @@ fn distinct(s: &mut Section<'_>, rate: Option<&Placed<Rate>>) -> Option<Distinct
         return None;
     };
     let rate = rate?.value;
-    let Some(filter) = distinct::Rule::new(rate.amount, rate.period, remember.map(|remember| remember.value)) else {
+    let time = remember.as_ref().map(|remember| remember.value);
+    if let Some(remember) = remember.as_ref().filter(|remember| remember.value < rate.period) {
+        let help = "without remember, what is seen is known for this period";
+        s.error(&remember.span, "this is shorter than the period of the rate", Some(help));
+    }
+    let burst = burst.unwrap_or(rate.amount);
+    let Some(filter) = distinct::Rule::with_burst(burst, rate.amount, rate.period, time) else {
         let most = distinct::MAX_OCTETS / 2;
         let message = format!("a filter of distinct values has room for {most}: rate × (1 + remember / period)");
         s.error(&what.span, message, None);
         return None;
     };
-    Some(Distinct { what: what.value, filter })
+    Some((Distinct { what: what.value, filter }, time.is_some()))
+}
+
+/// A value that is the same for all of a budget, or that an event does not have, is never new.
+fn refuse_what_cannot_be_new(s: &Section<'_>, what: What, count: Option<Count>, per: &[Owner]) {
+    let (message, help) = match what {
+        What::Recipient if count == Some(Count::Messages) => {
+            ("a message is not new by its recipient", "count = \"recipients\"")
+        }
+        What::Client if per.contains(&Owner::Client) => {
+            ("each client has one client", "leave \"client\" out of per, or distinct out")
+        }
+        What::Recipient | What::Client => return,
+    };
+    s.error(&s.span(), message, Some(help));
 }
 
 fn warn_if_nothing_fits(s: &Section<'_>, rate: &Placed<Rate>, rule: Rule) {

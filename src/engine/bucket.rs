@@ -1,7 +1,7 @@
 //! The bucket, of two traditions. Tokens flow in at a rate up to a burst and are taken out (University of Vienna's token bucket), or
 //! events flow in and leak out (rspamd's leaky bucket): with the level *used* as the state it is one and the same admission.
 
-use super::{Receipt, State, exact_count};
+use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
 use std::time::Duration;
 
@@ -50,14 +50,15 @@ impl Rule {
     }
 
     pub(super) fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
-        let leak = self.rate * interval.as_secs_f64();
         // An event of n finds n − ρi of each before it, or nothing.
-        let level = |count: f64| amount + (count - 1.0) * (amount - leak).max(0.0);
-        if amount <= leak && amount <= self.burst {
+        let stays = amount - self.rate * interval.as_secs_f64();
+        if amount > self.burst {
+            return Some(1);
+        }
+        if stays <= 0.0 {
             return None;
         }
-        exact_count((self.burst - amount) / (amount - leak).max(f64::MIN_POSITIVE) + 1.0, |count| {
-            level(count) > self.burst
-        })
+        let level = |count: u64| amount + (count - 1) as f64 * stays;
+        smallest((self.burst - amount) / stays + 1.0, |count| level(count) > self.burst)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! 8 probes by MD5 into 16 bits for each unit of the limit. Without memory a filter is thrown away every period. With it there are
 //! two generations: values go into the newer one, which becomes the older one after the time to remember; so a value stays known
-//! for at least that time after it was last seen, and for at most twice as long.
+//! for at least that time after it was last seen, and for at most twice as long. (Where a limit has grown beyond its filter, the
+//! filter is turned at once: what was in its older generation is forgotten early.)
 
 use crate::time::Timestamp;
 use md5::{Digest as _, Md5};
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// How a filter is made, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Octets of a generation.
+    /// Octets of a generation; with memory, the least.
     size: usize,
     lasts: Lasts,
 }
@@ -29,7 +30,7 @@ pub struct Filter {
     /// When the newer generation began.
     epoch: Timestamp,
     newer: Box<[u8]>,
-    /// Of the same size; empty without memory, and where there is nothing to be known any more.
+    /// Empty without memory, and where there is nothing to be known any more.
     older: Box<[u8]>,
 }
 
@@ -89,6 +90,15 @@ impl Filter {
         (self.epoch, &self.newer, &self.older)
     }
 
+    /// How many values its newer generation has, about: from the share of the bits that are set.
+    fn values(&self) -> usize {
+        let set: u32 = self.newer.iter().map(|octet| octet.count_ones()).sum();
+        let bits = 8.0 * self.newer.len() as f64;
+        // The last bit stays out of it: of a filter that is quite full nobody knows.
+        let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
+        (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
+    }
+
     /// Its size in memory, about.
     pub fn octets(&self) -> usize {
         self.newer.len() + self.older.len()
@@ -96,13 +106,18 @@ impl Filter {
 }
 
 impl Rule {
-    /// For `limit` distinct values in `period`, known for `remember` or forgotten each period. `None` if the filter would be larger
-    /// than [`MAX_OCTETS`].
+    /// For `limit` distinct values at once and in each `period`, known for `remember` or forgotten each period. `None` if the filter
+    /// would be larger than [`MAX_OCTETS`].
     pub fn new(limit: f64, period: Duration, remember: Option<Duration>) -> Option<Self> {
-        let period = period.as_secs_f64();
+        Self::with_burst(limit, limit, period, remember)
+    }
+
+    /// As [`Rule::new`], for a bucket that holds `burst`, where that is more.
+    pub fn with_burst(burst: f64, limit: f64, period: Duration, remember: Option<Duration>) -> Option<Self> {
+        let (period, burst) = (period.as_secs_f64(), burst.max(limit));
         let (values, lasts) = match remember {
-            None => (limit, Lasts::Period(period)),
-            Some(time) => (limit * (1.0 + time.as_secs_f64() / period), Lasts::Remembered(time)),
+            None => (burst, Lasts::Period(period)),
+            Some(time) => (burst + limit * time.as_secs_f64() / period, Lasts::Remembered(time)),
         };
         // Two octets for each value, of which there are whole ones.
         let size = (2.0 * values.trunc()).max(MIN_OCTETS);
@@ -126,14 +141,18 @@ impl Rule {
 
     /// The filter with a value in it. One that has had its time is made anew, in the size that holds now.
     pub fn learn(&self, filter: Option<Filter>, now: Timestamp, value: Value) -> Filter {
-        let none = || vec![0; self.size].into_boxed_slice();
+        let none = |size: usize| vec![0; size].into_boxed_slice();
         let filter = filter.map(|filter| (self.age(&filter, now), filter));
         let mut filter = match (filter, self.lasts) {
             (Some((Age::Current, filter)), _) => filter,
             (Some((Age::Turned, filter)), Lasts::Remembered(time)) => {
-                Filter { epoch: filter.epoch.after(time), newer: none(), older: filter.newer }
+                // What is known comes again and is learnt again, beside what is new: there must be room for both.
+                let size = (self.size + 2 * filter.values()).min(MAX_OCTETS);
+                // One that is turned before its time, as it is too small, begins anew now.
+                let epoch = if now < filter.epoch.after(time) { now } else { filter.epoch.after(time) };
+                Filter { epoch, newer: none(size), older: filter.newer }
             }
-            _ => Filter { epoch: now, newer: none(), older: Box::default() },
+            _ => Filter { epoch: now, newer: none(self.size), older: Box::default() },
         };
         let size = filter.newer.len();
         value.bits(size).for_each(|(octet, mask)| filter.newer[octet] |= mask);
@@ -144,10 +163,13 @@ impl Rule {
         match self.lasts {
             // In whole seconds, as Exim does.
             Lasts::Period(period) => {
-                let over = now.whole_seconds() as f64 > filter.epoch.whole_seconds() as f64 + period;
-                if over { Age::Gone } else { Age::Current }
+                let (now, epoch) = (now.whole_seconds() as f64, filter.epoch.whole_seconds() as f64);
+                // An epoch far in the future is that of a clock that was wrong: it would last until then.
+                if now > epoch + period || now < epoch - period { Age::Gone } else { Age::Current }
             }
             Lasts::Remembered(time) => match now.since(filter.epoch) {
+                // Made when the limit, or the time to remember, was smaller; or by a clock that was wrong.
+                _ if filter.newer.len() < self.size || filter.epoch.since(now) > time => Age::Turned,
                 age if age < time => Age::Current,
                 age if age < 2 * time => Age::Turned,
                 _ => Age::Gone,

@@ -5,7 +5,7 @@
 //! time counts in full, where Exim takes the interval for a nanosecond and loses digits until, over long periods, it counts
 //! anything from 0 to 1.75.
 
-use super::{Receipt, State, exact_count};
+use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
 use std::time::Duration;
 
@@ -45,6 +45,10 @@ impl Rule {
             return state.level + amount;
         }
         let x = interval / self.period;
+        if x == 0.0 {
+            // Of a period so long, what came counts whole, too.
+            return state.level + amount;
+        }
         let a = (-x).exp();
         let smoothed = (1.0 - a) * amount / x + a * state.level;
         // A burst after silence counts for no less than itself.
@@ -73,18 +77,18 @@ impl Rule {
 
     pub(super) fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
         let x = interval.as_secs_f64() / self.period;
-        if x == 0.0 {
-            return exact_count(self.limit / amount, |count| count * amount >= self.limit);
-        }
-        // The rates r, s + a·r, … go from n towards n/x: after k events n/x − (n/x − n)·a^(k−1).
-        let (end, a) = (amount / x, (-x).exp());
-        let rate = |count: f64| amount.max(end - (end - amount) * a.powf(count - 1.0));
         if amount >= self.limit {
             return Some(1);
         }
+        if x == 0.0 {
+            return smallest(self.limit / amount, |count| count as f64 * amount >= self.limit);
+        }
+        // The rates r, s + a·r, … go from n towards n/x: after k events n + (n/x − n)·(1 − a^(k−1)).
+        let (end, more) = (amount / x, self.limit - amount);
         if end <= self.limit {
             return None;
         }
-        exact_count(((end - amount) / (end - self.limit)).ln() / x + 1.0, |count| rate(count) >= self.limit)
+        let rate = |count: u64| amount - (end - amount) * (-x * (count - 1) as f64).exp_m1();
+        smallest(1.0 - (-more / (end - amount)).ln_1p() / x, |count| rate(count) >= self.limit)
     }
 }

@@ -68,11 +68,15 @@ impl Rule {
     /// Gives back a charge: the budget's state without it, as far as that is known.
     ///
     /// Exactly the former state when nothing has touched the budget since. Otherwise never less than if there had been no charge:
-    /// what has been forgotten of it meanwhile, and what it can have stood in for, stays. `None` where the budget was untouched
+    /// what has been forgotten of it meanwhile, and what it can have stood in for, stays. (A clock that was set back hides how much
+    /// has been forgotten: while that is seen, everything stays.) `None` where the budget was untouched
     /// before. Not for budgets that count distinct values: their filter cannot forget.
     pub fn refund(&self, state: State, receipt: &Receipt) -> Option<State> {
         if state == receipt.after {
             return receipt.before;
+        }
+        if state.at < receipt.after.at {
+            return Some(state);
         }
         let back = match self {
             Self::Ewma(rule) => rule.refund(state, receipt),
@@ -81,7 +85,7 @@ impl Rule {
         Some(State { level: (state.level - back).max(0.0), ..state })
     }
 
-    /// The rule with both its numbers moved, as reputation does in rspamd: `burst` multiplies what may come at once, `rate` what may
+    /// The rule with both its numbers moved, as reputation does in rspamd; the factors are above 0. `burst` multiplies what may come at once, `rate` what may
     /// come in the long run.
     pub fn scaled(&self, rate: f64, burst: f64) -> Self {
         match self {
@@ -126,16 +130,26 @@ impl Rule {
     }
 }
 
-/// The smallest whole number of events, at least `guess` − 2, for which this is true: an estimate made exact.
-fn exact_count(guess: f64, is_over: impl Fn(f64) -> bool) -> Option<u64> {
-    if !guess.is_finite() || guess > 1e15 {
-        return None;
+/// The smallest number of events for which this is true, which it is from there on. `guess` is near it. `None` beyond 2⁵³, where
+/// doubles no longer count.
+fn smallest(guess: f64, is_over: impl Fn(u64) -> bool) -> Option<u64> {
+    const MOST: u64 = 1 << 53;
+    let (mut under, mut over) = (0, (guess.max(1.0) as u64).min(MOST));
+    while !is_over(over) {
+        if over == MOST {
+            return None;
+        }
+        (under, over) = (over, (2 * over).min(MOST));
     }
-    let mut count = (guess.floor() - 2.0).max(1.0);
-    while !is_over(count) {
-        count += 1.0;
+    while over - under > 1 {
+        let middle = under + (over - under) / 2;
+        if is_over(middle) {
+            over = middle;
+        } else {
+            under = middle;
+        }
     }
-    Some(count as u64)
+    Some(over)
 }
 
 #[cfg(test)]

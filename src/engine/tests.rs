@@ -66,6 +66,9 @@ fn bursts_last_as_long_as_in_finchs_table() {
     assert_eq!(bucket(100.0, 100.0, "1d").first_over(Duration::ZERO, 1.0), Some(101));
     assert_eq!(bucket(100.0, 100.0, "1d").first_over(Duration::from_secs(864), 1.0), None);
     assert_eq!(bucket(1.0, 1.0, "1d").first_over(Duration::from_secs(1), 2.0), Some(1));
+    assert_eq!(bucket(10.0, 100.0, "1d").first_over(Duration::from_secs(86_400), 20.0), Some(1));
+    // So short an interval that e^(−x) is 1 in doubles; the little that has decayed leaves room for the thousandth.
+    assert_eq!(ewma(1000.0, "365d").first_over(Duration::from_nanos(1), 1.0), Some(1001));
 }
 
 #[test]
@@ -253,7 +256,9 @@ proptest! {
             let refunded = rule.refund(after, &Receipt { before: None, after: state });
             prop_assert!(refunded.is_none_or(|state| state.level >= 0.0));
             rule.wait(Some(state), Timestamp::from_micros(now), n);
-            rule.first_over(Duration::from_secs_f64(period), n);
+            for interval in [period, 1e-9, factor] {
+                rule.first_over(Duration::from_secs_f64(interval), n);
+            }
         }
     }
 
@@ -315,8 +320,37 @@ fn false_positives_are_as_in_finchs_table() {
     }
 }
 
+/// Readers of a newsletter, twenty more each day, who all stay known: strangers must not become known with them.
+#[test]
+fn a_filter_grows_with_what_stays_known() {
+    let day = Duration::from_secs(86_400);
+    let rule = distinct::Rule::new(30.0, day, Some(60 * day)).unwrap();
+    let (mut filter, mut now) = (None, at(0.0));
+    for today in 0..600 {
+        now = now.after(day);
+        for reader in (0..20 * (today + 1)).step_by(7) {
+            filter = Some(rule.learn(filter, now, distinct::Value::of(&format!("reader-{reader}"))));
+        }
+    }
+    let known = (0..20_000).filter(|n| rule.knows(filter.as_ref(), now, distinct::Value::of(&format!("stranger-{n}"))));
+    assert!(known.count() < 100);
+}
+
+#[test]
+fn a_filter_grows_with_its_limit() {
+    let day = Duration::from_secs(86_400);
+    let small = distinct::Rule::new(30.0, day, None).unwrap();
+    let large = distinct::Rule::new(30.0, day, Some(180 * day)).unwrap();
+    let first = distinct::Value::of("first");
+    let filter = small.learn(None, at(0.0), first);
+    let filter = large.learn(Some(filter), at(1.0), distinct::Value::of("second"));
+    assert!(filter.octets() > 2 * 30 * 181 && large.knows(Some(&filter), at(2.0), first));
+}
+
 #[test]
 fn a_filter_is_as_large_as_exims() {
+    let with_burst = distinct::Rule::with_burst(200.0, 20.0, Duration::from_secs(60), None).unwrap();
+    assert_eq!(with_burst.learn(None, at(0.0), distinct::Value::of("x")).octets(), 400);
     let size = |limit: f64, remember: Option<&str>| {
         let remember = remember.map(|time| parse_duration(time).unwrap());
         let rule = distinct::Rule::new(limit, Duration::from_secs(86_400), remember)?;

@@ -78,6 +78,17 @@ impl Loaded {
     }
 }
 
+impl Slot {
+    /// A budget from the future was kept by a clock that was wrong. Nothing of it is forgotten, but from now on it decays: else it
+    /// would refuse until that future has come.
+    fn heal(&mut self, now: Timestamp) {
+        if let Some(budget) = self.budget.as_mut().filter(|budget| budget.state.at > now) {
+            budget.state.at = now;
+            self.changed = true;
+        }
+    }
+}
+
 impl FromIterator<Option<Budget>> for Loaded {
     fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
         Self(budgets.into_iter().map(|budget| Slot { budget, changed: false }).collect())
@@ -94,6 +105,7 @@ pub fn decide(
     question: &Question,
     loaded: &mut Loaded,
 ) -> Vec<Verdict> {
+    loaded.0.iter_mut().for_each(|slot| slot.heal(now));
     let mut mail_refused = false;
     let mut steps = Vec::with_capacity(question.limits.len());
     let mut verdicts = Vec::with_capacity(asked.events.len());
@@ -175,9 +187,13 @@ impl Step {
         let amount = if known { 0.0 } else { ONE };
         let before = budget.map(|budget| budget.state);
         let (state, outcome) = limit.rule.step(before, now, amount);
-        let over = outcome.over.then(|| {
-            let wait = limit.rule.wait(before, now, amount);
-            let (_, used) = limit.rule.step(before, now, 0.0);
+        // Whoever has been written to before is free, also when the limit has shrunk below what was used of it.
+        let is_free = known && limit.charge == Charge::Accepted;
+        let over = (outcome.over && !is_free).then(|| {
+            // What will be there when the client comes again: with this attempt, if attempts are charged.
+            let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
+            let wait = limit.rule.wait(kept, now, amount);
+            let (_, used) = limit.rule.step(kept, now, 0.0);
             Refusal::new(limit, used.level, wait)
         });
         (Self { place, state, value: value.map(|(_, value)| value) }, over)
@@ -373,5 +389,53 @@ mod tests {
         let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
         let Verdict::Refuse(refusal) = &verdicts[1] else { panic!() };
         assert_eq!((&*refusal.limit, refusal.also.iter().map(|name| &**name).collect()), ("1d", vec!["1h", "1m"]));
+    }
+
+    #[test]
+    fn whoever_obeys_the_wait_gets_in_also_where_attempts_are_charged() {
+        for charge in Charge::ALL {
+            let mut strict = limit("l", Count::Recipients, &[Owner::User], "5 / 1h");
+            strict.charge = charge;
+            let policy = Policy { limits: vec![strict] };
+            let (mut loaded, mut now) = (Loaded::default(), now());
+            decide(&policy, now, &asked(Some("alice"), &vec![rcpt(); 8]), &mut loaded);
+            for _ in 0..20 {
+                let mut once = |now| decide(&policy, now, &asked(Some("alice"), &[rcpt()]), &mut loaded);
+                let refused = once(now);
+                let [Verdict::Refuse(refusal)] = &refused[..] else { panic!() };
+                let Wait::For(wait) = refusal.wait else { panic!() };
+                now = now.after(wait);
+                assert_eq!(words(&once(now)), ["pass"], "{charge:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_for_a_while_refuses_nobody_for_years() {
+        let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "5 / 1h")] };
+        let mut loaded = Loaded::default();
+        let wrong = now().after(Duration::from_secs(10 * 365 * 86_400));
+        let run = |n| asked(Some("alice"), &vec![rcpt(); n]);
+        assert_eq!(words(&decide(&policy, wrong, &run(5), &mut loaded)).last(), Some(&"refuse"));
+        let verdicts = decide(&policy, now(), &run(1), &mut loaded);
+        let [Verdict::Refuse(refusal)] = &verdicts[..] else { panic!() };
+        let Wait::For(wait) = refusal.wait else { panic!() };
+        assert!(wait < Duration::from_secs(3600), "{wait:?}");
+        assert_eq!(words(&decide(&policy, now().after(wait), &run(1), &mut loaded)), ["pass"]);
+    }
+
+    #[test]
+    fn known_recipients_are_free_when_the_limit_shrinks() {
+        let filter = distinct::Rule::new(60.0, Duration::from_secs(86_400), None).unwrap();
+        let policy = |rate| {
+            let mut limit = limit("l", Count::Recipients, &[Owner::User], rate);
+            limit.distinct = Some(Distinct { what: What::Recipient, filter });
+            Policy { limits: vec![limit] }
+        };
+        let all: Vec<Event> = (0..50).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
+        let mut loaded = Loaded::default();
+        decide(&policy("60 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
+        let verdicts = decide(&policy("30 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
+        assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Pass)));
     }
 }

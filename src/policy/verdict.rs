@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum Verdict {
     /// Let it pass; what it costs is charged.
     Pass,
-    /// Refuse it; nothing is charged.
+    /// Refuse it; only limits that count attempts charge it.
     Refuse(Refusal),
     /// The event cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is charged.
     Void,
@@ -23,7 +23,7 @@ pub struct Refusal {
     pub limit: Arc<str>,
     pub count: Count,
     pub rate: Rate,
-    /// How much of the budget is used: without this event, which is not charged.
+    /// How much of the budget is used: without this event, unless the limit charges attempts.
     pub level: f64,
     pub wait: Wait,
     /// Other limits that refuse as well, for a shorter time.

@@ -4,6 +4,7 @@ use super::Health;
 use crate::policy::key::Key;
 use crate::policy::verdict::Verdict;
 use crate::policy::{Budget, Loaded};
+use crate::time::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub struct Hot {
 }
 
 struct Inner {
+    /// When the latest decision was taken.
+    latest: Timestamp,
     budgets: HashMap<Key, Entry>,
     /// Counts the times budgets were dropped from memory: a load that began before may hold stale states.
     evictions: u64,
@@ -79,9 +82,13 @@ pub enum Work {
 /// Budgets kept in memory; beyond that those that are folded are dropped. At some 200 octets each: 20 MB.
 const MAX_BUDGETS: usize = 100_000;
 
+/// How much later than it began a decision may come.
+const MAX_LAG: Duration = Duration::from_secs(10);
+
 impl Default for Inner {
     fn default() -> Self {
         Self {
+            latest: Timestamp::from_micros(i64::MIN),
             budgets: HashMap::new(),
             evictions: 0,
             batch: 1,
@@ -97,15 +104,25 @@ impl Default for Inner {
 
 impl Hot {
     /// Decides on these budgets, if they are all here, and keeps what the decision charged.
-    pub fn decide(&self, keys: &[Key], decide: impl FnOnce(&mut Loaded) -> Vec<Verdict>) -> Decided {
+    ///
+    /// Decisions wait for each other, and for loads: one may come after others that began later. It is taken at the time of the
+    /// latest, as time that has passed must not pass again. A clock that was set back by more than that is believed.
+    pub fn decide(
+        &self,
+        now: Timestamp,
+        keys: &[Key],
+        decide: impl FnOnce(Timestamp, &mut Loaded) -> Vec<Verdict>,
+    ) -> Decided {
         let inner = &mut *self.lock();
+        let now = if inner.latest.since(now) < MAX_LAG { now.max(inner.latest) } else { now };
+        inner.latest = now;
         let missing: Vec<Key> = keys.iter().filter(|key| !inner.budgets.contains_key(key)).cloned().collect();
         if !missing.is_empty() {
             return Decided::Missing { keys: missing, evictions: inner.evictions };
         }
         let mut loaded: Loaded =
             keys.iter().map(|key| inner.budgets.get(key).and_then(|entry| entry.budget.clone())).collect();
-        let verdicts = decide(&mut loaded);
+        let verdicts = decide(now, &mut loaded);
         let mut charged = false;
         for (place, budget) in loaded.into_changed() {
             let key = &keys[place];

@@ -66,16 +66,17 @@ impl Store {
         Ok(Self { policy, hot, cold: Arc::new(Mutex::new(cold)), writer, metrics })
     }
 
-    /// Decides a run of events at `now` and charges what passes, as one act. When this returns, the charges are durable.
+    /// Decides a run of events at `now` and charges what passes, as one act. When this returns, the charges are durable, unless the
+    /// store is degraded.
     pub async fn admit(&self, now: Timestamp, asked: &Asked) -> Vec<Verdict> {
         let question = Question::new(&self.policy, asked);
-        let decide = |loaded: &mut Loaded| policy::decide(&self.policy, now, asked, &question, loaded);
+        let decide = |now, loaded: &mut Loaded| policy::decide(&self.policy, now, asked, &question, loaded);
         if question.keys().is_empty() {
-            return decide(&mut Loaded::default());
+            return decide(now, &mut Loaded::default());
         }
         let _timer = self.metrics.admit_seconds.start_timer();
         loop {
-            match self.hot.decide(question.keys(), decide) {
+            match self.hot.decide(now, question.keys(), decide) {
                 Decided::Free(verdicts) => return verdicts,
                 Decided::Charged(verdicts, commit) => {
                     // An error means that the writer has ended, which is logged: mail flows all the same.
