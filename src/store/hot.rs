@@ -5,7 +5,7 @@ use crate::policy::key::Key;
 use crate::policy::verdict::Verdict;
 use crate::policy::{Budget, Loaded};
 use crate::time::Timestamp;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -23,6 +23,11 @@ struct Inner {
     /// When the latest decision was taken.
     latest: Timestamp,
     budgets: HashMap<Key, Entry>,
+    /// What the budgets take in memory, about.
+    bytes: usize,
+    /// Budgets whose state in the file could not be read. They count from nothing, in memory alone, lest the file's history be
+    /// overwritten.
+    unread: HashSet<Key>,
     /// Counts the times budgets were dropped from memory: a load that began before may hold stale states.
     evictions: u64,
     /// Number of the batch that gathers changes now.
@@ -42,8 +47,6 @@ struct Entry {
     budget: Option<Budget>,
     /// The batch of the last change; 0: unchanged since it was loaded.
     batch: u64,
-    /// Its state in the file could not be read. It counts from nothing, in memory alone, lest the file's history be overwritten.
-    unread: bool,
 }
 
 /// What is done with the file, each of which may fail and succeed again by itself.
@@ -79,8 +82,11 @@ pub enum Work {
     Stop,
 }
 
-/// Budgets kept in memory; beyond that those that are folded are dropped. At some 200 octets each: 20 MB.
-const MAX_BUDGETS: usize = 100_000;
+/// What budgets may take in memory; beyond that those that are folded are dropped.
+const MAX_BYTES: usize = 64 << 20;
+
+/// What a budget takes beside its key and its filter: the entry, its place in the map, and what the allocator needs.
+const OVERHEAD: usize = 160;
 
 /// How much later than it began a decision may come.
 const MAX_LAG: Duration = Duration::from_secs(10);
@@ -90,6 +96,8 @@ impl Default for Inner {
         Self {
             latest: Timestamp::from_micros(i64::MIN),
             budgets: HashMap::new(),
+            bytes: 0,
+            unread: HashSet::new(),
             evictions: 0,
             batch: 1,
             folded: 0,
@@ -126,10 +134,8 @@ impl Hot {
         let mut charged = false;
         for (place, budget) in loaded.into_changed() {
             let key = &keys[place];
-            let unread = inner.budgets.get(key).is_some_and(|entry| entry.unread);
-            let entry = Entry { budget: Some(budget.clone()), batch: inner.batch, unread };
-            inner.budgets.insert(key.clone(), entry);
-            if !unread {
+            inner.set(key, Entry { budget: Some(budget.clone()), batch: inner.batch });
+            if !inner.unread.contains(key) {
                 inner.changes.insert(key.clone(), budget);
                 charged = true;
             }
@@ -150,33 +156,46 @@ impl Hot {
             return;
         }
         for (key, budget) in loaded {
-            inner.budgets.entry(key).or_insert(Entry { budget, batch: 0, unread: false });
+            if !inner.budgets.contains_key(&key) {
+                inner.set(&key, Entry { budget, batch: 0 });
+            }
         }
         inner.make_room();
     }
 
-    /// Takes in budgets that could not be loaded.
-    pub fn insert_unread(&self, keys: Vec<Key>) {
+    /// Takes in budgets that could not be loaded, for this reason. True: the store is degraded.
+    pub fn insert_unread(&self, keys: Vec<Key>, reason: String) -> bool {
         let inner = &mut *self.lock();
         for key in keys {
-            inner.budgets.entry(key).or_insert(Entry { budget: None, batch: 0, unread: true });
+            if !inner.budgets.contains_key(&key) {
+                inner.set(&key, Entry { budget: None, batch: 0 });
+                inner.unread.insert(key);
+            }
         }
+        inner.note(Attempt::Load, Err(reason))
     }
 
     /// Budgets that could not be loaded, to be tried again.
     pub fn unread(&self) -> Vec<Key> {
-        let inner = &*self.lock();
-        if !inner.troubles.contains_key(&Attempt::Load) {
-            return Vec::new();
-        }
-        inner.budgets.iter().filter(|(_, entry)| entry.unread).map(|(key, _)| key.clone()).collect()
+        self.lock().unread.iter().cloned().collect()
     }
 
-    /// A budget that could not be loaded has been: what the file has counts, where it has something.
-    pub fn loaded(&self, key: Key, budget: Option<Budget>) {
+    /// A budget that could not be loaded has been: what the file has counts. Where it has nothing, what was counted meanwhile does,
+    /// and is to be written.
+    pub fn loaded(&self, key: &Key, stored: Option<Budget>) {
         let inner = &mut *self.lock();
-        if let Some(entry) = inner.budgets.get_mut(&key).filter(|entry| entry.unread) {
-            *entry = Entry { budget: budget.or(entry.budget.take()), batch: 0, unread: false };
+        if !inner.unread.remove(key) {
+            return;
+        }
+        let counted = inner.budgets.get_mut(key).and_then(|entry| entry.budget.take());
+        match (stored, counted) {
+            (Some(stored), _) => inner.set(key, Entry { budget: Some(stored), batch: 0 }),
+            (None, Some(counted)) => {
+                inner.changes.insert(key.clone(), counted.clone());
+                inner.set(key, Entry { budget: Some(counted), batch: inner.batch });
+                self.work.notify_one();
+            }
+            (None, None) => {}
         }
     }
 
@@ -194,21 +213,7 @@ impl Hot {
 
     /// Notes how an attempt on the file went. The first failure and the last success are logged; true while any trouble is left.
     pub fn note(&self, attempt: Attempt, outcome: Result<(), String>) -> bool {
-        let troubles = &mut self.lock().troubles;
-        let was_good = troubles.is_empty();
-        match outcome {
-            Ok(()) => drop(troubles.remove(&attempt)),
-            Err(reason) => {
-                if was_good {
-                    tracing::error!(reason, "state degraded: limits are kept in memory alone");
-                }
-                troubles.insert(attempt, reason);
-            }
-        }
-        if !was_good && troubles.is_empty() {
-            tracing::info!("state recovered: everything is in the file again");
-        }
-        !troubles.is_empty()
+        self.lock().note(attempt, outcome)
     }
 
     /// Waits for changes, for at most `patience`.
@@ -255,19 +260,53 @@ impl Hot {
 }
 
 impl Inner {
+    fn note(&mut self, attempt: Attempt, outcome: Result<(), String>) -> bool {
+        let troubles = &mut self.troubles;
+        let was_good = troubles.is_empty();
+        match outcome {
+            // As long as a budget is unread, the trouble is not over.
+            Ok(()) if attempt == Attempt::Load && !self.unread.is_empty() => {}
+            Ok(()) => drop(troubles.remove(&attempt)),
+            Err(reason) => {
+                if was_good {
+                    tracing::error!(reason, "state degraded: limits are kept in memory alone");
+                }
+                troubles.insert(attempt, reason);
+            }
+        }
+        if !was_good && troubles.is_empty() {
+            tracing::info!("state recovered: everything is in the file again");
+        }
+        !troubles.is_empty()
+    }
+
+    fn set(&mut self, key: &Key, entry: Entry) {
+        self.bytes += size(key, &entry);
+        if let Some(before) = self.budgets.insert(key.clone(), entry) {
+            self.bytes -= size(key, &before);
+        }
+    }
+
     /// Drops half of what may be dropped, where there is too much: budgets whose state is in the budgets table.
     fn make_room(&mut self) {
-        let before = self.budgets.len();
-        if before <= MAX_BUDGETS {
+        if self.bytes <= MAX_BYTES {
             return;
         }
-        let folded = self.folded;
-        let mut keep = false;
-        self.budgets.retain(|_, entry| {
+        let (folded, unread, before) = (self.folded, &self.unread, self.budgets.len());
+        let (mut keep, mut bytes) = (false, 0);
+        self.budgets.retain(|key, entry| {
             keep = !keep;
-            keep || entry.unread || entry.batch > folded
+            let kept = keep || entry.batch > folded || unread.contains(key);
+            bytes += if kept { size(key, entry) } else { 0 };
+            kept
         });
+        self.bytes = bytes;
         // A load under way is void only if something was dropped.
         self.evictions += u64::from(self.budgets.len() < before);
     }
+}
+
+fn size(key: &Key, entry: &Entry) -> usize {
+    let seen = entry.budget.as_ref().and_then(|budget| budget.seen.as_ref());
+    OVERHEAD + key.as_str().len() + seen.map_or(0, |seen| seen.octets())
 }

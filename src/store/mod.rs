@@ -16,7 +16,7 @@ use crate::policy::{self, Loaded, Policy, Question};
 use crate::time::Timestamp;
 use file::File;
 pub use file::OpenError;
-use hot::{Attempt, Decided, Hot};
+use hot::{Decided, Hot};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use writer::Writer;
@@ -108,9 +108,8 @@ impl Store {
         match read.await.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string())) {
             Ok(states) => self.hot.insert(keys.into_iter().zip(states), evictions),
             Err(error) => {
-                let degraded = self.hot.note(Attempt::Load, Err(format!("budgets cannot be read: {error}")));
+                let degraded = self.hot.insert_unread(keys, format!("budgets cannot be read: {error}"));
                 self.metrics.state_degraded.set(degraded.into());
-                self.hot.insert_unread(keys);
             }
         }
     }

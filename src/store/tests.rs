@@ -171,6 +171,56 @@ async fn while_another_program_holds_the_file_mail_flows_and_afterwards_it_is_al
 }
 
 #[tokio::test]
+async fn what_was_counted_while_the_file_could_not_be_read_is_written_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await), 60);
+    until(&store, false).await;
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    store.close().await;
+    assert_eq!(passed(&open(&path).unwrap().admit(at(1), &asked("alice", 60)).await), 40);
+}
+
+#[tokio::test]
+async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut policy = policy("400K / 1d");
+    let filter = crate::engine::distinct::Rule::new(400e3, std::time::Duration::from_secs(86_400), None).unwrap();
+    policy.limits[0].distinct = Some(Distinct { what: What::Recipient, filter });
+    let options = Options { path: folder.path().join("state.db"), durability: Durability::Process };
+    let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
+    // Filters of 800 kB each: more than fit.
+    let users: Vec<String> = (0..120).map(|n| format!("user{n}")).collect();
+    for user in &users {
+        store.admit(at(0), &asked(user, 1)).await;
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while store.hot.len() == users.len() {
+        assert!(std::time::Instant::now() < deadline, "nothing is dropped");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(store.hot.len() * 800_000 < 70_000_000, "{} budgets", store.hot.len());
+    let mut question = asked("user0", 2);
+    for user in &users {
+        question.facts.user = Some(user.as_str().into());
+        let asked = policy::Question::new(&store.policy, &question);
+        store.admit(at(1), &question).await;
+        // The first recipient was known, the second was not.
+        let Decided::Free(_) = store.hot.decide(at(1), asked.keys(), |_, loaded| {
+            let budget = std::mem::take(loaded).into_all().next().flatten().unwrap();
+            assert!((budget.state.level - 2.0).abs() < 0.01, "{user}: {}", budget.state.level);
+            Vec::new()
+        }) else {
+            panic!("{user} is not there");
+        };
+    }
+}
+
+#[tokio::test]
 async fn nobody_else_can_read_the_state() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use crate::policy::key::Key;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A handle on the writer's thread.
 pub struct Writer {
@@ -41,6 +41,8 @@ struct Task {
     journal_bytes: usize,
     /// The journal is folded when it has grown beyond this: later, after a fold that failed.
     fold_at: usize,
+    /// When budgets that could not be read were last tried again.
+    tried: Instant,
     /// The last batch taken, and the last that is in the journal.
     taken: u64,
     committed: u64,
@@ -63,6 +65,7 @@ impl Writer {
             unsaved: HashMap::new(),
             journal_bytes: 0,
             fold_at: MAX_JOURNAL,
+            tried: Instant::now(),
             taken: 0,
             committed: 0,
         };
@@ -84,7 +87,13 @@ impl Task {
     fn run(&mut self) {
         loop {
             match self.hot.next_work(IDLE) {
-                Work::Commit(batch) => self.commit(batch),
+                Work::Commit(batch) => {
+                    self.commit(batch);
+                    // Where there is always something to commit, nothing is ever idle.
+                    if self.tried.elapsed() > IDLE {
+                        self.load_unread();
+                    }
+                }
                 Work::Idle => self.settle(),
                 Work::Stop => break,
             }
@@ -93,11 +102,14 @@ impl Task {
             }
         }
         self.settle();
-        if !self.unsaved.is_empty() {
-            tracing::error!(
-                budgets = self.unsaved.len(),
-                "stopping with charges that could not be written: they are lost"
-            );
+        // What was counted while the file could not be read may only now have found its place.
+        if let Work::Commit(batch) = self.hot.next_work(Duration::ZERO) {
+            self.commit(batch);
+            self.settle();
+        }
+        let unsaved = self.unsaved.len() + self.hot.unread().len();
+        if unsaved > 0 {
+            tracing::error!(budgets = unsaved, "stopping with charges that could not be written: they are lost");
         }
     }
 
@@ -173,9 +185,10 @@ impl Task {
 
     /// Tries again what could not be read.
     fn load_unread(&mut self) {
+        self.tried = Instant::now();
         for key in self.hot.unread() {
             match self.file.load(&key) {
-                Ok(state) => self.hot.loaded(key, state),
+                Ok(stored) => self.hot.loaded(&key, stored),
                 Err(error) => return self.note(Attempt::Load, Err(error)),
             }
         }
