@@ -111,18 +111,19 @@ const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 /// Reads a point in time: seconds since 1970, with a fraction if need be, or a date and time as RFC 3339 writes them, whose offset
 /// may be missing: then it is UTC (`2026-03-01T10:00`).
 pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
-    if let Ok(seconds) = text.parse::<i64>() {
-        return seconds
-            .checked_mul(1_000_000)
-            .map(Timestamp)
-            .ok_or_else(|| Unreadable(format!("\"{text}\" is too far away")));
-    }
-    if let Ok(seconds) = text.parse::<f64>() {
-        let micros = (seconds * 1e6).round();
-        return match micros.abs() < i64::MAX as f64 {
-            true => Ok(Timestamp(micros as i64)),
-            false => Err(Unreadable(format!("\"{text}\" is too far away"))),
-        };
+    let number = match text.parse::<i64>() {
+        Ok(seconds) => Some(seconds.saturating_mul(1_000_000)),
+        // Beyond what an integer holds, this is its end.
+        Err(_) => {
+            text.parse::<f64>().ok().filter(|seconds| !seconds.is_nan()).map(|seconds| (seconds * 1e6).round() as i64)
+        }
+    };
+    if let Some(micros) = number {
+        // From the year −9999 to 9999.
+        let known = jiff::Timestamp::from_microsecond(micros).is_ok();
+        return known
+            .then_some(Timestamp(micros))
+            .ok_or_else(|| Unreadable(format!("\"{text}\" is no time in seconds; are these milliseconds?")));
     }
     let zoned = text.parse::<jiff::Timestamp>().ok();
     let civil = || text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();

@@ -35,6 +35,9 @@ fn explanation(limit: &Limit) -> String {
     let (amount, period) = (format_amount(limit.rate.amount), format_duration(limit.rate.period));
     let mut text = format!("{}: {amount} {what}{distinct} per {period}, {}\n", limit.name, limit.algorithm.name());
     let passed = |interval| rule.first_over(interval, 1.0).map(|first| first - 1);
+    if passed(Duration::ZERO) == Some(0) {
+        return text + "  refuses everything: one alone is over already\n";
+    }
     let bursts = BURSTS.map(|interval| {
         let count = passed(interval).map_or("any number".to_owned(), |count| count.to_string());
         match interval {

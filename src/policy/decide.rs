@@ -40,7 +40,8 @@ impl Question {
     pub fn new(policy: &Policy, asked: &Asked) -> Self {
         let mut question = Self { limits: Vec::new(), keys: Vec::new() };
         for (place, limit) in policy.limits.iter().enumerate() {
-            if asked.events.iter().any(|event| limit.effect(event).is_some())
+            if limit.holds(&asked.facts)
+                && asked.events.iter().any(|event| limit.effect(event).is_some())
                 && let Some(key) = Key::of(limit, &asked.facts)
             {
                 question.limits.push(place);
@@ -48,11 +49,6 @@ impl Question {
             }
         }
         question
-    }
-
-    /// The limits that hold for any of the events, by their places in the policy.
-    pub fn limits(&self) -> &[usize] {
-        &self.limits
     }
 
     pub fn into_keys(self) -> Vec<Key> {

@@ -134,6 +134,16 @@ pub(super) enum Effect {
 }
 
 impl Limit {
+    /// Whether everything is known that it needs of a session: whose budget, and what must be new.
+    pub fn holds(&self, facts: &Facts) -> bool {
+        let known = |owner| match owner {
+            Owner::Client => facts.client.is_some(),
+            Owner::User => facts.user.is_some(),
+        };
+        let new = self.distinct.is_none_or(|distinct| distinct.what != What::Client || known(Owner::Client));
+        new && self.per.iter().all(|owner| known(*owner))
+    }
+
     pub(super) fn effect(&self, event: &Event) -> Option<Effect> {
         match (self.count, event) {
             (Count::Messages, Event::Message) | (Count::Recipients, Event::Recipient(_)) => Some(Effect::Charge),

@@ -3,6 +3,7 @@
 use super::history::Message;
 use super::replay::Outcome;
 use crate::time::{Timestamp, format_duration, parse_amount, parse_duration, parse_time};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,12 @@ pub struct Flood {
     delivered: u64,
     before_refusal: Option<(u64, Timestamp)>,
 }
+
+/// To how many recipients at most: no account gets that many out.
+const MOST: f64 = 1e9;
+
+/// Where it comes from: an address for documentation (RFC 5737), of which the history knows nothing.
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// How long a flood goes on: by then somebody has noticed.
 const LASTS: Duration = Duration::from_secs(86_400);
@@ -39,12 +46,17 @@ impl std::str::FromStr for Flood {
         let bad = || format!("\"{speed}\" is not a speed such as 1/s, 30/m or 500/h; {form}");
         let (amount, unit) = speed.split_once('/').ok_or_else(bad)?;
         let amount = parse_amount(amount).map_err(|_| bad())?;
-        let unit = parse_duration(&format!("1{unit}")).map_err(|_| bad())?;
+        // "s" is "1s", and "10s" is itself.
+        let one = if ["s", "m", "h", "d"].contains(&unit) { "1" } else { "" };
+        let unit = parse_duration(&format!("{one}{unit}")).map_err(|_| bad())?;
         let interval = Duration::try_from_secs_f64(unit.as_secs_f64() / amount).map_err(|_| bad())?;
         if interval < Duration::from_micros(1) || LASTS < interval {
             return Err(format!("\"{speed}\" is not between a million a second and one a day"));
         }
-        let user = user.into();
+        if LASTS.as_secs_f64() / interval.as_secs_f64() * recipients as f64 > MOST {
+            return Err(format!("\"{speed}\" with {recipients} recipients is more than {MOST} in a day"));
+        }
+        let user = user.to_lowercase().into();
         Ok(Self { user, interval, recipients, from, sent: 0, delivered: 0, before_refusal: None })
     }
 }
@@ -61,7 +73,7 @@ impl Flood {
         let first = self.sent * self.recipients;
         self.sent += 1;
         let stranger = |n: u64| format!("stranger-{}@flood.invalid", first + n).into();
-        Message { at, user: self.user.clone(), client: None, recipients: (0..self.recipients).map(stranger).collect() }
+        Message::new(at, self.user.clone(), CLIENT, (0..self.recipients).map(stranger).collect())
     }
 
     /// Notes what came of a message.
@@ -121,8 +133,15 @@ mod tests {
             last = at;
         }
         assert_eq!((messages, last.since(flood.from)), (86_400, Duration::from_secs(86_399)));
+        for (speed, seconds) in [("1/s", 1.0), ("1/10s", 10.0), ("6/30m", 300.0), ("0.5/s", 2.0), ("1/1h", 3600.0)] {
+            let flood: Flood = format!("a {speed} 1rcpt from 0").parse().unwrap();
+            assert_eq!(flood.interval, Duration::from_secs_f64(seconds), "{speed}");
+        }
         for text in [
             "",
+            "a 1/.5s 1rcpt from 0",
+            "a 1/0s 1rcpt from 0",
+            "a 1M/s 100000rcpt from 0",
             "alice",
             "alice 1 1rcpt from 0",
             "alice 0/s 1rcpt from 0",

@@ -2,33 +2,38 @@
 
 use crate::time::{Timestamp, parse_time};
 use csv::ByteRecord;
-use flate2::bufread::MultiGzDecoder;
+use flate2::read::MultiGzDecoder;
 use indicatif::ProgressBar;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal as _, Read};
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A message: rows of equal time and sender.
+/// A message: the rows of one time and sender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub at: Timestamp,
-    /// The login; where there is none, the sender stands for it.
+    /// The login, in lower case; where there is none, the sender stands for it.
     pub user: Arc<str>,
     pub client: Option<IpAddr>,
     pub recipients: Vec<Arc<str>>,
+    /// Tells messages of one sender at one time apart.
+    id: Option<Box<str>>,
+    sender: Box<str>,
 }
 
 /// Messages in the order of their time.
 pub struct History {
     rows: Rows,
-    next: Option<Row>,
+    /// Messages of one time, complete.
+    ready: VecDeque<Message>,
+    /// The first row of a later time.
+    next: Option<Message>,
     /// Of the last row that was good.
     latest: Option<Timestamp>,
-    /// The user of the last row: most rows have the same again.
-    user: Arc<str>,
     pub bad: Bad,
     progress: ProgressBar,
 }
@@ -37,16 +42,28 @@ pub struct History {
 #[derive(Debug, Default)]
 pub struct Bad {
     pub count: u64,
+    /// Of how many rows.
+    pub rows: u64,
     /// Of the first few: line and reason.
     pub named: Vec<(u64, String)>,
 }
 
-/// How many bad rows are named.
+/// How many bad rows are named, and with how many characters.
 const NAMED: usize = 10;
+const MAX_NAME: usize = 160;
 
-enum Rows {
-    Csv { reader: csv::Reader<Box<dyn BufRead>>, columns: Columns, record: ByteRecord },
-    Json { lines: Box<dyn BufRead>, line: u64, text: String },
+/// Lines of the input.
+struct Rows {
+    input: Box<dyn std::io::BufRead>,
+    format: Format,
+    /// The line that was read last, and its number.
+    line: Vec<u8>,
+    number: u64,
+}
+
+enum Format {
+    Csv(Columns),
+    Json,
 }
 
 /// Where in a record each value stands.
@@ -59,45 +76,26 @@ struct Columns {
     message: Option<usize>,
 }
 
-/// A row: one recipient of a message.
-struct Row {
-    at: Timestamp,
-    sender: Box<str>,
-    recipient: Arc<str>,
-    client: Option<IpAddr>,
-    user: Option<Box<str>>,
-    /// Tells messages of one sender at one time apart.
-    message: Option<Box<str>>,
-}
-
-/// A row, or why it cannot be used.
-type Parsed = Result<Row, String>;
+/// The longest line: everything in it has a bound elsewhere.
+const MAX_LINE: u64 = 64 << 10;
 
 /// Why a history cannot be read at all.
 #[derive(Debug)]
 pub enum ReadError {
     Io(std::io::Error),
-    /// The header lacks these columns.
-    Columns(String),
+    /// The header lacks this column.
+    Column(&'static str),
 }
 
 impl std::fmt::Display for ReadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::Columns(missing) => write!(
+            Self::Column(missing) => write!(
                 f,
-                "the first line names no column {missing}; it must have t, sender and recipient, and may have client, user, size and message"
+                "the first line names no column \"{missing}\"; separated by commas, it must name t, sender and recipient, \
+                 and may name client, user, size and message; or each line is a JSON object of these"
             ),
-        }
-    }
-}
-
-impl From<csv::Error> for ReadError {
-    fn from(error: csv::Error) -> Self {
-        match error.into_kind() {
-            csv::ErrorKind::Io(error) => Self::Io(error),
-            other => Self::Io(std::io::Error::other(format!("{other:?}"))),
         }
     }
 }
@@ -122,64 +120,58 @@ impl History {
     }
 
     fn read(input: impl Read + 'static) -> Result<Self, ReadError> {
-        let mut input: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER, input));
-        if input.fill_buf().map_err(ReadError::Io)?.starts_with(&GZIP) {
-            input = Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(input)));
-        }
-        let is_json = input.fill_buf().map_err(ReadError::Io)?.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-        let rows = if is_json {
-            Rows::Json { lines: input, line: 0, text: String::new() }
-        } else {
-            let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::Headers).from_reader(input);
-            let columns = Columns::of(reader.byte_headers()?)?;
-            Rows::Csv { reader, columns, record: ByteRecord::new() }
-        };
+        let rows = Rows::begin(input)?;
         let (bad, progress) = (Bad::default(), ProgressBar::hidden());
-        let mut history = Self { rows, next: None, latest: None, user: "".into(), bad, progress };
+        let mut history = Self { rows, ready: VecDeque::new(), next: None, latest: None, bad, progress };
         history.next = history.good_row()?;
+        history.gather()?;
         Ok(history)
     }
 
     /// When the next message was; `None` after the last.
     pub fn next_at(&self) -> Option<Timestamp> {
-        self.next.as_ref().map(|row| row.at)
+        self.ready.front().map(|message| message.at)
     }
 
     /// The next message; `None` after the last.
     pub fn next(&mut self) -> Result<Option<Message>, ReadError> {
-        let Some(first) = self.next.take() else {
-            self.progress.finish_and_clear();
-            return Ok(None);
-        };
-        let user = first.user.as_deref().unwrap_or(&first.sender);
-        if *self.user != *user {
-            self.user = user.into();
+        let message = self.ready.pop_front();
+        if self.ready.is_empty() {
+            self.gather()?;
         }
-        let mut message = Message {
-            at: first.at,
-            user: self.user.clone(),
-            client: first.client,
-            recipients: vec![first.recipient.clone()],
-        };
+        if message.is_none() {
+            self.progress.finish_and_clear();
+        }
+        Ok(message)
+    }
+
+    /// Gathers all rows of the next time. They may come in any order: logs have whole seconds, and senders side by side.
+    fn gather(&mut self) -> Result<(), ReadError> {
+        let Some(first) = self.next.take() else { return Ok(()) };
+        let at = first.at;
+        self.ready.push_back(first);
         loop {
             match self.good_row()? {
-                Some(row) if row.at == first.at && row.sender == first.sender && row.message == first.message => {
-                    message.recipients.push(row.recipient);
-                }
+                Some(row) if row.at == at => match self.ready.iter_mut().rev().find(|message| message.is_that_of(&row))
+                {
+                    Some(message) => message.recipients.extend(row.recipients),
+                    None => self.ready.push_back(row),
+                },
                 other => {
                     self.next = other;
-                    return Ok(Some(message));
+                    return Ok(());
                 }
             }
         }
     }
 
-    fn good_row(&mut self) -> Result<Option<Row>, ReadError> {
+    fn good_row(&mut self) -> Result<Option<Message>, ReadError> {
         loop {
-            let (line, row) = match self.rows.next()? {
+            let row = match self.rows.next()? {
                 None => return Ok(None),
                 Some(row) => row,
             };
+            self.bad.rows += 1;
             let row = row.and_then(|row| match self.latest {
                 Some(latest) if row.at < latest => Err("it is earlier than the row before it".to_owned()),
                 _ => Ok(row),
@@ -192,7 +184,9 @@ impl History {
                 Err(why) => {
                     self.bad.count += 1;
                     if self.bad.named.len() < NAMED {
-                        self.bad.named.push((line, why));
+                        // What stands in a file is not for a terminal to obey.
+                        let plain = why.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+                        self.bad.named.push((self.rows.number, plain.take(MAX_NAME).collect()));
                     }
                 }
             }
@@ -200,15 +194,13 @@ impl History {
     }
 }
 
-const BUFFER: usize = 1 << 16;
-
 /// What a gzip file begins with (RFC 1952 §2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Columns {
     fn of(header: &ByteRecord) -> Result<Self, ReadError> {
-        let place = |name: &str| header.iter().position(|column| column == name.as_bytes());
-        let required = |name: &str| place(name).ok_or_else(|| ReadError::Columns(format!("\"{name}\"")));
+        let place = |name: &str| header.iter().position(|column| column.trim_ascii() == name.as_bytes());
+        let required = |name: &'static str| place(name).ok_or(ReadError::Column(name));
         Ok(Self {
             t: required("t")?,
             sender: required("sender")?,
@@ -221,85 +213,142 @@ impl Columns {
 }
 
 impl Rows {
-    /// The next row, with its line; `None` after the last.
-    fn next(&mut self) -> Result<Option<(u64, Parsed)>, ReadError> {
-        match self {
-            Self::Csv { reader, columns, record } => {
-                if !reader.read_byte_record(record)? {
-                    return Ok(None);
-                }
-                let value = |at: usize| match record.get(at).map(std::str::from_utf8) {
-                    Some(Ok(text)) => Ok(text.trim_ascii()),
-                    Some(Err(_)) => Err("it is not UTF-8".to_owned()),
-                    None => Err(format!("it has {} columns", record.len())),
-                };
-                let more = |at: Option<usize>| at.map_or(Ok(""), value);
-                let row = || {
-                    Row::new(
-                        value(columns.t)?,
-                        value(columns.sender)?,
-                        value(columns.recipient)?,
-                        more(columns.client)?,
-                        more(columns.user)?,
-                        more(columns.message)?,
-                    )
-                };
-                let row = row();
-                Ok(Some((record.position().map_or(0, csv::Position::line), row)))
-            }
-            Self::Json { lines, line, text } => loop {
-                text.clear();
-                *line += 1;
-                match lines.read_line(text) {
-                    Ok(0) => return Ok(None),
-                    Ok(_) if text.trim().is_empty() => {}
-                    Ok(_) => return Ok(Some((*line, Row::of_json(text)))),
-                    Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                        return Ok(Some((*line, Err("it is not UTF-8".to_owned()))));
-                    }
-                    Err(error) => return Err(ReadError::Io(error)),
-                }
-            },
+    fn begin(mut input: impl Read + 'static) -> Result<Self, ReadError> {
+        let mut first = Vec::new();
+        input.by_ref().take(2).read_to_end(&mut first).map_err(ReadError::Io)?;
+        let is_gzip = first == GZIP;
+        let input = std::io::Cursor::new(first).chain(input);
+        let input: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) };
+        let input = Box::new(BufReader::with_capacity(1 << 16, input));
+        let mut rows = Self { input, format: Format::Json, line: Vec::new(), number: 0 };
+        // Until the first line that is not empty, which is a header or a row of JSON.
+        while rows.read_line()? && rows.line.is_empty() {}
+        let byte_order_mark = "\u{feff}".as_bytes();
+        if rows.line.starts_with(byte_order_mark) {
+            rows.line.drain(..byte_order_mark.len());
         }
+        if !rows.line.starts_with(b"{") {
+            rows.format = Format::Csv(Columns::of(&record(&rows.line))?);
+            rows.line.clear();
+        }
+        Ok(rows)
+    }
+
+    /// Reads a line, without its end; false at the end of the input. Of a line that is too long only the beginning is kept.
+    fn read_line(&mut self) -> Result<bool, ReadError> {
+        self.line.clear();
+        self.number += 1;
+        let read = self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.line).map_err(ReadError::Io)?;
+        if self.line.last() != Some(&b'\n') && read as u64 == MAX_LINE {
+            self.input.skip_until(b'\n').map_err(ReadError::Io)?;
+        } else {
+            self.line.truncate(self.line.trim_ascii_end().len());
+        }
+        Ok(read > 0)
+    }
+
+    /// The next row, or why it cannot be used; `None` after the last.
+    fn next(&mut self) -> Result<Option<Result<Message, String>>, ReadError> {
+        // The first row of JSON has been read already.
+        while self.line.is_empty() {
+            if !self.read_line()? {
+                return Ok(None);
+            }
+        }
+        let row = match (&self.format, self.line.len() as u64) {
+            (_, MAX_LINE) => Err(format!("it is longer than {MAX_LINE} octets")),
+            (Format::Json, _) => row_of_json(&self.line),
+            (Format::Csv(columns), _) => row_of_csv(&self.line, columns),
+        };
+        self.line.clear();
+        Ok(Some(row))
     }
 }
 
-impl Row {
-    /// A row of texts; those that may be missing are empty then.
-    fn new(t: &str, sender: &str, recipient: &str, client: &str, user: &str, message: &str) -> Result<Self, String> {
-        let at = parse_time(t).map_err(|error| error.to_string())?;
-        let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Box::from);
-        if sender.is_empty() && user.is_empty() {
-            return Err("it has neither sender nor user".to_owned());
-        }
-        if recipient.is_empty() {
-            return Err("it has no recipient".to_owned());
-        }
-        if [sender, user].iter().any(|text| text.contains(char::is_control)) {
-            return Err("a name has control characters".to_owned());
-        }
-        let client = match client {
-            "" => None,
-            text => Some(text.parse::<IpAddr>().map_err(|_| format!("\"{text}\" is no address of a client"))?),
-        };
-        let client = client.map(|address| address.to_canonical());
-        let recipient = match recipient.bytes().any(|b| b.is_ascii_uppercase() || !b.is_ascii()) {
-            true => recipient.to_lowercase().into(),
-            false => recipient.into(),
-        };
-        Ok(Self { at, sender: sender.into(), recipient, client, user: given(user), message: given(message) })
+/// The values of a line of CSV. A line break in quotes does not go on with the line: an unclosed quote would swallow the rest.
+fn record(line: &[u8]) -> ByteRecord {
+    let mut record = ByteRecord::new();
+    if memchr::memchr(b'"', line).is_none() {
+        line.split(|b| *b == b',').for_each(|value| record.push_field(value));
+        return record;
+    }
+    let reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(line);
+    reader.into_byte_records().next().and_then(Result::ok).unwrap_or_default()
+}
+
+fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
+    let record = record(line);
+    let value = |at: usize| match record.get(at).map(std::str::from_utf8) {
+        Some(Ok(text)) => Ok(text.trim_ascii()),
+        Some(Err(_)) => Err("it is not UTF-8".to_owned()),
+        None => Err(format!("it has {} columns", record.len())),
+    };
+    let more = |at: Option<usize>| at.map_or(Ok(""), value);
+    row([
+        value(columns.t)?,
+        value(columns.sender)?,
+        value(columns.recipient)?,
+        more(columns.client)?,
+        more(columns.user)?,
+        more(columns.message)?,
+    ])
+}
+
+fn row_of_json(line: &[u8]) -> Result<Message, String> {
+    let record: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let value = |name: &str| match &record[name] {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        other => Err(format!("{name} is {other}")),
+    };
+    let [t, sender, recipient] = [value("t")?, value("sender")?, value("recipient")?];
+    row([&t, &sender, &recipient, &value("client")?, &value("user")?, &value("message")?])
+}
+
+/// A message of one row, of texts; those that may be missing are empty then.
+fn row([t, sender, recipient, client, user, message]: [&str; 6]) -> Result<Message, String> {
+    let at = parse_time(t).map_err(|error| error.to_string())?;
+    let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Box::from);
+    if sender.is_empty() && user.is_empty() {
+        return Err("it has neither sender nor user".to_owned());
+    }
+    if recipient.is_empty() {
+        return Err("it has no recipient".to_owned());
+    }
+    let user = if user.is_empty() { sender } else { user };
+    if user.contains(char::is_control) {
+        return Err("a name has control characters".to_owned());
+    }
+    let client = match client {
+        "" => None,
+        text => Some(text.parse::<IpAddr>().map_err(|_| format!("\"{text}\" is no address of a client"))?),
+    };
+    Ok(Message {
+        at,
+        user: lower_case(user),
+        client: client.map(|address| address.to_canonical()),
+        recipients: vec![lower_case(recipient)],
+        id: given(message),
+        sender: sender.into(),
+    })
+}
+
+fn lower_case(text: &str) -> Arc<str> {
+    let is_lower = text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase());
+    if is_lower { text.into() } else { text.to_lowercase().into() }
+}
+
+impl Message {
+    /// A message that stands in no history.
+    pub fn new(at: Timestamp, user: Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
+        let sender = (*user).into();
+        Self { at, user, client: Some(client), recipients, id: None, sender }
     }
 
-    fn of_json(text: &str) -> Result<Self, String> {
-        let record: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let value = |name: &str| match &record[name] {
-            Value::Null => Ok(String::new()),
-            Value::String(text) => Ok(text.clone()),
-            Value::Number(number) => Ok(number.to_string()),
-            other => Err(format!("{name} is {other}")),
-        };
-        let [t, sender, recipient] = [value("t")?, value("sender")?, value("recipient")?];
-        Self::new(&t, &sender, &recipient, &value("client")?, &value("user")?, &value("message")?)
+    /// Whether a row of the same time belongs to this message.
+    fn is_that_of(&self, row: &Self) -> bool {
+        (&self.sender, &self.user, self.client, &self.id) == (&row.sender, &row.user, row.client, &row.id)
     }
 }
 
@@ -319,19 +368,20 @@ mod tests {
 
     fn message(seconds: i64, user: &str, recipients: &[&str]) -> Message {
         let recipients = recipients.iter().map(|recipient| (*recipient).into()).collect();
-        Message { at: Timestamp::from_micros(seconds * 1_000_000), user: user.into(), client: None, recipients }
+        let at = Timestamp::from_micros(seconds * 1_000_000);
+        Message { at, user: user.into(), client: None, recipients, id: None, sender: user.into() }
     }
 
     #[test]
     fn rows_of_one_time_and_sender_are_one_message() {
-        let text = "recipient,t,sender\nb,1,a\nC,1,a\nb,1,d\nb,2,a\nb,3,a\n";
+        let text = "recipient,t,sender\r\nb,1,a\r\nb,1,d\nC,1,a\n\n\"b\",2,a\nb,3,a";
         let expected =
             [message(1, "a", &["b", "c"]), message(1, "d", &["b"]), message(2, "a", &["b"]), message(3, "a", &["b"])];
         let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         zipped.write_all(text.as_bytes()).unwrap();
         let json = "{\"t\":1,\"sender\":\"a\",\"recipient\":\"b\"}\n{\"t\":1.0,\"sender\":\"a\",\"recipient\":\"C\"}\n\n\
             {\"t\":\"1\",\"sender\":\"d\",\"recipient\":\"b\"}\n{\"t\":2,\"sender\":\"a\",\"recipient\":\"b\"}\n\
-            {\"t\":3,\"sender\":\"x\",\"user\":\"a\",\"recipient\":\"b\"}";
+            {\"t\":3,\"sender\":\"a\",\"recipient\":\"b\"}";
         for input in [text.as_bytes(), &zipped.finish().unwrap(), json.as_bytes()] {
             let (messages, bad) = all(input);
             assert_eq!((messages, bad.count), (expected.to_vec(), 0));
@@ -341,10 +391,31 @@ mod tests {
     #[test]
     fn clients_users_and_messages_are_read_where_they_stand() {
         let text = "t,sender,recipient,client,user,size,message\n\
-            1,a,b,::ffff:192.0.2.1,u,10,m1\n1,a,c,192.0.2.1,u,10,m1\n1,a,c,192.0.2.1,u,10,m2\n";
+            1,a,b,::ffff:192.0.2.1,U,10,m1\n1,a,c,192.0.2.1,u,10,m2\n1,a,c,192.0.2.1,u,10,m1\n";
         let (messages, _) = all(text.as_bytes());
         assert_eq!(messages.iter().map(|m| m.recipients.len()).collect::<Vec<_>>(), [2, 1]);
         assert!(messages.iter().all(|m| &*m.user == "u" && m.client == "192.0.2.1".parse().ok()));
+    }
+
+    #[test]
+    fn users_and_clients_are_not_mixed_up_in_one_message() {
+        let text = "t,sender,recipient,user,client\n1,,x,alice,\n1,,y,bob,\n1,,z,alice,\n1,s,x,carol,10.0.0.1\n1,s,x,carol,10.0.0.2\n";
+        let (messages, _) = all(text.as_bytes());
+        let found: Vec<_> = messages.iter().map(|m| (&*m.user, m.recipients.len())).collect();
+        assert_eq!(found, [("alice", 2), ("bob", 1), ("carol", 1), ("carol", 1)]);
+    }
+
+    #[test]
+    fn a_row_costs_no_more_than_itself() {
+        let text = format!(
+            "\u{feff}t,sender,recipient\n1,a,b\n2,\"a,b\n{},a,b\n\x1b[2J,a,b\n1700000000000,a,b\n3,a,b\n",
+            "9".repeat(70_000)
+        );
+        let (messages, bad) = all(text.as_bytes());
+        assert_eq!((messages.len(), bad.count, bad.rows), (2, 4, 6));
+        for (line, words) in [(3, "2 columns"), (4, "longer than 65536"), (5, "\u{fffd}[2J"), (6, "milliseconds")] {
+            assert!(bad.named.iter().any(|(at, why)| *at == line && why.contains(words)), "{words}: {:?}", bad.named);
+        }
     }
 
     #[test]

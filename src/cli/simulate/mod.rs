@@ -10,9 +10,10 @@ use crate::policy::Policy;
 use crate::policy::limit::Limit;
 use crate::time::{Timestamp, format_amount, format_duration};
 use flood::Flood;
-use history::{History, Message, ReadError};
+use history::{Bad, History, Message, ReadError};
 use plot::Traffic;
 use replay::{Outcome, Replay, Tally};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,8 +66,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = read_config(&arguments.config.config)?;
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+    if let Some(path) = &arguments.plot {
+        // Better known now than after a long replay.
+        let made = File::create(path).map_err(|error| error.to_string());
+        let drawable = made.and_then(|_| plot::check(&config.policy));
+        drawable.map_err(|why| Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display())))?;
+    }
     let mut history = History::open(path).map_err(|error| {
-        let code = if matches!(error, ReadError::Columns(_)) { exit::DATA } else { exit::NO_INPUT };
+        let code = if matches!(error, ReadError::Column(_)) { exit::DATA } else { exit::NO_INPUT };
         Failure::new(code, format!("{name}: {error}"))
     })?;
     let unreadable = |error: ReadError| Failure::new(exit::IO, format!("{name}: {error}"));
@@ -75,7 +82,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (mut totals, mut traffic) = (Totals::default(), arguments.plot.as_ref().map(|_| Traffic::default()));
     let mut out = BufWriter::new(std::io::stdout().lock());
     let began = Instant::now();
-    while let Some((message, is_flood)) = next(&mut history, &mut flood).map_err(unreadable)? {
+    let mut broken = None;
+    loop {
+        let (message, is_flood) = match next(&mut history, &mut flood) {
+            Ok(Some(next)) => next,
+            Ok(None) => break,
+            Err(error) => {
+                broken = Some(unreadable(error));
+                break;
+            }
+        };
         let outcome = replay.send(&message);
         totals.add(&message);
         if let Some(flood) = flood.as_mut().filter(|_| is_flood) {
@@ -99,8 +115,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         false => summary(&config.policy, &replay.tallies, &totals, took, flood.as_ref()),
     };
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
-    name_bad_rows(&name, &history, totals.messages)
+    name_bad_rows(&name, &history.bad);
+    match broken {
+        Some(broken) => {
+            Err(Failure::new(broken.code, format!("{}; what stands above is of the rows before", broken.words)))
+        }
+        None if totals.messages == 0 => Err(Failure::new(exit::DATA, format!("{name}: there is no message in it"))),
+        None if history.bad.count * MOST_BAD > history.bad.rows => {
+            Err(Failure::new(exit::DATA, format!("{name}: too many rows are bad for this to say much")))
+        }
+        None => Ok(()),
+    }
 }
+
+/// More than one bad row in so many, and it is a failure.
+const MOST_BAD: u64 = 20;
 
 /// The next message of history or flood, and whether it is the flood's.
 fn next(history: &mut History, flood: &mut Option<Flood>) -> Result<Option<(Message, bool)>, ReadError> {
@@ -113,9 +142,8 @@ fn next(history: &mut History, flood: &mut Option<Flood>) -> Result<Option<(Mess
     Ok(history.next()?.map(|message| (message, false)))
 }
 
-/// Rows that could not be used are named on standard error; that there was none that could is a failure.
-fn name_bad_rows(name: &str, history: &History, messages: u64) -> Result<(), Failure> {
-    let bad = &history.bad;
+/// Rows that could not be used are named on standard error.
+fn name_bad_rows(name: &str, bad: &Bad) {
     for (line, why) in &bad.named {
         complain(&format!("{name}:{line}: {why}\n"));
     }
@@ -123,11 +151,7 @@ fn name_bad_rows(name: &str, history: &History, messages: u64) -> Result<(), Fai
         complain(&format!("… and {} more\n", bad.count - bad.named.len() as u64));
     }
     if bad.count > 0 {
-        complain(&format!("{} bad rows were left out\n", bad.count));
-    }
-    match messages {
-        0 => Err(Failure::new(exit::DATA, format!("{name}: there is no message in it"))),
-        _ => Ok(()),
+        complain(&format!("{} bad rows of {} were left out\n", bad.count, bad.rows));
     }
 }
 
@@ -195,6 +219,10 @@ fn summary(policy: &Policy, tallies: &[Tally], totals: &Totals, took: Duration, 
         speed
     );
     for (limit, tally) in policy.limits.iter().zip(tallies) {
+        if tally.events == 0 && totals.messages > 0 {
+            text.push_str(&format!("\n{}: held for no message: the history does not say the client\n", limit.name));
+            continue;
+        }
         let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
         text.push_str(&format!(
             "\n{}: {} {} per {}, {}\n  refused      {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",

@@ -3,6 +3,7 @@
 
 use super::history::Message;
 use crate::policy::Policy;
+use crate::policy::key::Owner;
 use crate::policy::limit::{Count, Limit};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -33,18 +34,16 @@ impl Traffic {
         }
     }
 
-    /// Draws a panel for each limit.
+    /// Draws a panel for each limit that has an envelope to be compared.
     pub fn draw(&self, path: &Path, policy: &Policy) -> Result<(), String> {
-        if policy.limits.is_empty() {
-            return Err("there is no limit to draw".to_owned());
-        }
+        let limits = drawable(policy);
         let mut svg = String::new();
         {
-            let height = PANEL.1 * u32::try_from(policy.limits.len()).unwrap_or(1);
+            let height = PANEL.1 * u32::try_from(limits.len()).unwrap_or(1);
             let area = SVGBackend::with_string(&mut svg, (PANEL.0, height)).into_drawing_area();
             area.fill(&WHITE).map_err(|error| error.to_string())?;
-            let panels = area.split_evenly((policy.limits.len(), 1));
-            for (limit, panel) in policy.limits.iter().zip(&panels) {
+            let panels = area.split_evenly((limits.len(), 1));
+            for (limit, panel) in limits.into_iter().zip(&panels) {
                 self.panel(limit, panel).map_err(|error| error.to_string())?;
             }
             area.present().map_err(|error| error.to_string())?;
@@ -110,6 +109,22 @@ fn about(seconds: f64) -> String {
     let units = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0)];
     let (unit, size) = units.into_iter().find(|(_, size)| seconds >= 2.0 * size).unwrap_or(("s", 1.0));
     format!("{:.0}{unit}", seconds / size)
+}
+
+/// Limits whose envelope is that of a user's traffic: their budgets are users', and everything counts.
+fn drawable(policy: &Policy) -> Vec<&Limit> {
+    policy.limits.iter().filter(|limit| limit.per == [Owner::User] && limit.distinct.is_none()).collect()
+}
+
+/// Whether there is anything to draw.
+pub fn check(policy: &Policy) -> Result<(), String> {
+    match drawable(policy).is_empty() {
+        true => {
+            Err("no limit can be drawn: only those per user that count everything have an envelope beside a user's"
+                .to_owned())
+        }
+        false => Ok(()),
+    }
 }
 
 fn amount((_, recipients): &Sent, count: Count) -> u64 {

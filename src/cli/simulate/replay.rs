@@ -24,7 +24,7 @@ pub struct Replay<'a> {
 /// What a limit did.
 #[derive(Debug, Default, PartialEq)]
 pub struct Tally {
-    /// What it would have charged: recipients or messages.
+    /// Recipients or messages that came, where the limit held.
     pub events: u64,
     pub refused: u64,
     /// Refused events by user.
@@ -64,6 +64,13 @@ impl<'a> Replay<'a> {
     /// Sends a message: MAIL and all RCPT, then DATA if any recipient is left.
     pub fn send(&mut self, message: &Message) -> Outcome {
         let facts = Facts { client: message.client, user: Some(message.user.clone()) };
+        for (limit, tally) in self.policy.limits.iter().zip(&mut self.tallies) {
+            tally.events += match limit.count {
+                _ if !limit.holds(&facts) => 0,
+                Count::Recipients => message.recipients.len() as u64,
+                Count::Messages => 1,
+            };
+        }
         let recipients = message.recipients.iter().map(|recipient| Event::Recipient(recipient.clone()));
         let asked = Asked { facts, events: std::iter::once(Event::Mail).chain(recipients).collect() };
         let mut verdicts = self.decide(message, &asked).into_iter();
@@ -87,14 +94,6 @@ impl<'a> Replay<'a> {
 
     fn decide(&mut self, message: &Message, asked: &Asked) -> Vec<Verdict> {
         let question = Question::new(self.policy, asked);
-        for place in question.limits() {
-            // At MAIL, a limit on messages only looks: it is counted at DATA, or with the refusal of MAIL.
-            self.tallies[*place].events += match (self.policy.limits[*place].count, asked.events.len()) {
-                (Count::Recipients, _) => message.recipients.len() as u64,
-                (Count::Messages, _) if asked.events[0] == Event::Message => 1,
-                (Count::Messages, _) => 0,
-            };
-        }
         let keys = question.keys().iter();
         let mut loaded: Loaded = keys.map(|key| self.budgets.get_mut(key).and_then(Option::take)).collect();
         let verdicts = policy::decide(self.policy, message.at, asked, &question, &mut loaded);
@@ -115,12 +114,7 @@ impl<'a> Replay<'a> {
             let tally = &mut self.tallies[place];
             let refused = match limit.count {
                 Count::Recipients => by_recipients,
-                Count::Messages if at_mail => {
-                    let refused = by_recipients.min(1);
-                    // DATA, where it is counted otherwise, does not come.
-                    tally.events += refused;
-                    refused
-                }
+                Count::Messages if at_mail => by_recipients.min(1),
                 Count::Messages => by_message,
             };
             if refused > 0 {
