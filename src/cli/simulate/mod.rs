@@ -62,84 +62,170 @@ impl Totals {
     }
 }
 
+/// A replay and what is gathered about it.
+struct Run<'a> {
+    policy: &'a Policy,
+    replay: Replay<'a>,
+    totals: Totals,
+    traffic: Option<Traffic>,
+    flood: Option<Flood>,
+}
+
+/// How a replay ended.
+enum Ended {
+    AtTheEnd,
+    /// Nobody reads the decisions any more.
+    Unread,
+    /// The rest of the history cannot be read.
+    Broken(ReadError),
+}
+
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = read_config(&arguments.config.config)?;
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
         // Better known now than after a long replay.
-        let made = File::create(path).map_err(|error| error.to_string());
-        let drawable = made.and_then(|_| plot::check(&config.policy));
-        drawable.map_err(|why| Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display())))?;
+        plot::check(&config.policy)
+            .and_then(|()| File::create(path).map(drop).map_err(|e| e.to_string()))
+            .map_err(not_drawn(path))?;
     }
     let mut history = History::open(path).map_err(|error| {
         let code = if matches!(error, ReadError::Column(_)) { exit::DATA } else { exit::NO_INPUT };
         Failure::new(code, format!("{name}: {error}"))
     })?;
-    let unreadable = |error: ReadError| Failure::new(exit::IO, format!("{name}: {error}"));
-    let mut flood = arguments.flood.clone();
-    let mut replay = Replay::new(&config.policy);
-    let (mut totals, mut traffic) = (Totals::default(), arguments.plot.as_ref().map(|_| Traffic::default()));
+    let mut run = Run {
+        policy: &config.policy,
+        replay: Replay::new(&config.policy),
+        totals: Totals::default(),
+        traffic: arguments.plot.as_ref().map(|_| Traffic::default()),
+        flood: arguments.flood.clone(),
+    };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let began = Instant::now();
-    let mut broken = None;
-    loop {
-        let (message, is_flood) = match next(&mut history, &mut flood) {
-            Ok(Some(next)) => next,
-            Ok(None) => break,
-            Err(error) => {
-                broken = Some(unreadable(error));
-                break;
-            }
-        };
-        let outcome = replay.send(&message);
-        totals.add(&message);
-        if let Some(flood) = flood.as_mut().filter(|_| is_flood) {
-            flood.note(message.at, &outcome);
-        }
-        if let Some(traffic) = &mut traffic {
-            traffic.add(&message);
-        }
-        if arguments.json && !print_json(&mut out, &message, &outcome)? {
-            return Ok(());
-        }
+    let ended = run.all(&mut history, arguments.json.then_some(&mut out))?;
+    if matches!(ended, Ended::Unread) {
+        return Ok(());
     }
-    let took = began.elapsed();
-    if let (Some(path), Some(traffic)) = (&arguments.plot, traffic) {
-        traffic
-            .draw(path, &config.policy)
-            .map_err(|why| Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display())))?;
+    if let (Some(path), Some(traffic)) = (&arguments.plot, &run.traffic) {
+        traffic.draw(path, run.policy).map_err(not_drawn(path))?;
     }
-    let text = match arguments.json {
-        true => json_summary(&config.policy, &replay.tallies, flood.as_ref()),
-        false => summary(&config.policy, &replay.tallies, &totals, took, flood.as_ref()),
-    };
+    let text = if arguments.json { run.json_summary() } else { run.summary(began.elapsed()) };
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
     name_bad_rows(&name, &history.bad);
-    match broken {
-        Some(broken) => {
-            Err(Failure::new(broken.code, format!("{}; what stands above is of the rows before", broken.words)))
+    let fail = |code, why: &str| Err(Failure::new(code, format!("{name}: {why}")));
+    match ended {
+        Ended::Broken(error) => fail(exit::IO, &format!("{error}; what stands above is of the rows before")),
+        _ if run.totals.messages == 0 => fail(exit::DATA, "there is no message in it"),
+        _ if history.bad.count * MOST_BAD > history.bad.rows => {
+            fail(exit::DATA, "too many rows are bad for this to say much")
         }
-        None if totals.messages == 0 => Err(Failure::new(exit::DATA, format!("{name}: there is no message in it"))),
-        None if history.bad.count * MOST_BAD > history.bad.rows => {
-            Err(Failure::new(exit::DATA, format!("{name}: too many rows are bad for this to say much")))
-        }
-        None => Ok(()),
+        _ => Ok(()),
     }
+}
+
+fn not_drawn(path: &Path) -> impl Fn(String) -> Failure {
+    move |why| Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display()))
 }
 
 /// More than one bad row in so many, and it is a failure.
 const MOST_BAD: u64 = 20;
 
-/// The next message of history or flood, and whether it is the flood's.
-fn next(history: &mut History, flood: &mut Option<Flood>) -> Result<Option<(Message, bool)>, ReadError> {
-    let at = flood.as_ref().and_then(Flood::next_at);
-    if let (Some(flood), Some(at)) = (flood, at)
-        && history.next_at().is_none_or(|next| at < next)
-    {
-        return Ok(Some((flood.next(at), true)));
+impl Run<'_> {
+    /// Replays everything, printing each decision to `decisions`, if there is one.
+    fn all(&mut self, history: &mut History, mut decisions: Option<&mut impl Write>) -> Result<Ended, Failure> {
+        loop {
+            let (message, is_flood) = match self.next(history) {
+                Ok(Some(next)) => next,
+                Ok(None) => return Ok(Ended::AtTheEnd),
+                Err(error) => return Ok(Ended::Broken(error)),
+            };
+            let outcome = self.replay.send(&message);
+            self.totals.add(&message);
+            if let Some(flood) = self.flood.as_mut().filter(|_| is_flood) {
+                flood.note(message.at, &outcome);
+            }
+            if let Some(traffic) = &mut self.traffic {
+                traffic.add(&message);
+            }
+            if let Some(out) = &mut decisions
+                && !print_json(out, &message, &outcome)?
+            {
+                return Ok(Ended::Unread);
+            }
+        }
     }
-    Ok(history.next()?.map(|message| (message, false)))
+
+    /// The next message of history or flood, and whether it is the flood's.
+    fn next(&mut self, history: &mut History) -> Result<Option<(Message, bool)>, ReadError> {
+        let at = self.flood.as_ref().and_then(Flood::next_at);
+        if let (Some(flood), Some(at)) = (&mut self.flood, at)
+            && history.next_at().is_none_or(|next| at < next)
+        {
+            return Ok(Some((flood.next(at), true)));
+        }
+        Ok(history.next()?.map(|message| (message, false)))
+    }
+
+    /// A line for each limit, and one for the flood.
+    fn json_summary(&self) -> String {
+        let limit = |(limit, tally): (&Limit, &Tally)| {
+            let first = tally
+                .first
+                .as_ref()
+                .map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
+            let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
+            serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
+            "users-hit": tally.hit.len(), "worst": worst, "first-refusal": first })
+            .to_string()
+        };
+        let mut lines: Vec<String> = self.policy.limits.iter().zip(&self.replay.tallies).map(limit).collect();
+        lines.extend(self.flood.as_ref().map(|flood| flood.json().to_string()));
+        lines.join("\n") + "\n"
+    }
+
+    fn summary(&self, took: Duration) -> String {
+        let totals = &self.totals;
+        let speed = totals.recipients as f64 / took.as_secs_f64().max(1e-9);
+        let mut text = format!(
+            "{} messages to {} recipients by {} users in {}, replayed in {:.2}s ({:.0} recipients/s)\n",
+            totals.messages,
+            totals.recipients,
+            totals.users.len(),
+            format_duration(Duration::from_secs(totals.duration().as_secs())),
+            took.as_secs_f64(),
+            speed
+        );
+        for (limit, tally) in self.policy.limits.iter().zip(&self.replay.tallies) {
+            if tally.events == 0 && totals.messages > 0 {
+                text.push_str(&format!("\n{}: held for no message: the history does not say the client\n", limit.name));
+                continue;
+            }
+            let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
+            text.push_str(&format!(
+                "\n{}: {} {} per {}, {}\n  refused      {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",
+                limit.name,
+                format_amount(limit.rate.amount),
+                limit.count.name(),
+                format_duration(limit.rate.period),
+                limit.algorithm.name(),
+                tally.refused,
+                tally.events,
+                tally.hit.len(),
+                totals.users.len()
+            ));
+            if let Some((user, count)) = worst(tally) {
+                text.push_str(&format!("  worst        {user}, {count} refused\n"));
+            }
+            if let Some((at, user)) = &tally.first {
+                text.push_str(&format!("  first        {}, {user}\n", at.rfc3339()));
+            }
+        }
+        if let Some(flood) = &self.flood {
+            text.push_str(&format!("\n{}\n", flood.summary()));
+        }
+        text
+    }
 }
 
 /// Rows that could not be used are named on standard error.
@@ -189,62 +275,4 @@ fn worst(tally: &Tally) -> Option<(&str, u64)> {
     // Of equals the first by name, so that the report is always the same.
     let worst = tally.hit.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     worst.map(|(user, count)| (&**user, *count))
-}
-
-fn json_summary(policy: &Policy, tallies: &[Tally], flood: Option<&Flood>) -> String {
-    let limit = |(limit, tally): (&Limit, &Tally)| {
-        let first = tally
-            .first
-            .as_ref()
-            .map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
-        let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
-        serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
-            "users-hit": tally.hit.len(), "worst": worst, "first-refusal": first })
-        .to_string()
-    };
-    let mut lines: Vec<String> = policy.limits.iter().zip(tallies).map(limit).collect();
-    lines.extend(flood.map(|flood| flood.json().to_string()));
-    lines.join("\n") + "\n"
-}
-
-fn summary(policy: &Policy, tallies: &[Tally], totals: &Totals, took: Duration, flood: Option<&Flood>) -> String {
-    let speed = totals.recipients as f64 / took.as_secs_f64().max(1e-9);
-    let mut text = format!(
-        "{} messages to {} recipients by {} users in {}, replayed in {:.2}s ({:.0} recipients/s)\n",
-        totals.messages,
-        totals.recipients,
-        totals.users.len(),
-        format_duration(Duration::from_secs(totals.duration().as_secs())),
-        took.as_secs_f64(),
-        speed
-    );
-    for (limit, tally) in policy.limits.iter().zip(tallies) {
-        if tally.events == 0 && totals.messages > 0 {
-            text.push_str(&format!("\n{}: held for no message: the history does not say the client\n", limit.name));
-            continue;
-        }
-        let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
-        text.push_str(&format!(
-            "\n{}: {} {} per {}, {}\n  refused      {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",
-            limit.name,
-            format_amount(limit.rate.amount),
-            limit.count.name(),
-            format_duration(limit.rate.period),
-            limit.algorithm.name(),
-            tally.refused,
-            tally.events,
-            tally.hit.len(),
-            totals.users.len()
-        ));
-        if let Some((user, count)) = worst(tally) {
-            text.push_str(&format!("  worst        {user}, {count} refused\n"));
-        }
-        if let Some((at, user)) = &tally.first {
-            text.push_str(&format!("  first        {}, {user}\n", at.rfc3339()));
-        }
-    }
-    if let Some(flood) = flood {
-        text.push_str(&format!("\n{}\n", flood.summary()));
-    }
-    text
 }
