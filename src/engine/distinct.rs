@@ -29,13 +29,34 @@ enum Lasts {
 pub struct Filter {
     /// When the newer generation began.
     epoch: Timestamp,
-    newer: Box<[u8]>,
+    newer: Generation,
     /// Empty without memory, and where there is nothing to be known any more.
-    older: Box<[u8]>,
+    older: Generation,
+}
+
+/// Values of one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// Octets of its bits.
+    size: u32,
+    values: Values,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Values {
+    /// One by one, as long as that takes less than the bits: most users write to few people.
+    Few(Vec<Value>),
+    Bits(Box<[u8]>),
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
 }
 
 /// Where a value is in a filter of whatever size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     hash: u32,
     step: u32,
@@ -73,35 +94,118 @@ impl Value {
             ((at / 8) as usize % size, 1 << (at % 8))
         })
     }
+}
 
-    fn is_in(self, generation: &[u8]) -> bool {
-        !generation.is_empty() && self.bits(generation.len()).all(|(octet, mask)| generation[octet] & mask != 0)
+impl Generation {
+    fn bits(size: usize) -> Self {
+        Self { size: size as u32, values: Values::Bits(vec![0; size].into_boxed_slice()) }
+    }
+
+    fn few(size: usize) -> Self {
+        Self { size: size as u32, values: Values::default() }
+    }
+
+    fn has(&self, value: Value) -> bool {
+        match &self.values {
+            Values::Few(values) => values.contains(&value),
+            Values::Bits(bits) => value.bits(bits.len()).all(|(octet, mask)| bits[octet] & mask != 0),
+        }
+    }
+
+    fn add(&mut self, value: Value) {
+        match &mut self.values {
+            Values::Few(values) if values.contains(&value) => {}
+            Values::Few(values) if (values.len() + 1) * size_of::<Value>() < self.size as usize => values.push(value),
+            Values::Few(values) => {
+                let mut full = Self::bits(self.size as usize);
+                values.iter().chain([&value]).for_each(|value| full.add(*value));
+                *self = full;
+            }
+            Values::Bits(bits) => value.bits(bits.len()).for_each(|(octet, mask)| bits[octet] |= mask),
+        }
+    }
+
+    /// How many values it has; about, where it has bits: from the share that is set.
+    fn count(&self) -> usize {
+        match &self.values {
+            Values::Few(values) => values.len(),
+            Values::Bits(octets) => {
+                let set: u32 = octets.iter().map(|octet| octet.count_ones()).sum();
+                let bits = 8.0 * octets.len() as f64;
+                // The last bit stays out of it: of a filter that is quite full nobody knows.
+                let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
+                (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
+            }
+        }
+    }
+
+    fn octets(&self) -> usize {
+        match &self.values {
+            Values::Few(values) => values.capacity() * size_of::<Value>(),
+            Values::Bits(bits) => bits.len(),
+        }
+    }
+
+    /// As a store keeps it: the size of its bits, the number of its values (u32 each; [`u32::MAX`]: bits follow), and these; all
+    /// little-endian.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.size.to_le_bytes());
+        match &self.values {
+            Values::Few(values) => {
+                out.extend_from_slice(&(values.len() as u32).to_le_bytes());
+                values
+                    .iter()
+                    .flat_map(|value| [value.hash, value.step])
+                    .for_each(|half| out.extend(half.to_le_bytes()));
+            }
+            Values::Bits(bits) => {
+                out.extend_from_slice(&u32::MAX.to_le_bytes());
+                out.extend_from_slice(bits);
+            }
+        }
+    }
+
+    /// Reads one from the beginning of what a store has kept, which goes on after it; `None` if it is damaged.
+    pub fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let mut word = || {
+            let (head, rest) = bytes.split_first_chunk()?;
+            *bytes = rest;
+            Some(u32::from_le_bytes(*head))
+        };
+        let (size, count) = (word()?, word()?);
+        let values = if count == u32::MAX {
+            let (bits, rest) = bytes.split_at_checked(size as usize).filter(|(bits, _)| !bits.is_empty())?;
+            *bytes = rest;
+            Values::Bits(bits.into())
+        } else {
+            // Never more than there are octets for.
+            let fits = count as usize <= bytes.len() / size_of::<Value>();
+            let mut word = || {
+                let (head, rest) = bytes.split_first_chunk()?;
+                *bytes = rest;
+                Some(u32::from_le_bytes(*head))
+            };
+            let mut value = || Some(Value { hash: word()?, step: word()? });
+            Values::Few(if fits { (0..count).map(|_| value()).collect::<Option<_>>()? } else { return None })
+        };
+        Some(Self { size, values })
     }
 }
 
 impl Filter {
     /// A filter as a store has kept it.
-    pub fn from_parts(epoch: Timestamp, newer: Box<[u8]>, older: Box<[u8]>) -> Option<Self> {
-        (!newer.is_empty()).then_some(Self { epoch, newer, older })
+    pub fn from_parts(epoch: Timestamp, newer: Generation, older: Generation) -> Self {
+        Self { epoch, newer, older }
     }
 
     /// When its newer generation began, the newer and the older one: for stores.
-    pub fn parts(&self) -> (Timestamp, &[u8], &[u8]) {
+    pub fn parts(&self) -> (Timestamp, &Generation, &Generation) {
         (self.epoch, &self.newer, &self.older)
-    }
-
-    /// How many values its newer generation has, about: from the share of the bits that are set.
-    fn values(&self) -> usize {
-        let set: u32 = self.newer.iter().map(|octet| octet.count_ones()).sum();
-        let bits = 8.0 * self.newer.len() as f64;
-        // The last bit stays out of it: of a filter that is quite full nobody knows.
-        let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
-        (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
     }
 
     /// Its size in memory, about.
     pub fn octets(&self) -> usize {
-        self.newer.len() + self.older.len()
+        self.newer.octets() + self.older.octets()
     }
 }
 
@@ -128,34 +232,38 @@ impl Rule {
     pub fn knows(&self, filter: Option<&Filter>, now: Timestamp, value: Value) -> bool {
         let Some(filter) = filter else { return false };
         match self.age(filter, now) {
-            Age::Current => value.is_in(&filter.newer) || value.is_in(&filter.older),
-            Age::Turned => value.is_in(&filter.newer),
+            Age::Current => filter.newer.has(value) || filter.older.has(value),
+            Age::Turned => filter.newer.has(value),
             Age::Gone => false,
         }
     }
 
     /// Whether a filter would be another one with this value in it.
     pub fn changes(&self, filter: Option<&Filter>, now: Timestamp, value: Value) -> bool {
-        filter.is_none_or(|filter| self.age(filter, now) != Age::Current || !value.is_in(&filter.newer))
+        filter.is_none_or(|filter| self.age(filter, now) != Age::Current || !filter.newer.has(value))
     }
 
     /// The filter with a value in it. One that has had its time is made anew, in the size that holds now.
     pub fn learn(&self, filter: Option<Filter>, now: Timestamp, value: Value) -> Filter {
-        let none = |size: usize| vec![0; size].into_boxed_slice();
         let filter = filter.map(|filter| (self.age(&filter, now), filter));
         let mut filter = match (filter, self.lasts) {
             (Some((Age::Current, filter)), _) => filter,
             (Some((Age::Turned, filter)), Lasts::Remembered(time)) => {
                 // What is known comes again and is learnt again, beside what is new: there must be room for both.
-                let size = (self.size + 2 * filter.values()).min(MAX_OCTETS);
+                let size = (self.size + 2 * filter.newer.count()).min(MAX_OCTETS);
                 // One that is turned before its time, as it is too small, begins anew now.
                 let epoch = if now < filter.epoch.after(time) { now } else { filter.epoch.after(time) };
-                Filter { epoch, newer: none(size), older: filter.newer }
+                Filter { epoch, newer: Generation::few(size), older: filter.newer }
             }
-            _ => Filter { epoch: now, newer: none(self.size), older: Box::default() },
+            (_, Lasts::Remembered(_)) => {
+                Filter { epoch: now, newer: Generation::few(self.size), older: Generation::default() }
+            }
+            // Exim's has its bits from the start: its false positives are part of its decisions.
+            (_, Lasts::Period(_)) => {
+                Filter { epoch: now, newer: Generation::bits(self.size), older: Generation::default() }
+            }
         };
-        let size = filter.newer.len();
-        value.bits(size).for_each(|(octet, mask)| filter.newer[octet] |= mask);
+        filter.newer.add(value);
         filter
     }
 
@@ -169,7 +277,7 @@ impl Rule {
             }
             Lasts::Remembered(time) => match now.since(filter.epoch) {
                 // Made when the limit, or the time to remember, was smaller; or by a clock that was wrong.
-                _ if filter.newer.len() < self.size || filter.epoch.since(now) > time => Age::Turned,
+                _ if (filter.newer.size as usize) < self.size || filter.epoch.since(now) > time => Age::Turned,
                 age if age < time => Age::Current,
                 age if age < 2 * time => Age::Turned,
                 _ => Age::Gone,

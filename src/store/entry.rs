@@ -2,10 +2,10 @@
 //!
 //! Each is a key's length (u16; its top bit says that seen values follow), the key (UTF-8), the time (i64, microseconds), the level
 //! (f64), and if so the length of the seen values (u32) and these; all little-endian. Seen values are the time of the newer generation
-//! (i64), its length (u32), its octets, and those of the older one.
+//! (i64), that generation, and the older one.
 
 use crate::engine::State;
-use crate::engine::distinct::Filter;
+use crate::engine::distinct::{Filter, Generation};
 use crate::policy::Budget;
 use crate::policy::key::Key;
 use crate::time::Timestamp;
@@ -56,16 +56,17 @@ pub fn read(mut bytes: &[u8]) -> Option<Vec<(Key, Budget)>> {
 /// The form of seen values, in the journal and in the budgets table.
 pub fn seen_bytes(seen: &Filter) -> Vec<u8> {
     let (epoch, newer, older) = seen.parts();
-    let head = [&epoch.micros().to_le_bytes()[..], &(newer.len() as u32).to_le_bytes()].concat();
-    [&head, newer, older].concat()
+    let mut bytes = epoch.micros().to_le_bytes().to_vec();
+    newer.write(&mut bytes);
+    older.write(&mut bytes);
+    bytes
 }
 
 /// Reads seen values; `None` if they are damaged.
 pub fn read_seen(mut bytes: &[u8]) -> Option<Arc<Filter>> {
     let epoch = Timestamp::from_micros(i64::from_le_bytes(take(&mut bytes)?));
-    let length = u32::from_le_bytes(take(&mut bytes)?);
-    let newer = cut(&mut bytes, length as usize)?;
-    Filter::from_parts(epoch, newer.into(), bytes.into()).map(Arc::new)
+    let (newer, older) = (Generation::read(&mut bytes)?, Generation::read(&mut bytes)?);
+    bytes.is_empty().then(|| Arc::new(Filter::from_parts(epoch, newer, older)))
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -83,13 +84,23 @@ fn cut<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::distinct::{self, Value};
     use proptest::prelude::*;
 
-    type Change = (String, i64, f64, Option<(Vec<u8>, Vec<u8>)>);
+    type Change = (String, i64, f64, Option<(bool, usize)>);
 
     fn any_change() -> impl Strategy<Value = Change> {
-        let octets = |least| proptest::collection::vec(any::<u8>(), least..50);
-        ("\\PC{0,40}", any::<i64>(), -1e300f64..1e300, proptest::option::of((octets(1), octets(0))))
+        ("\\PC{0,40}", any::<i64>(), -1e300f64..1e300, proptest::option::of((any::<bool>(), 1usize..60)))
+    }
+
+    /// A filter that has learnt some values, over some time.
+    fn filter(remembers: bool, values: usize) -> Filter {
+        let day = std::time::Duration::from_secs(86_400);
+        let rule = distinct::Rule::new(20.0, day, remembers.then_some(day)).unwrap();
+        let learn = |filter, n: usize| {
+            Some(rule.learn(filter, Timestamp::from_micros(n as i64 * 3_000_000_000), Value::of(&n.to_string())))
+        };
+        (0..values).fold(None, learn).unwrap()
     }
 
     proptest! {
@@ -97,8 +108,8 @@ mod tests {
         fn what_is_written_is_read_back(changes in proptest::collection::vec(any_change(), 0..5)) {
             let budget = |(key, at, level, seen): Change| {
                 let at = Timestamp::from_micros(at);
-                let seen = seen.and_then(|(newer, older)| Filter::from_parts(at, newer.into(), older.into()));
-                (Key::from_stored(key), Budget { state: State { at, level }, seen: seen.map(Arc::new) })
+                let seen = seen.map(|(remembers, values)| Arc::new(filter(remembers, values)));
+                (Key::from_stored(key), Budget { state: State { at, level }, seen })
             };
             let changes: Vec<_> = changes.into_iter().map(budget).collect();
             let mut bytes = Vec::new();
