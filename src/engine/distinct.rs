@@ -44,7 +44,7 @@ pub struct Generation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Values {
-    /// One by one, as long as that takes less than the bits: most users write to few people.
+    /// One by one, as long as that takes less than the bits and is soon searched: most users write to few people.
     Few(Vec<Value>),
     Bits(Box<[u8]>),
 }
@@ -72,6 +72,9 @@ enum Age {
 }
 
 const PROBES: u32 = 8;
+
+/// As many octets of values are kept one by one.
+const MAX_FEW: usize = 4096;
 
 /// Exim's least size: 320 bits.
 const MIN_OCTETS: f64 = 40.0;
@@ -115,7 +118,9 @@ impl Generation {
     fn add(&mut self, value: Value) {
         match &mut self.values {
             Values::Few(values) if values.contains(&value) => {}
-            Values::Few(values) if (values.len() + 1) * size_of::<Value>() < self.size as usize => values.push(value),
+            Values::Few(values) if (values.len() + 1) * size_of::<Value>() < MAX_FEW.min(self.size as usize) => {
+                values.push(value);
+            }
             Values::Few(values) => {
                 let mut full = Self::bits(self.size as usize);
                 values.iter().chain([&value]).for_each(|value| full.add(*value));
@@ -167,29 +172,24 @@ impl Generation {
 
     /// Reads one from the beginning of what a store has kept, which goes on after it; `None` if it is damaged.
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let mut word = || {
-            let (head, rest) = bytes.split_first_chunk()?;
-            *bytes = rest;
-            Some(u32::from_le_bytes(*head))
-        };
-        let (size, count) = (word()?, word()?);
+        let (size, count) = (word(bytes)?, word(bytes)?);
+        let octets = if count == u32::MAX { size as usize } else { count as usize * size_of::<Value>() };
+        let (mut these, rest) = bytes.split_at_checked(octets)?;
+        *bytes = rest;
         let values = if count == u32::MAX {
-            let (bits, rest) = bytes.split_at_checked(size as usize).filter(|(bits, _)| !bits.is_empty())?;
-            *bytes = rest;
-            Values::Bits(bits.into())
+            Values::Bits(Some(these).filter(|bits| !bits.is_empty())?.into())
         } else {
-            // Never more than there are octets for.
-            let fits = count as usize <= bytes.len() / size_of::<Value>();
-            let mut word = || {
-                let (head, rest) = bytes.split_first_chunk()?;
-                *bytes = rest;
-                Some(u32::from_le_bytes(*head))
-            };
-            let mut value = || Some(Value { hash: word()?, step: word()? });
-            Values::Few(if fits { (0..count).map(|_| value()).collect::<Option<_>>()? } else { return None })
+            let mut value = || Some(Value { hash: word(&mut these)?, step: word(&mut these)? });
+            Values::Few((0..count).map(|_| value()).collect::<Option<_>>()?)
         };
         Some(Self { size, values })
     }
+}
+
+fn word(bytes: &mut &[u8]) -> Option<u32> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u32::from_le_bytes(*head))
 }
 
 impl Filter {
