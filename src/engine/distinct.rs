@@ -74,7 +74,7 @@ enum Age {
 const PROBES: u32 = 8;
 
 /// As many octets of values are kept one by one.
-const MAX_FEW: usize = 4096;
+const MAX_FEW: usize = 512;
 
 /// Exim's least size: 320 bits.
 const MIN_OCTETS: f64 = 40.0;
@@ -92,9 +92,11 @@ impl Value {
 
     /// Its bits in a filter of this many octets: octet and mask.
     fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
+        // Of 32 bits, as a division of 64 takes far longer. No filter is larger than MAX_OCTETS.
+        let size = size as u32;
         (0..PROBES).map(move |n| {
             let at = self.hash.wrapping_add(self.step.wrapping_mul(n));
-            ((at / 8) as usize % size, 1 << (at % 8))
+            ((at / 8 % size) as usize, 1 << (at % 8))
         })
     }
 }
