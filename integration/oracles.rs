@@ -87,7 +87,7 @@ impl Exim {
         let mut count = if readonly { 0.0 } else { number(record, "count") };
         if let Some(value) = unique.as_deref().filter(|_| !readonly) {
             let (value, rule) = (distinct::Value::of(value), distinct::Rule::new(limit, period, None).unwrap());
-            if rule.knows(filter.as_ref(), now, value) {
+            if rule.look(filter.as_ref(), now, value) != distinct::Seen::Never {
                 count = 0.0;
             } else {
                 filter = Some(rule.learn(filter, now, value));

@@ -45,10 +45,10 @@ fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Durati
             now = now.after(Duration::from_secs(1200));
             n = (n + 7) % 144;
             let value = distinct::Value::of(black_box(&values[n]));
-            let known = filter_rule.knows(filter.as_ref(), now, value);
-            let (after, outcome) = rule.step(state, now, if known { 0.0 } else { 1.0 });
+            let seen = filter_rule.look(filter.as_ref(), now, value);
+            let (after, outcome) = rule.step(state, now, if seen == distinct::Seen::Never { 1.0 } else { 0.0 });
             state = Some(after);
-            if filter_rule.changes(filter.as_ref(), now, value) {
+            if seen != distinct::Seen::Lately {
                 filter = Some(filter_rule.learn(filter.take(), now, value));
             }
             outcome

@@ -62,6 +62,15 @@ pub struct Value {
     step: u32,
 }
 
+/// Whether a value has been seen, as far as is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    Never,
+    /// So long ago that it will be forgotten unless it is learnt again.
+    Before,
+    Lately,
+}
+
 /// What time has made of a filter's generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
@@ -230,19 +239,15 @@ impl Rule {
         (size <= MAX_OCTETS as f64).then_some(Self { size: size as usize, lasts })
     }
 
-    /// Whether a value is known.
-    pub fn knows(&self, filter: Option<&Filter>, now: Timestamp, value: Value) -> bool {
-        let Some(filter) = filter else { return false };
+    /// Whether a value has been seen.
+    pub fn look(&self, filter: Option<&Filter>, now: Timestamp, value: Value) -> Seen {
+        let Some(filter) = filter else { return Seen::Never };
         match self.age(filter, now) {
-            Age::Current => filter.newer.has(value) || filter.older.has(value),
-            Age::Turned => filter.newer.has(value),
-            Age::Gone => false,
+            Age::Current if filter.newer.has(value) => Seen::Lately,
+            Age::Current if filter.older.has(value) => Seen::Before,
+            Age::Turned if filter.newer.has(value) => Seen::Before,
+            Age::Current | Age::Turned | Age::Gone => Seen::Never,
         }
-    }
-
-    /// Whether a filter would be another one with this value in it.
-    pub fn changes(&self, filter: Option<&Filter>, now: Timestamp, value: Value) -> bool {
-        filter.is_none_or(|filter| self.age(filter, now) != Age::Current || !filter.newer.has(value))
     }
 
     /// The filter with a value in it. One that has had its time is made anew, in the size that holds now.

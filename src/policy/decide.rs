@@ -6,7 +6,7 @@ use super::key::Key;
 use super::limit::{Charge, Effect, Limit};
 use super::verdict::{Refusal, Verdict};
 use crate::engine::State;
-use crate::engine::distinct::{Filter, Value};
+use crate::engine::distinct::{Filter, Seen, Value};
 use crate::time::Timestamp;
 use std::sync::Arc;
 
@@ -162,7 +162,7 @@ struct Step {
     /// The budget's place in the question.
     place: usize,
     state: State,
-    /// What is learnt from it, where only new values count.
+    /// What is to be learnt from it, where only new values count.
     value: Option<Value>,
 }
 
@@ -179,7 +179,8 @@ impl Step {
         let seen = budget.and_then(|budget| budget.seen.as_deref());
         let value =
             limit.distinct.and_then(|distinct| Some((distinct.filter, distinct.what.value(&asked.facts, event)?)));
-        let known = value.is_some_and(|(filter, value)| filter.knows(seen, now, value));
+        let sight = value.map(|(filter, value)| filter.look(seen, now, value));
+        let known = sight.is_some_and(|sight| sight != Seen::Never);
         let amount = if known { 0.0 } else { ONE };
         let before = budget.map(|budget| budget.state);
         let (state, outcome) = limit.rule.step(before, now, amount);
@@ -192,16 +193,14 @@ impl Step {
             let (_, used) = limit.rule.step(kept, now, 0.0);
             Refusal::new(limit, used.level, wait)
         });
-        (Self { place, state, value: value.map(|(_, value)| value) }, over)
+        let value = value.filter(|_| sight != Some(Seen::Lately)).map(|(_, value)| value);
+        (Self { place, state, value }, over)
     }
 }
 
-/// The filter after an event. A known value is learnt again, so that it stays known.
+/// The filter after an event. A value that was known before is learnt again, so that it stays known.
 fn learn(limit: &Limit, seen: Option<Arc<Filter>>, now: Timestamp, value: Option<Value>) -> Option<Arc<Filter>> {
     let (Some(distinct), Some(value)) = (limit.distinct, value) else { return seen };
-    if !distinct.filter.changes(seen.as_deref(), now, value) {
-        return seen;
-    }
     let seen = seen.map(Arc::unwrap_or_clone);
     Some(Arc::new(distinct.filter.learn(seen, now, value)))
 }
