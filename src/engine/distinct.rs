@@ -184,6 +184,9 @@ impl Generation {
     /// Reads one from the beginning of what a store has kept, which goes on after it; `None` if it is damaged.
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
         let (size, count) = (word(bytes)?, word(bytes)?);
+        if size as usize > MAX_OCTETS {
+            return None;
+        }
         let octets = if count == u32::MAX { size as usize } else { count as usize * size_of::<Value>() };
         let (mut these, rest) = bytes.split_at_checked(octets)?;
         *bytes = rest;
@@ -204,9 +207,9 @@ fn word(bytes: &mut &[u8]) -> Option<u32> {
 }
 
 impl Filter {
-    /// A filter as a store has kept it.
-    pub fn from_parts(epoch: Timestamp, newer: Generation, older: Generation) -> Self {
-        Self { epoch, newer, older }
+    /// A filter as a store has kept it; `None` if there is no room for what it has to learn, as in none of ours.
+    pub fn from_parts(epoch: Timestamp, newer: Generation, older: Generation) -> Option<Self> {
+        (newer.size > 0).then_some(Self { epoch, newer, older })
     }
 
     /// When its newer generation began, the newer and the older one: for stores.

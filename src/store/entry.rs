@@ -66,7 +66,7 @@ pub fn seen_bytes(seen: &Filter) -> Vec<u8> {
 pub fn read_seen(mut bytes: &[u8]) -> Option<Arc<Filter>> {
     let epoch = Timestamp::from_micros(i64::from_le_bytes(take(&mut bytes)?));
     let (newer, older) = (Generation::read(&mut bytes)?, Generation::read(&mut bytes)?);
-    bytes.is_empty().then(|| Arc::new(Filter::from_parts(epoch, newer, older)))
+    Filter::from_parts(epoch, newer, older).filter(|_| bytes.is_empty()).map(Arc::new)
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -115,6 +115,18 @@ mod tests {
             let mut bytes = Vec::new();
             changes.iter().for_each(|(key, budget)| write(&mut bytes, key, budget));
             prop_assert_eq!(read(&bytes), Some(changes));
+        }
+
+        #[test]
+        fn whatever_is_read_can_learn(epoch in any::<[u8; 8]>(), size in 0u32..50, count in prop_oneof![0u32..5, Just(u32::MAX)],
+                                      octets in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let older = [0; 8];
+            let bytes = [&epoch[..], &size.to_le_bytes(), &count.to_le_bytes(), &octets, &older].concat();
+            if let Some(seen) = read_seen(&bytes) {
+                let day = std::time::Duration::from_secs(86_400);
+                let rule = distinct::Rule::new(20.0, day, None).unwrap();
+                rule.learn(Some(Arc::unwrap_or_clone(seen)), Timestamp::from_micros(i64::from_le_bytes(epoch)), Value::of("x"));
+            }
         }
 
         #[test]
