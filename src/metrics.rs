@@ -27,6 +27,8 @@ pub struct Metrics {
     pub state_degraded: IntGauge,
     /// Budgets in memory.
     pub budgets: IntGauge,
+    /// Octets of changes that are in the state file's journal and not yet in its table of budgets.
+    pub journal_octets: IntGauge,
 }
 
 impl Metrics {
@@ -75,6 +77,7 @@ impl Metrics {
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while limits are kept in memory alone")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
+            journal_octets: gauge("weir_state_journal_bytes", "Changes in the state file's journal, to be folded")?,
             registry,
         })
     }

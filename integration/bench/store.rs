@@ -11,8 +11,12 @@ use weir::policy::event::{Asked, Event, Facts};
 use weir::policy::key::Owner;
 use weir::policy::limit::{Algorithm, Charge, Count, Limit};
 use weir::policy::verdict::Template;
-use weir::store::{Durability, Options, Store};
+use weir::store::{Durability, OnFailure, Options, Store};
 use weir::time::parse_rate;
+
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TASKS: u64 = 64;
 const KEYS: u64 = 1_000_000;
@@ -20,6 +24,8 @@ const LASTS: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 enum Keys {
+    /// Each once, by one of the tasks: none is in memory.
+    New,
     Uniform,
     /// The nth most frequent key comes about 1/n as often.
     Zipf,
@@ -34,8 +40,9 @@ impl Random {
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn key(&mut self, keys: Keys) -> u64 {
+    fn key(&mut self, keys: Keys, task: u64, n: u64) -> u64 {
         match keys {
+            Keys::New => n * TASKS + task,
             Keys::Uniform => (self.next() * KEYS as f64) as u64,
             Keys::Zipf => (KEYS as f64).powf(self.next()) as u64,
         }
@@ -88,18 +95,24 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
             let (store, stop) = (store.clone(), stop.clone());
             tokio::spawn(async move {
                 let (mut random, mut times) = (Random(task + 1), Vec::new());
-                while !stop.load(Ordering::Relaxed) {
-                    let asked = asked(random.key(keys));
+                for n in 0.. {
+                    let key = random.key(keys, task, n);
+                    if key >= KEYS || stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let asked = asked(key);
                     let start = Instant::now();
-                    store.admit(weir::clock::now(), &asked).await;
+                    store.admit(weir::clock::now(), &asked).await.unwrap();
                     times.push(start.elapsed());
                 }
                 times
             })
         })
         .collect();
-    tokio::time::sleep(LASTS).await;
-    stop.store(true, Ordering::Relaxed);
+    if !matches!(keys, Keys::New) {
+        tokio::time::sleep(LASTS).await;
+        stop.store(true, Ordering::Relaxed);
+    }
     let mut times = Vec::new();
     for task in tasks {
         times.extend(task.await.unwrap());
@@ -113,9 +126,9 @@ async fn trickle(store: &Arc<Store>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     while began.elapsed() < LASTS {
         ticks.tick().await;
-        let asked = asked(random.key(Keys::Zipf));
+        let asked = asked(random.key(Keys::Zipf, 0, 0));
         let start = Instant::now();
-        store.admit(weir::clock::now(), &asked).await;
+        store.admit(weir::clock::now(), &asked).await.unwrap();
         times.push(start.elapsed());
     }
     report("100 a second", times, began.elapsed(), cpu() - before);
@@ -127,16 +140,15 @@ fn main() {
         return;
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for keys in [Keys::Uniform, Keys::Zipf] {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options { path: folder.path().join("state.db"), durability: Durability::Process };
-        let store = Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap());
-        runtime.block_on(async {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+    let store = Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap());
+    runtime.block_on(async {
+        for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
             hammer(&store, keys).await;
-            if matches!(keys, Keys::Zipf) {
-                trickle(&store).await;
-            }
-            Arc::into_inner(store).unwrap().close().await;
-        });
-    }
+        }
+        trickle(&store).await;
+        Arc::into_inner(store).unwrap().close().await;
+    });
 }

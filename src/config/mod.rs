@@ -266,8 +266,10 @@ impl Reader {
         });
         let kinds = [("process", store::Durability::Process), ("power", store::Durability::Power)];
         let durability = s.value("durability", "\"process\"", choice(&kinds));
+        let kinds = [("allow", store::OnFailure::Allow), ("defer", store::OnFailure::Defer)];
+        let on_failure = s.value("on-failure", "\"allow\"", choice(&kinds));
         s.finish();
-        store::Options { path: self.folder.join(path), durability }
+        store::Options { path: self.folder.join(path), durability, on_failure }
     }
 }
 

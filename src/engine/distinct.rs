@@ -99,6 +99,17 @@ impl Value {
         Self { hash: word(0), step: word(4) }
     }
 
+    /// As a store keeps it.
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.step) << 32 | u64::from(self.hash)).to_le_bytes()
+    }
+
+    /// A value as a store has kept it.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        let halves = u64::from_le_bytes(bytes);
+        Self { hash: halves as u32, step: (halves >> 32) as u32 }
+    }
+
     /// Its bits in a filter of this many octets: octet and mask.
     fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
         // Of 32 bits, as a division of 64 takes far longer. No filter is larger than MAX_OCTETS.
@@ -169,10 +180,7 @@ impl Generation {
         match &self.values {
             Values::Few(values) => {
                 out.extend_from_slice(&(values.len() as u32).to_le_bytes());
-                values
-                    .iter()
-                    .flat_map(|value| [value.hash, value.step])
-                    .for_each(|half| out.extend(half.to_le_bytes()));
+                values.iter().for_each(|value| out.extend(value.to_bytes()));
             }
             Values::Bits(bits) => {
                 out.extend_from_slice(&u32::MAX.to_le_bytes());
@@ -193,8 +201,12 @@ impl Generation {
         let values = if count == u32::MAX {
             Values::Bits(Some(these).filter(|bits| !bits.is_empty())?.into())
         } else {
-            let mut value = || Some(Value { hash: word(&mut these)?, step: word(&mut these)? });
-            Values::Few((0..count).map(|_| value()).collect::<Option<_>>()?)
+            let mut values = Vec::with_capacity(count as usize);
+            while let Some((value, rest)) = these.split_first_chunk() {
+                values.push(Value::from_bytes(*value));
+                these = rest;
+            }
+            Values::Few(values)
         };
         Some(Self { size, values })
     }
@@ -215,6 +227,16 @@ impl Filter {
     /// When its newer generation began, the newer and the older one: for stores.
     pub fn parts(&self) -> (Timestamp, &Generation, &Generation) {
         (self.epoch, &self.newer, &self.older)
+    }
+
+    /// Names its newer generation: when that began, and the octets of its bits. It is another one after the filter was turned.
+    pub fn generation(&self) -> (Timestamp, u32) {
+        (self.epoch, self.newer.size)
+    }
+
+    /// Learns once more what it had learnt before a store lost it, in the same generation.
+    pub fn relearn(&mut self, value: Value) {
+        self.newer.add(value);
     }
 
     /// Its size in memory, about.
@@ -275,6 +297,14 @@ impl Rule {
         };
         filter.newer.add(value);
         filter
+    }
+
+    /// Whether a filter whose newer generation began then knows nothing any more.
+    pub fn is_over(&self, epoch: Timestamp, now: Timestamp) -> bool {
+        match self.lasts {
+            Lasts::Period(period) => (now.whole_seconds() as f64) > epoch.whole_seconds() as f64 + period,
+            Lasts::Remembered(time) => now.since(epoch) >= 2 * time,
+        }
     }
 
     fn age(&self, filter: &Filter, now: Timestamp) -> Age {

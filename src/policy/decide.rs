@@ -5,8 +5,8 @@ use super::event::{Asked, Event};
 use super::key::Key;
 use super::limit::{Charge, Effect, Limit};
 use super::verdict::{Refusal, Verdict};
-use crate::engine::State;
 use crate::engine::distinct::{Filter, Seen, Value};
+use crate::engine::{Receipt, State};
 use crate::time::Timestamp;
 use std::sync::Arc;
 
@@ -30,10 +30,21 @@ pub struct Question {
 #[derive(Debug, Default)]
 pub struct Loaded(Vec<Slot>);
 
+/// A budget, and what the decision did to it.
 #[derive(Debug)]
-struct Slot {
-    budget: Option<Budget>,
-    changed: bool,
+pub struct Slot {
+    pub budget: Option<Budget>,
+    /// `None`: nothing.
+    pub change: Option<Change>,
+}
+
+/// What a decision changed beside the state, for stores that write changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Values that were learnt, in order.
+    pub learnt: Vec<Value>,
+    /// The filter is a new one, or was turned: to know what was learnt is not enough.
+    pub turned: bool,
 }
 
 impl Question {
@@ -63,13 +74,13 @@ impl Question {
 
 impl Loaded {
     /// All budgets, in the order of their keys.
-    pub fn into_all(self) -> impl Iterator<Item = Option<Budget>> {
-        self.0.into_iter().map(|slot| slot.budget)
+    pub fn into_slots(self) -> impl Iterator<Item = Slot> {
+        self.0.into_iter()
     }
 
     /// The budgets that the decision charged, by the places of their keys.
     pub fn into_changed(self) -> impl Iterator<Item = (usize, Budget)> {
-        let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.changed);
+        let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.change.is_some());
         changed.filter_map(|(place, slot)| Some((place, slot.budget?)))
     }
 }
@@ -80,14 +91,28 @@ impl Slot {
     fn heal(&mut self, now: Timestamp) {
         if let Some(budget) = self.budget.as_mut().filter(|budget| budget.state.at > now) {
             budget.state.at = now;
-            self.changed = true;
+            self.change.get_or_insert_default();
         }
+    }
+
+    /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
+    fn charge(&mut self, limit: &Limit, state: State, now: Timestamp, value: Option<Value>) {
+        let change = self.change.get_or_insert_default();
+        let mut seen = self.budget.take().and_then(|budget| budget.seen);
+        if let (Some(distinct), Some(value)) = (limit.distinct, value) {
+            let before = seen.as_ref().map(|filter| filter.generation());
+            let filter = distinct.filter.learn(seen.map(Arc::unwrap_or_clone), now, value);
+            change.turned |= before != Some(filter.generation());
+            change.learnt.push(value);
+            seen = Some(Arc::new(filter));
+        }
+        self.budget = Some(Budget { state, seen });
     }
 }
 
 impl FromIterator<Option<Budget>> for Loaded {
     fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
-        Self(budgets.into_iter().map(|budget| Slot { budget, changed: false }).collect())
+        Self(budgets.into_iter().map(|budget| Slot { budget, change: None }).collect())
     }
 }
 
@@ -148,10 +173,7 @@ fn decide_one(
         let limit = &policy.limits[question.limits[step.place]];
         // What anything refuses is charged to those limits alone that count attempts.
         if refusal.is_none() || limit.charge == Charge::Attempts {
-            let slot = &mut loaded.0[step.place];
-            let seen = slot.budget.take().and_then(|budget| budget.seen);
-            slot.budget = Some(Budget { state: step.state, seen: learn(limit, seen, now, step.value) });
-            slot.changed = true;
+            loaded.0[step.place].charge(limit, step.state, now, step.value);
         }
     }
     refusal.map_or(Verdict::Pass, Verdict::Refuse)
@@ -198,11 +220,26 @@ impl Step {
     }
 }
 
-/// The filter after an event. A value that was known before is learnt again, so that it stays known.
-fn learn(limit: &Limit, seen: Option<Arc<Filter>>, now: Timestamp, value: Option<Value>) -> Option<Arc<Filter>> {
-    let (Some(distinct), Some(value)) = (limit.distinct, value) else { return seen };
-    let seen = seen.map(Arc::unwrap_or_clone);
-    Some(Arc::new(distinct.filter.learn(seen, now, value)))
+/// A charge that may be given back, by its budget.
+#[derive(Clone, Debug)]
+pub struct Charged {
+    pub key: Key,
+    pub receipt: Receipt,
+}
+
+/// Gives back charges; `loaded` are the budgets of these keys. Charges of limits that are gone, or that count distinct values, stay.
+pub fn give_back(policy: &Policy, charges: &[Charged], keys: &[Key], loaded: &mut Loaded) {
+    for Charged { key, receipt } in charges {
+        let Some(place) = keys.iter().position(|one| one == key) else { continue };
+        let (slot, kind) = (&mut loaded.0[place], key.kind());
+        let limit = policy.limits.iter().find(|limit| limit.distinct.is_none() && limit.kind() == kind);
+        if let (Some(limit), Some(budget)) = (limit, &mut slot.budget) {
+            // A level of nothing is decided on as if there had never been one.
+            let nothing = State { level: 0.0, ..receipt.after };
+            budget.state = limit.rule.refund(budget.state, receipt).unwrap_or(nothing);
+            slot.change.get_or_insert_default();
+        }
+    }
 }
 
 /// What one event counts for.

@@ -5,14 +5,18 @@ use super::limit::Limit;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 /// Names one budget. The text begins with the limit's name, what it counts and its algorithm, so that a limit whose numbers change
 /// keeps its history and one whose meaning changes begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Box<str>);
+pub struct Key(Arc<str>);
 
 /// Stands between the parts of a key. No value contains it: names with control characters are refused where they come in.
 const SEPARATOR: char = '\x1f';
+
+/// So many parts of a key say what the limit means; the others say whose budget it is.
+const MEANING: usize = 3;
 
 /// A part of a session that may own a budget: a word of `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +65,7 @@ impl Key {
     pub(super) fn of(limit: &Limit, facts: &Facts) -> Option<Self> {
         let mut text = String::with_capacity(80);
         text.push_str(&limit.name);
+        // As many as MEANING says, with the name.
         for part in [limit.count.name(), &limit.meaning()] {
             text.push(SEPARATOR);
             text.push_str(part);
@@ -75,12 +80,26 @@ impl Key {
     }
 
     /// A key as a store wrote it.
-    pub fn from_stored(text: String) -> Self {
+    pub fn from_stored(text: &str) -> Self {
         Self(text.into())
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The limit's name, what it counts, how it measures; then each owner as `user=alice`.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.0.split(SEPARATOR)
+    }
+
+    /// Says which limit's budget it is, without whose: see [`Limit::kind`].
+    pub fn kind(&self) -> String {
+        let names = self.parts().enumerate().map(|(n, part)| match part.split_once('=') {
+            Some((owner, _)) if n >= MEANING => owner,
+            _ => part,
+        });
+        names.collect::<Vec<_>>().join("/")
     }
 }
 
@@ -88,6 +107,15 @@ impl Key {
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.replace(SEPARATOR, "/"))
+    }
+}
+
+impl Limit {
+    /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change
+    /// keeps it, and with it its history.
+    pub fn kind(&self) -> String {
+        let owners = self.per.iter().map(|owner| owner.name());
+        [&self.name, self.count.name(), &*self.meaning()].into_iter().chain(owners).collect::<Vec<_>>().join("/")
     }
 }
 

@@ -4,8 +4,8 @@ use super::event::{Event, Facts};
 use super::key::{Owner, network};
 use super::verdict::Template;
 use crate::engine::distinct::{self, Value};
-use crate::engine::{Rule, bucket, ewma};
-use crate::time::Rate;
+use crate::engine::{Rule, State, bucket, ewma};
+use crate::time::{Rate, Timestamp};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -152,6 +152,16 @@ impl Limit {
             (_, Event::Mail) => Some(Effect::Look),
             (Count::Messages, Event::Recipient(_)) | (Count::Recipients, Event::Message) => None,
         }
+    }
+
+    /// Whether a budget can be forgotten: whatever comes, from now on it is decided as if there had been nothing. `epoch` is when its
+    /// filter's newer generation began, if it has a filter.
+    pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
+        // The least that any event counts. What makes no difference to it makes none to more, nor later.
+        let level = |state| self.rule.step(state, now, 1.0).0.level;
+        let knows =
+            epoch.is_some_and(|epoch| self.distinct.is_none_or(|distinct| !distinct.filter.is_over(epoch, now)));
+        !knows && level(Some(state)) == level(None)
     }
 
     fn needs_recipient(&self) -> bool {

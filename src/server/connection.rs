@@ -10,6 +10,7 @@ use crate::session::{
     Admit, Answer, Body, Ending, Login, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
+use crate::store::Unavailable;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,8 +161,10 @@ impl Connection {
 
     async fn admit(&mut self, admit: Admit) -> Step {
         let now = clock::now();
-        let verdicts = self.server.store.admit(now, admit.asked()).await;
-        admit.answer(verdicts, now)
+        match self.server.store.admit(now, admit.asked()).await {
+            Ok(verdicts) => admit.answer(verdicts, now),
+            Err(Unavailable) => admit.answer(Vec::new(), now),
+        }
     }
 
     async fn relay(&mut self, relay: Relay) -> Step {

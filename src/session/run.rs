@@ -58,7 +58,7 @@ impl Admit {
         &self.asked
     }
 
-    /// Takes one verdict an event, in order. `now` is the time of the decision.
+    /// Takes one verdict an event, in order; where there is none, the client is to come again. `now` is the time of the decision.
     pub fn answer(self, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         let Self { mut session, .. } = self;
         let mut verdicts = verdicts.into_iter();
@@ -196,7 +196,6 @@ impl State {
             }
             (Some(Verdict::Void), _) => Reply::new(503, "5.5.1 Say MAIL first"),
             (Some(Verdict::Refuse(refusal)), gathered) => self.refused(&gathered, refusal),
-            // A verdict that is missing is no leave.
             (None, _) => not_now(),
         };
         Gathered::Answered(reply)

@@ -1,72 +1,231 @@
-//! The form of a journal entry: the changed budgets of one commit, one after the other.
+//! The form of a journal entry: the changed budgets of one commit, in the order in which they changed.
 //!
-//! Each is a key's length (u16; its top bit says that seen values follow), the key (UTF-8), the time (i64, microseconds), the level
-//! (f64), and if so the length of the seen values (u32) and these; all little-endian. Seen values are the time of the newer generation
+//! It begins with the CRC-32 of the rest. Each record is a key's length (u16; its top bits say what follows of seen values), the key
+//! (UTF-8), the time (i64, microseconds) and the level (f64); then either the length of the seen values (u32) and these, or the number
+//! of the values learnt since the record before (u32) and these; all little-endian. Seen values are the time of the newer generation
 //! (i64), that generation, and the older one.
 
+use super::place::Place;
 use crate::engine::State;
-use crate::engine::distinct::{Filter, Generation};
+use crate::engine::distinct::{Filter, Generation, Value};
 use crate::policy::Budget;
 use crate::policy::key::Key;
 use crate::time::Timestamp;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Marks a key's length when seen values follow.
-const HAS_SEEN: u16 = 0x8000;
+/// Mark a key's length: all seen values follow; only those learnt do.
+const WHOLE: u16 = 0x8000;
+const LEARNT: u16 = 0x4000;
 
-/// Appends one changed budget.
-pub fn write(out: &mut Vec<u8>, key: &Key, budget: &Budget) {
-    let key = key.as_str().as_bytes();
-    // Keys are made of a configured name, an address and a login of at most 1024 octets.
-    let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !HAS_SEEN;
-    let mark = if budget.seen.is_some() { HAS_SEEN } else { 0 };
-    out.extend_from_slice(&(length | mark).to_le_bytes());
-    out.extend_from_slice(&key[..usize::from(length)]);
-    out.extend_from_slice(&budget.state.at.micros().to_le_bytes());
-    out.extend_from_slice(&budget.state.level.to_le_bytes());
-    if let Some(seen) = &budget.seen {
-        let bytes = seen_bytes(seen);
-        // A filter has at most some megabytes.
-        out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        out.extend_from_slice(&bytes);
+/// An entry that is being written.
+pub struct Entry {
+    bytes: Vec<u8>,
+    records: usize,
+}
+
+/// What is written of the values seen.
+pub enum Seen<'a> {
+    Whole,
+    /// These were learnt; what was known before is in the file.
+    Learnt(&'a [Value]),
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self { bytes: vec![0; size_of::<u32>()], records: 0 }
     }
 }
 
-/// Reads an entry; `None` if it is damaged.
-pub fn read(mut bytes: &[u8]) -> Option<Vec<(Key, Budget)>> {
-    let mut changes = Vec::new();
-    while !bytes.is_empty() {
-        let length = u16::from_le_bytes(take(&mut bytes)?);
-        let key = cut(&mut bytes, usize::from(length & !HAS_SEEN))?;
-        let key = Key::from_stored(String::from_utf8(key.to_vec()).ok()?);
-        let at = Timestamp::from_micros(i64::from_le_bytes(take(&mut bytes)?));
-        let level = f64::from_le_bytes(take(&mut bytes)?);
-        let seen = match length & HAS_SEEN {
-            0 => None,
-            _ => {
-                let length = u32::from_le_bytes(take(&mut bytes)?);
-                Some(read_seen(cut(&mut bytes, length as usize)?)?)
-            }
+impl Entry {
+    pub fn push(&mut self, key: &Key, budget: &Budget, seen: Seen<'_>) {
+        let key = key.as_str().as_bytes();
+        // Keys are made of a configured name, addresses and a login of at most 1024 octets.
+        let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT);
+        let mark = match (&budget.seen, &seen) {
+            (None, _) => 0,
+            (Some(_), Seen::Whole) => WHOLE,
+            (Some(_), Seen::Learnt(_)) => LEARNT,
         };
-        changes.push((key, Budget { state: State { at, level }, seen }));
+        let out = &mut self.bytes;
+        out.extend_from_slice(&(length | mark).to_le_bytes());
+        out.extend_from_slice(&key[..usize::from(length)]);
+        out.extend_from_slice(&budget.state.at.micros().to_le_bytes());
+        out.extend_from_slice(&budget.state.level.to_le_bytes());
+        match (&budget.seen, seen) {
+            (Some(filter), Seen::Whole) => {
+                let bytes = seen_bytes(filter);
+                // A filter has at most some megabytes.
+                out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                out.extend_from_slice(&bytes);
+            }
+            (Some(_), Seen::Learnt(values)) => {
+                out.extend_from_slice(&(values.len() as u32).to_le_bytes());
+                values.iter().for_each(|value| out.extend_from_slice(&value.to_bytes()));
+            }
+            (None, _) => {}
+        }
+        self.records += 1;
     }
-    Some(changes)
+
+    pub fn octets(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Ready to be kept.
+    pub fn seal(&mut self) -> &[u8] {
+        seal(&mut self.bytes);
+        &self.bytes
+    }
 }
 
-/// The form of seen values, in the journal and in the budgets table.
-pub fn seen_bytes(seen: &Filter) -> Vec<u8> {
-    let (epoch, newer, older) = seen.parts();
-    let mut bytes = epoch.micros().to_le_bytes().to_vec();
-    newer.write(&mut bytes);
-    older.write(&mut bytes);
+/// Writes the checksum into the room before what it protects.
+fn seal(bytes: &mut [u8]) {
+    if let Some((sum, rest)) = bytes.split_first_chunk_mut() {
+        *sum = crc32fast::hash(rest).to_le_bytes();
+    }
+}
+
+/// What its checksum protects; `None` if it is damaged.
+fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
+    let sum = u32::from_le_bytes(take(&mut bytes)?);
+    (crc32fast::hash(bytes) == sum).then_some(bytes)
+}
+
+/// Budgets as the journal has them.
+#[derive(Default)]
+pub struct Replayed(pub HashMap<Place, Budget>);
+
+/// Why an entry cannot be replayed.
+pub enum ReplayError<E> {
+    Damaged,
+    /// The file cannot be asked for what the entry builds on.
+    Base(E),
+}
+
+impl Replayed {
+    /// Brings the budgets up to date with an entry. `base` is a budget as it is in the file.
+    pub fn apply<E>(
+        &mut self,
+        bytes: &[u8],
+        base: impl Fn(&Place) -> Result<Option<Budget>, E>,
+    ) -> Result<(), ReplayError<E>> {
+        let mut bytes = unseal(bytes).ok_or(ReplayError::Damaged)?;
+        while !bytes.is_empty() {
+            let Record { key, state, seen } = Record::read(&mut bytes).ok_or(ReplayError::Damaged)?;
+            let place = Place::of(key);
+            let seen = match seen {
+                None => None,
+                Some(Known::Whole(filter)) => Some(filter),
+                Some(Known::Learnt(values)) => {
+                    let before = match self.0.remove(&place) {
+                        Some(budget) => Some(budget),
+                        None => base(&place).map_err(ReplayError::Base)?,
+                    };
+                    let mut filter = before.and_then(|budget| budget.seen);
+                    match &mut filter {
+                        Some(filter) => values.into_iter().for_each(|value| Arc::make_mut(filter).relearn(value)),
+                        // One that had forgotten everything may have gone from the file.
+                        None if values.is_empty() => {}
+                        None => return Err(ReplayError::Damaged),
+                    }
+                    filter
+                }
+            };
+            self.0.insert(place, Budget { state, seen });
+        }
+        Ok(())
+    }
+}
+
+struct Record {
+    key: Key,
+    state: State,
+    seen: Option<Known>,
+}
+
+enum Known {
+    Whole(Arc<Filter>),
+    Learnt(Vec<Value>),
+}
+
+impl Record {
+    /// `None` if it is damaged.
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let length = u16::from_le_bytes(take(bytes)?);
+        let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT)))?;
+        let key = Key::from_stored(str::from_utf8(key).ok()?);
+        let at = Timestamp::from_micros(i64::from_le_bytes(take(bytes)?));
+        let level = f64::from_le_bytes(take(bytes)?);
+        let seen = match length & (WHOLE | LEARNT) {
+            0 => None,
+            WHOLE => {
+                let length = u32::from_le_bytes(take(bytes)?);
+                Some(Known::Whole(read_seen(cut(bytes, length as usize)?)?))
+            }
+            LEARNT => {
+                let count = u32::from_le_bytes(take(bytes)?) as usize;
+                let (values, rest) = cut(bytes, count.checked_mul(size_of::<Value>())?)?.as_chunks();
+                debug_assert!(rest.is_empty());
+                Some(Known::Learnt(values.iter().map(|value| Value::from_bytes(*value)).collect()))
+            }
+            _ => return None,
+        };
+        Some(Self { key, state: State { at, level }, seen })
+    }
+}
+
+fn seen_bytes(seen: &Filter) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_seen(seen, &mut bytes);
     bytes
 }
 
-/// Reads seen values; `None` if they are damaged.
-pub fn read_seen(mut bytes: &[u8]) -> Option<Arc<Filter>> {
+fn write_seen(seen: &Filter, out: &mut Vec<u8>) {
+    let (epoch, newer, older) = seen.parts();
+    out.extend_from_slice(&epoch.micros().to_le_bytes());
+    newer.write(out);
+    older.write(out);
+}
+
+/// `None` if it is damaged.
+fn read_seen(mut bytes: &[u8]) -> Option<Arc<Filter>> {
     let epoch = Timestamp::from_micros(i64::from_le_bytes(take(&mut bytes)?));
     let (newer, older) = (Generation::read(&mut bytes)?, Generation::read(&mut bytes)?);
     Filter::from_parts(epoch, newer, older).filter(|_| bytes.is_empty()).map(Arc::new)
+}
+
+/// The form of seen values by themselves: after their CRC-32.
+pub fn seal_seen(seen: &Filter) -> Vec<u8> {
+    let mut bytes = vec![0; size_of::<u32>()];
+    write_seen(seen, &mut bytes);
+    seal(&mut bytes);
+    bytes
+}
+
+/// Reads what [`seal_seen`] has written; `None` if it is damaged.
+pub fn unseal_seen(bytes: &[u8]) -> Option<Arc<Filter>> {
+    unseal(bytes).and_then(read_seen)
+}
+
+/// So many octets of sealed seen values hold the time of the newer generation.
+pub const SEEN_HEAD: usize = 12;
+
+/// The time of the newer generation, of sealed seen values of which only the head is at hand.
+pub fn seen_epoch(head: &[u8]) -> Option<Timestamp> {
+    let bytes = head.get(size_of::<u32>()..SEEN_HEAD)?;
+    Some(Timestamp::from_micros(i64::from_le_bytes(bytes.try_into().ok()?)))
+}
+
+/// Puts the checksum before what files up to version 2 kept without.
+pub fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = [&[0; 4], bytes].concat();
+    seal(&mut sealed);
+    sealed
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -84,57 +243,73 @@ fn cut<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::distinct::{self, Value};
+    use crate::engine::distinct;
     use proptest::prelude::*;
+    use std::time::Duration;
 
-    type Change = (String, i64, f64, Option<(bool, usize)>);
+    const DAY: Duration = Duration::from_secs(86_400);
 
-    fn any_change() -> impl Strategy<Value = Change> {
-        ("\\PC{0,40}", any::<i64>(), -1e300f64..1e300, proptest::option::of((any::<bool>(), 1usize..60)))
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
     }
 
-    /// A filter that has learnt some values, over some time.
-    fn filter(remembers: bool, values: usize) -> Filter {
-        let day = std::time::Duration::from_secs(86_400);
-        let rule = distinct::Rule::new(20.0, day, remembers.then_some(day)).unwrap();
-        let learn = |filter, n: usize| {
-            Some(rule.learn(filter, Timestamp::from_micros(n as i64 * 3_000_000_000), Value::of(&n.to_string())))
-        };
-        (0..values).fold(None, learn).unwrap()
+    /// Some changes to few budgets: whose, when, how full, and the value learnt from it, if any.
+    fn any_changes() -> impl Strategy<Value = Vec<(usize, i64, f64, Option<u8>)>> {
+        proptest::collection::vec((0usize..4, 0i64..1_000_000, 0.0f64..1e9, proptest::option::of(any::<u8>())), 0..60)
     }
 
     proptest! {
+        /// Budgets change one after the other, now and then their filter is turned, and what is written of that gives the same
+        /// budgets again: also when their rows have some of it already.
         #[test]
-        fn what_is_written_is_read_back(changes in proptest::collection::vec(any_change(), 0..5)) {
-            let budget = |(key, at, level, seen): Change| {
-                let at = Timestamp::from_micros(at);
-                let seen = seen.map(|(remembers, values)| Arc::new(filter(remembers, values)));
-                (Key::from_stored(key), Budget { state: State { at, level }, seen })
-            };
-            let changes: Vec<_> = changes.into_iter().map(budget).collect();
-            let mut bytes = Vec::new();
-            changes.iter().for_each(|(key, budget)| write(&mut bytes, key, budget));
-            prop_assert_eq!(read(&bytes), Some(changes));
-        }
-
-        #[test]
-        fn whatever_is_read_can_learn(epoch in any::<[u8; 8]>(), size in 0u32..50, count in prop_oneof![0u32..5, Just(u32::MAX)],
-                                      octets in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let older = [0; 8];
-            let bytes = [&epoch[..], &size.to_le_bytes(), &count.to_le_bytes(), &octets, &older].concat();
-            if let Some(seen) = read_seen(&bytes) {
-                let day = std::time::Duration::from_secs(86_400);
-                let rule = distinct::Rule::new(20.0, day, None).unwrap();
-                rule.learn(Some(Arc::unwrap_or_clone(seen)), Timestamp::from_micros(i64::from_le_bytes(epoch)), Value::of("x"));
+        fn what_is_written_is_replayed(changes in any_changes(), in_rows in 0usize..60) {
+            let rule = distinct::Rule::new(20.0, DAY, Some(DAY)).unwrap();
+            let (mut budgets, mut rows, mut now) = (HashMap::new(), HashMap::new(), 0);
+            let mut entry = Entry::default();
+            for (n, (whose, later, level, value)) in changes.into_iter().enumerate() {
+                if n == in_rows {
+                    rows = budgets.clone();
+                    entry = Entry::default();
+                }
+                now += later;
+                let place = Place::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={whose}")));
+                let before: Option<Arc<Filter>> = budgets.get(&place).and_then(|budget: &Budget| budget.seen.clone());
+                let learnt: Vec<Value> = value.map(|value| Value::of(&value.to_string())).into_iter().collect();
+                let learn = |value: &Value| {
+                    Arc::new(rule.learn(before.clone().map(Arc::unwrap_or_clone), at(now), *value))
+                };
+                let seen = learnt.first().map(learn).or(before.clone());
+                let turned = before.map(|filter| filter.generation()) != seen.as_ref().map(|filter| filter.generation());
+                let budget = Budget { state: State { at: at(now), level }, seen };
+                entry.push(&place.key, &budget, if turned { Seen::Whole } else { Seen::Learnt(&learnt) });
+                budgets.insert(place, budget);
             }
+            let mut replayed = Replayed::default();
+            let applied = replayed.apply(entry.seal(), |place| Ok::<_, ()>(rows.get(place).cloned()));
+            prop_assert!(applied.is_ok());
+            rows.extend(replayed.0);
+            prop_assert_eq!(rows, budgets);
         }
 
         #[test]
-        fn damage_is_seen_and_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            if let Some(changes) = read(&bytes) {
-                let mut again = Vec::new();
-                changes.iter().for_each(|(key, budget)| write(&mut again, key, budget));
-                prop_assert_eq!(again, bytes);
+        fn a_single_wrong_bit_is_seen(level in any::<f64>(), bit in 0usize..400) {
+            let mut entry = Entry::default();
+            let key = Key::from_stored("l\u{1f}recipients\u{1f}ewma\u{1f}user=alice");
+            entry.push(&key, &Budget { state: State { at: at(0), level }, seen: None }, Seen::Learnt(&[]));
+            let mut bytes = entry.seal().to_vec();
+            let bit = bit % (8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let outcome = Replayed::default().apply(&bytes, |_| Ok::<_, ()>(None));
+            prop_assert!(matches!(outcome, Err(ReplayError::Damaged)));
+        }
+
+        #[test]
+        fn nonsense_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let sealed = sealed(&bytes);
+            let _ = Replayed::default().apply(&sealed, |_| Ok::<_, ()>(None));
+            if let Some(seen) = unseal_seen(&sealed) {
+                let rule = distinct::Rule::new(20.0, DAY, None).unwrap();
+                rule.learn(Some(Arc::unwrap_or_clone(seen)), at(0), Value::of("x"));
             }
         }
     }

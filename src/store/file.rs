@@ -1,47 +1,53 @@
-//! The state file: SQLite with the schema of `schema.sql`.
+//! The state file: SQLite with the schema of `schema.sql`, and every statement that is said to it.
 
-use super::{Durability, entry};
+use super::entry::{self, ReplayError, Replayed};
+use super::place::Place;
+use super::schema::{self, Unfit};
+use super::{Durability, Options};
 use crate::engine::State;
 use crate::policy::Budget;
 use crate::policy::key::Key;
 use crate::time::Timestamp;
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension as _, Row, Transaction, params};
 use std::fmt;
 use std::fs::TryLockError;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// An open state file.
 pub struct File {
-    path: PathBuf,
     connection: Connection,
-    /// Sequence number of the last journal entry.
+    /// Sequence numbers of the first and the last journal entry; the first is one more than the last when there is none.
+    first: i64,
     last: i64,
     /// Keeps other processes out while it is open.
     _lock: Option<std::fs::File>,
 }
 
-/// Marks a file as Weir's: "Weir" in ASCII.
-const APPLICATION_ID: i64 = 0x5765_6972;
-
-/// The schema's version. A change of the schema adds a migration.
-const VERSION: i64 = 2;
+/// A row of the budgets table, without the values seen.
+pub struct Kept {
+    pub place: Place,
+    pub state: State,
+    /// When the newer generation of the values seen began.
+    pub epoch: Option<Timestamp>,
+}
 
 /// How long to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in memory.
 const BUSY: Duration = Duration::from_millis(100);
 
-const SCHEMA: &str = include_str!("schema.sql");
+/// Memory for pages of the file, for each connection: KiB, as SQLite wants it.
+const CACHE: i64 = -16_384;
 
-/// What makes the schema of a version that of the next: the first of version 1.
-const MIGRATIONS: [&str; VERSION as usize - 1] = ["ALTER TABLE budget ADD COLUMN seen BLOB"];
+/// What the write-ahead log is cut to when it begins anew: octets.
+const LOG_KEPT: i64 = 32 << 20;
 
 /// Why the state file cannot be used.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another Weir has it.
     InUse(PathBuf),
-    Lock(PathBuf, std::io::Error),
+    Io(PathBuf, std::io::Error),
     /// It is another program's database.
     Foreign(PathBuf),
     /// A newer Weir made it.
@@ -49,83 +55,107 @@ pub enum OpenError {
         path: PathBuf,
         version: i64,
     },
-    /// An entry of the journal cannot be read.
-    Damaged {
-        path: PathBuf,
-        seq: i64,
-    },
     Sqlite(PathBuf, rusqlite::Error),
     Thread(std::io::Error),
 }
-
-/// What can be done about a file that cannot be mended.
-const ANEW: &str = "moved away, it is made anew, and all budgets begin empty";
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InUse(path) => write!(f, "state file {}: another Weir is using it", path.display()),
-            Self::Lock(path, error) => write!(f, "state file {}: {error}", path.display()),
+            Self::Io(path, error) => write!(f, "state file {}: {error}", path.display()),
             Self::Foreign(path) => write!(f, "state file {}: it is not Weir's", path.display()),
             Self::Newer { path, version } => write!(
                 f,
-                "state file {}: it has version {version}, made by a newer Weir; this one knows up to {VERSION}",
-                path.display()
+                "state file {}: it has version {version}, made by a newer Weir; this one knows up to {}",
+                path.display(),
+                schema::VERSION
             ),
-            Self::Damaged { path, seq } => {
-                write!(f, "state file {}: entry {seq} of its journal is damaged; {ANEW}", path.display())
-            }
-            Self::Sqlite(path, error) => write!(f, "state file {}: {error}; {ANEW}", path.display()),
-            Self::Thread(error) => write!(f, "cannot start the thread that writes state: {error}"),
+            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), words(error)),
+            Self::Thread(error) => write!(f, "cannot start a thread for the state: {error}"),
         }
     }
 }
 
 impl std::error::Error for OpenError {}
 
+impl OpenError {
+    fn of(path: &Path, unfit: Unfit) -> Self {
+        let path = path.to_owned();
+        match unfit {
+            Unfit::Foreign => Self::Foreign(path),
+            Unfit::Newer(version) => Self::Newer { path, version },
+            Unfit::Sqlite(error) => Self::Sqlite(path, error),
+        }
+    }
+}
+
+/// What SQLite says, with advice where there is some.
+pub fn words(error: &rusqlite::Error) -> String {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    match error.sqlite_error_code() {
+        Some(DatabaseCorrupt | NotADatabase) => {
+            format!("{error}; `weir state dump` saves what can be read, and moved away the file is made anew")
+        }
+        _ => error.to_string(),
+    }
+}
+
 impl File {
     /// Opens the file to write, making it where there is none.
-    pub fn open(path: &Path, durability: Durability) -> Result<Self, OpenError> {
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let path = &*options.path;
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
         let lock = lock(path)?;
-        make(path).map_err(|error| OpenError::Lock(path.to_owned(), error))?;
-        let connection = Connection::open(path).map_err(sqlite)?;
+        private(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
+        let mut connection = Connection::open(path).map_err(sqlite)?;
         connection.busy_timeout(BUSY).map_err(sqlite)?;
-        let mut file = Self { path: path.to_owned(), connection, last: 0, _lock: Some(lock) };
-        file.check()?;
-        file.configure(durability).map_err(sqlite)?;
-        file.last = file
-            .connection
-            .query_row("SELECT coalesce(max(seq), 0) FROM journal", [], |row| row.get(0))
-            .map_err(sqlite)?;
-        Ok(file)
+        // A file that is not ours is left as it is.
+        schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
+        configure(&connection, options.durability).map_err(sqlite)?;
+        schema::establish(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
+        let ends = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM journal";
+        let (first, last) = connection.query_row(ends, [], |row| row.try_into()).map_err(sqlite)?;
+        Ok(Self { connection, first, last, _lock: Some(lock) })
     }
 
-    /// A second connection, to read budgets by.
-    pub fn reader(&self) -> Result<Self, OpenError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.path, flags);
-        let connection = connection.map_err(|error| OpenError::Sqlite(self.path.clone(), error))?;
-        Ok(Self { path: self.path.clone(), connection, last: 0, _lock: None })
+    /// Opens the file to read, beside whoever writes it.
+    pub fn read(path: &Path) -> Result<Self, OpenError> {
+        Self::beside(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
-    /// Folds what a former process left in the journal.
-    pub fn replay(&mut self) -> Result<(), OpenError> {
-        let sqlite = |error| OpenError::Sqlite(self.path.clone(), error);
-        let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq").map_err(sqlite)?;
-        let mut rows = statement.query([]).map_err(sqlite)?;
-        let mut changes = std::collections::HashMap::new();
-        while let Some(row) = rows.next().map_err(sqlite)? {
-            let (seq, bytes): (i64, Vec<u8>) = row.try_into().map_err(sqlite)?;
-            let damaged = || OpenError::Damaged { path: self.path.clone(), seq };
-            changes.extend(entry::read(&bytes).ok_or_else(damaged)?);
+    /// Opens the file to bring its write-ahead log home, beside whoever writes it.
+    pub fn maintain(path: &Path) -> Result<Self, OpenError> {
+        Self::beside(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
+    }
+
+    fn beside(path: &Path, flags: OpenFlags) -> Result<Self, OpenError> {
+        let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
+        // SQLite would only say that it cannot.
+        std::fs::File::open(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
+        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
+        connection.busy_timeout(BUSY).map_err(sqlite)?;
+        connection.pragma_update(None, "cache_size", CACHE).map_err(sqlite)?;
+        schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
+        Ok(Self { connection, first: 1, last: 0, _lock: None })
+    }
+
+    /// Reads the journal: the budgets as it leaves them, the sequence numbers of entries that are damaged, and its octets.
+    pub fn replay(&self) -> rusqlite::Result<(Replayed, Vec<i64>, usize)> {
+        let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq")?;
+        let mut rows = statement.query([])?;
+        let (mut replayed, mut damaged, mut octets) = (Replayed::default(), Vec::new(), 0);
+        while let Some(row) = rows.next()? {
+            let (seq, bytes) = (row.get(0)?, row.get_ref(1)?.as_blob()?);
+            octets += bytes.len();
+            match replayed.apply(bytes, |place| self.load(place)) {
+                Ok(()) => {}
+                Err(ReplayError::Damaged) => damaged.push(seq),
+                Err(ReplayError::Base(error)) => return Err(error),
+            }
         }
-        drop(rows);
-        drop(statement);
-        let changes: Vec<(Key, Budget)> = changes.into_iter().collect();
-        let last = self.last;
-        let folded = self.fold(&changes).and_then(|()| self.discard(last));
-        folded.map_err(|error| OpenError::Sqlite(self.path.clone(), error))
+        Ok((replayed, damaged, octets))
     }
 
     /// Appends an entry to the journal. When this returns it is as durable as was asked.
@@ -143,107 +173,158 @@ impl File {
         self.last
     }
 
-    /// Writes states to the budgets table, in one transaction.
-    pub fn fold(&mut self, rows: &[(Key, Budget)]) -> rusqlite::Result<()> {
+    /// Writes budgets to their table, in one transaction.
+    pub fn fold(&mut self, rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         upsert(&transaction, rows)?;
         transaction.commit()
     }
 
-    /// Removes journal entries up to and with this one: they are folded.
-    pub fn discard(&mut self, last: i64) -> rusqlite::Result<()> {
-        self.connection.prepare_cached("DELETE FROM journal WHERE seq <= ?1")?.execute([last])?;
-        Ok(())
+    /// Removes journal entries up to and with this one, which are folded, but not more than so many. True: more are left.
+    pub fn discard(&mut self, upto: i64, at_most: i64) -> rusqlite::Result<bool> {
+        let end = upto.min(self.first + at_most - 1);
+        self.connection.prepare_cached("DELETE FROM journal WHERE seq <= ?1")?.execute([end])?;
+        self.first = end + 1;
+        Ok(end < upto)
+    }
+
+    /// Removes budgets that have not changed since.
+    pub fn forget(&mut self, rows: &[(Place, Timestamp)]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        let mut statement =
+            transaction.prepare_cached("DELETE FROM budget WHERE hash = ?1 AND key = ?2 AND at = ?3")?;
+        for (place, at) in rows {
+            statement.execute(params![place.order, place.key.as_str(), at.micros()])?;
+        }
+        drop(statement);
+        transaction.commit()
     }
 
     /// A budget as the table has it.
-    pub fn load(&self, key: &Key) -> rusqlite::Result<Option<Budget>> {
-        let mut statement = self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE key = ?1")?;
-        let row = statement.query_row([key.as_str()], |row| {
-            let (at, level, seen): (_, _, Option<Vec<u8>>) = row.try_into()?;
-            let state = State { at: Timestamp::from_micros(at), level };
-            Ok(Budget { state, seen: seen.and_then(|bytes| entry::read_seen(&bytes)) })
+    pub fn load(&self, place: &Place) -> rusqlite::Result<Option<Budget>> {
+        let mut statement =
+            self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE hash = ?1 AND key = ?2")?;
+        let row = statement.query_row(params![place.order, place.key.as_str()], |row| {
+            let seen = row.get_ref(2)?.as_blob_or_null()?;
+            Ok(Budget { state: state(row, 0)?, seen: seen.and_then(entry::unseal_seen) })
         });
         row.optional()
     }
 
-    /// Makes the schema in an empty file; refuses a file that is not Weir's or from the future.
-    fn check(&mut self) -> Result<(), OpenError> {
-        let sqlite = |error| OpenError::Sqlite(self.path.clone(), error);
-        let number = |pragma: &str| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
-        let (application, version) = (number("application_id"), number("user_version"));
-        let (application, version) = (application.map_err(sqlite)?, version.map_err(sqlite)?);
-        let tables: i64 =
-            self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sqlite)?;
-        match (application, version) {
-            (APPLICATION_ID, VERSION) => Ok(()),
-            (APPLICATION_ID, version @ 1..VERSION) => {
-                self.migrate(version).map_err(|error| OpenError::Sqlite(self.path.clone(), error))
-            }
-            (APPLICATION_ID, version) => Err(OpenError::Newer { path: self.path.clone(), version }),
-            (0, 0) if tables == 0 => self.create().map_err(|error| OpenError::Sqlite(self.path.clone(), error)),
-            _ => Err(OpenError::Foreign(self.path.clone())),
+    /// Budgets as the table has them at one moment.
+    pub fn load_all(&self, places: &[Place]) -> rusqlite::Result<Vec<Option<Budget>>> {
+        // One look at the locks instead of one for each.
+        let _snapshot = self.connection.unchecked_transaction()?;
+        places.iter().map(|place| self.load(place)).collect()
+    }
+
+    /// The next budgets of the table, at most so many, after this one.
+    pub fn rows_after(&self, place: Option<&Place>, at_most: usize) -> rusqlite::Result<Vec<Kept>> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT hash, key, at, level, substr(seen, 1, ?4) FROM budget WHERE (hash, key) > (?1, ?2) \
+             ORDER BY hash, key LIMIT ?3",
+        )?;
+        let (order, key) = place.map_or((i64::MIN, ""), |place| (place.order, place.key.as_str()));
+        let rows = statement.query_map(params![order, key, at_most as i64, entry::SEEN_HEAD as i64], |row| {
+            let place = Place { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) };
+            let epoch = row.get_ref(4)?.as_blob_or_null()?.and_then(entry::seen_epoch);
+            Ok(Kept { place, state: state(row, 2)?, epoch })
+        })?;
+        rows.collect()
+    }
+
+    /// The limits that budgets belong to, and when each was last in force.
+    pub fn kinds(&self) -> rusqlite::Result<Vec<(String, Timestamp)>> {
+        let mut statement = self.connection.prepare("SELECT name, in_force FROM kind ORDER BY name")?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, Timestamp::from_micros(row.get(1)?))))?;
+        rows.collect()
+    }
+
+    /// Notes that these limits are in force.
+    pub fn note_kinds(&mut self, names: &[String], now: Timestamp) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        for name in names {
+            transaction.execute("INSERT OR REPLACE INTO kind VALUES (?1, ?2)", params![name, now.micros()])?;
         }
-    }
-
-    fn create(&mut self) -> rusqlite::Result<()> {
-        let transaction = self.connection.transaction()?;
-        transaction.execute_batch(SCHEMA)?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
         transaction.commit()
     }
 
-    fn migrate(&mut self, version: i64) -> rusqlite::Result<()> {
+    /// Forgets that there were limits.
+    pub fn drop_kinds(&mut self, names: &[String]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        MIGRATIONS.iter().skip(version as usize - 1).try_for_each(|step| transaction.execute_batch(step))?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
+        for name in names {
+            transaction.execute("DELETE FROM kind WHERE name = ?1", [name])?;
+        }
         transaction.commit()
     }
 
-    fn configure(&self, durability: Durability) -> rusqlite::Result<()> {
-        let synchronous = match durability {
-            // In WAL a commit then is one write to the page cache, which outlives the process.
-            Durability::Process => "NORMAL",
-            Durability::Power => "FULL",
-        };
-        self.connection.pragma_update(None, "journal_mode", "WAL")?;
-        self.connection.pragma_update(None, "synchronous", synchronous)
+    /// Brings the write-ahead log home, as far as nobody has to wait for it: pages in the log, and of these how many are home.
+    pub fn checkpoint(&self) -> rusqlite::Result<(i64, i64)> {
+        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
+    }
+
+    /// Reads the whole file; the first fault, if there is one.
+    pub fn quick_check(&self) -> rusqlite::Result<Option<String>> {
+        let fault: String = self.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        Ok(Some(fault).filter(|fault| fault != "ok"))
+    }
+
+    /// Ends what the connection is doing, from another thread.
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        self.connection.get_interrupt_handle()
     }
 }
 
-fn upsert(transaction: &Transaction<'_>, rows: &[(Key, Budget)]) -> rusqlite::Result<()> {
+/// What tells one file from another that has taken its name; `None` if there is none.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {
+    Ok(State { at: Timestamp::from_micros(row.get(first)?), level: row.get(first + 1)? })
+}
+
+fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    let synchronous = match durability {
+        // In WAL a commit then is one write to the page cache, which outlives the process.
+        Durability::Process => "NORMAL",
+        Durability::Power => "FULL",
+    };
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    // Another connection does it, so that no commit waits for it.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
+    connection.pragma_update(None, "cache_size", CACHE)
+}
+
+/// Writes budgets to their table.
+pub fn upsert(transaction: &Transaction<'_>, rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
     let mut statement = transaction.prepare_cached(
-        "INSERT INTO budget (key, at, level, seen) VALUES (?1, ?2, ?3, ?4) \
-         ON CONFLICT (key) DO UPDATE SET at = excluded.at, level = excluded.level, seen = excluded.seen",
+        "INSERT INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5) \
+         ON CONFLICT DO UPDATE SET at = excluded.at, level = excluded.level, seen = excluded.seen",
     )?;
-    rows.iter().try_for_each(|(key, Budget { state, seen })| {
-        let seen = seen.as_deref().map(entry::seen_bytes);
-        statement.execute(params![key.as_str(), state.at.micros(), state.level, seen]).map(|_| ())
+    rows.iter().try_for_each(|(place, Budget { state, seen })| {
+        let seen = seen.as_deref().map(entry::seal_seen);
+        let row = params![place.order, place.key.as_str(), state.at.micros(), state.level, seen];
+        statement.execute(row).map(|_| ())
     })
 }
 
-/// Files that nobody else may read or lock: they tell who sends how much.
-fn private() -> std::fs::OpenOptions {
-    let mut options = std::fs::OpenOptions::new();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    options
-}
-
-/// Makes an empty file where there is none, for SQLite to open; its companions get the same permissions.
-fn make(path: &Path) -> std::io::Result<()> {
-    private().open(path).map(|_| ())
+/// Makes a file that nobody else may read or lock, where there is none: it tells who sends how much. Companions that SQLite makes get
+/// the same permissions.
+pub fn private(path: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
 }
 
 /// Locks a file beside the state file: two writers would each believe in their own memory.
 fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
-    let opened = private().open(PathBuf::from(name));
-    let file = opened.map_err(|error| OpenError::Lock(path.to_owned(), error))?;
+    let file = private(Path::new(&name)).map_err(|error| OpenError::Io(path.to_owned(), error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(OpenError::Lock(path.to_owned(), error)),
+        Err(TryLockError::Error(error)) => Err(OpenError::Io(path.to_owned(), error)),
     }
 }

@@ -1,312 +1,395 @@
-//! Budgets in memory, and the changes that wait for the writer.
+//! Budgets in memory.
 
-use super::Health;
+use super::place::Place;
+use super::queue::Queue;
 use crate::policy::key::Key;
-use crate::policy::verdict::Verdict;
-use crate::policy::{Budget, Loaded};
+use crate::policy::{Budget, Change, Loaded};
 use crate::time::Timestamp;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The lock guards everything here. It is held for a decision, by the writer to take a batch, and never over an `.await` or a write
-/// to disk.
-#[derive(Default)]
+/// Budgets in memory, each in one of many shards. A decision holds the locks of the shards that it needs, in ascending order, and
+/// never over an `.await` or anything on disk: decisions on one budget wait for each other, those on others hardly ever do.
 pub struct Hot {
-    inner: Mutex<Inner>,
-    /// Wakes the writer.
-    work: Condvar,
-}
-
-struct Inner {
-    /// When the latest decision was taken.
-    latest: Timestamp,
-    budgets: HashMap<Key, Entry>,
+    shards: Box<[Mutex<Shard>]>,
     /// What the budgets take in memory, about.
-    bytes: usize,
-    /// Budgets whose state in the file could not be read. They count from nothing, in memory alone, lest the file's history be
-    /// overwritten.
-    unread: HashSet<Key>,
-    /// Counts the times budgets were dropped from memory: a load that began before may hold stale states.
-    evictions: u64,
-    /// Number of the batch that gathers changes now.
-    batch: u64,
-    /// All batches up to this one are folded into the budgets table.
-    folded: u64,
-    changes: HashMap<Key, Budget>,
-    waiting: Vec<oneshot::Sender<()>>,
-    /// What is wrong with the file now, by what was tried.
-    troubles: BTreeMap<Attempt, String>,
-    stopping: bool,
-    /// The writer has ended: nobody is left to wait for.
-    ended: bool,
+    octets: AtomicUsize,
+    /// When the latest decision was taken: microseconds.
+    latest: AtomicI64,
 }
 
-struct Entry {
+#[derive(Default)]
+struct Shard {
+    budgets: HashMap<Key, Slot, foldhash::fast::RandomState>,
+    /// Budgets that have changed since they were last given to be folded.
+    changed: Vec<Place>,
+    /// Budgets that are being read from the file, and who waits for them.
+    loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
+    /// Budgets of which the file could not be asked.
+    unread: Vec<Place>,
+}
+
+struct Slot {
     budget: Option<Budget>,
-    /// The batch of the last change; 0: unchanged since it was loaded.
-    batch: u64,
+    stage: Stage,
+    /// It was of use since the last look for room.
+    used: bool,
+    /// See [`Queue::epoch`].
+    written: u32,
 }
 
-/// What is done with the file, each of which may fail and succeed again by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Attempt {
-    Append,
-    Fold,
-    Load,
+/// How far a budget has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its row in the file says the same.
+    Folded,
+    /// Its row is being written.
+    Folding,
+    Changed,
+    /// Its row could not be read. It counts from nothing and in memory alone, lest the file's history be overwritten.
+    Unread,
 }
 
-/// What came of a decision.
-pub enum Decided {
-    /// Nothing was charged: there is nothing to wait for.
-    Free(Vec<Verdict>),
-    /// Something was charged: it is durable when the receiver hears.
-    Charged(Vec<Verdict>, oneshot::Receiver<()>),
-    /// Budgets must be loaded first.
-    Missing { keys: Vec<Key>, evictions: u64 },
+/// What came of an act.
+pub enum Acted<R> {
+    /// Nothing was changed, or nobody is there to write it: there is nothing to wait for.
+    Free(R),
+    /// Something was changed: it is durable when the receiver hears.
+    Changed(R, oneshot::Receiver<()>),
+    /// Budgets must be read first: those of `read` by whoever gets this, the others are being read. Each receiver hears of one.
+    Missing { read: Vec<Place>, waits: Vec<oneshot::Receiver<()>> },
 }
 
-/// Changes to commit together, and who waits for them.
-pub struct Batch {
-    pub number: u64,
-    pub changes: HashMap<Key, Budget>,
-    pub waiting: Vec<oneshot::Sender<()>>,
-}
-
-/// What the writer is to do next.
-pub enum Work {
-    Commit(Batch),
-    /// Nothing came for a while: time to fold, or to try again.
-    Idle,
-    Stop,
-}
+/// Shards: a power of two, so many that two decisions seldom meet.
+pub const SHARDS: usize = 256;
 
 /// What budgets may take in memory; beyond that those that are folded are dropped.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_OCTETS: usize = 160 << 20;
 
-/// What a budget takes beside its key and its filter: the entry, its place in the map, and what the allocator needs.
-const OVERHEAD: usize = 160;
+/// What a budget takes beside its key and its filter: the slot, its place in the map, and what the allocator needs.
+const OVERHEAD: usize = 112;
 
 /// How much later than it began a decision may come.
 const MAX_LAG: Duration = Duration::from_secs(10);
 
-impl Default for Inner {
+impl Default for Hot {
     fn default() -> Self {
         Self {
-            latest: Timestamp::from_micros(i64::MIN),
-            budgets: HashMap::new(),
-            bytes: 0,
-            unread: HashSet::new(),
-            evictions: 0,
-            batch: 1,
-            folded: 0,
-            changes: HashMap::new(),
-            waiting: Vec::new(),
-            troubles: BTreeMap::new(),
-            stopping: false,
-            ended: false,
+            shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
+            octets: AtomicUsize::new(0),
+            latest: AtomicI64::new(i64::MIN),
         }
     }
+}
+
+/// The shards of a question, locked.
+struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
+
+impl Held<'_> {
+    fn shard(&mut self, place: &Place) -> Option<&mut Shard> {
+        let index = shard_of(place);
+        let at = self.0.iter().position(|(held, _)| *held == index)?;
+        Some(&mut self.0[at].1)
+    }
+
+    fn slot(&mut self, place: &Place) -> Option<&mut Slot> {
+        self.shard(place)?.budgets.get_mut(&place.key)
+    }
+}
+
+/// A shard holds a stretch of the order.
+fn shard_of(place: &Place) -> usize {
+    const SHIFT: u32 = u64::BITS - SHARDS.trailing_zeros();
+    (place.order.cast_unsigned() >> SHIFT) as usize
 }
 
 impl Hot {
-    /// Decides on these budgets, if they are all here, and keeps what the decision charged.
+    /// Acts on these budgets, if they are all here, keeps what has changed, and has it written. Without `wait` nobody waits for that.
     ///
-    /// Decisions wait for each other, and for loads: one may come after others that began later. It is taken at the time of the
-    /// latest, as time that has passed must not pass again. A clock that was set back by more than that is believed.
-    pub fn decide(
+    /// Acts wait for each other, and for the file: one may come after others that began later. It is done at the time of the latest,
+    /// as time that has passed must not pass again. A clock that was set back by more than that is believed.
+    pub fn act<R>(
         &self,
         now: Timestamp,
-        keys: &[Key],
-        decide: impl FnOnce(Timestamp, &mut Loaded) -> Vec<Verdict>,
-    ) -> Decided {
-        let inner = &mut *self.lock();
-        let now = if inner.latest.since(now) < MAX_LAG { now.max(inner.latest) } else { now };
-        inner.latest = now;
-        let missing: Vec<Key> = keys.iter().filter(|key| !inner.budgets.contains_key(key)).cloned().collect();
-        if !missing.is_empty() {
-            return Decided::Missing { keys: missing, evictions: inner.evictions };
+        places: &[Place],
+        queue: &Queue,
+        wait: bool,
+        act: impl FnOnce(Timestamp, &mut Loaded) -> R,
+    ) -> Acted<R> {
+        let mut held = self.hold(places);
+        let (read, waits) = held.missing(places);
+        if !waits.is_empty() {
+            return Acted::Missing { read, waits };
         }
-        let mut loaded: Loaded =
-            keys.iter().map(|key| inner.budgets.get(key).and_then(|entry| entry.budget.clone())).collect();
-        let verdicts = decide(now, &mut loaded);
-        let mut charged = false;
-        for (place, budget) in loaded.into_changed() {
-            let key = &keys[place];
-            inner.set(key, Entry { budget: Some(budget.clone()), batch: inner.batch });
-            if !inner.unread.contains(key) {
-                inner.changes.insert(key.clone(), budget);
-                charged = true;
+        let now = self.time(now);
+        let mut freed = 0;
+        let take = |place| held.slot(place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b));
+        let mut loaded: Loaded = places.iter().map(take).collect();
+        let answer = act(now, &mut loaded);
+        let (mut changes, mut taken) = (Vec::with_capacity(places.len()), 0);
+        for (place, after) in places.iter().zip(loaded.into_slots()) {
+            let Some(slot) = held.slot(place) else { continue };
+            slot.used = true;
+            slot.budget = after.budget;
+            taken += slot.budget.as_ref().map_or(0, filter_octets);
+            changes.extend(after.change.map(|change| (place, change)));
+        }
+        if taken != freed {
+            self.octets.fetch_add(taken.wrapping_sub(freed), Ordering::Relaxed);
+        }
+        match write(&mut held, changes, queue, wait) {
+            Some(commit) => Acted::Changed(answer, commit),
+            None => Acted::Free(answer),
+        }
+    }
+
+    /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue.
+    pub fn insert(&self, read: impl Iterator<Item = (Place, Option<Budget>)>, epoch: u32) {
+        for (place, budget) in read {
+            let mut shard = self.lock(shard_of(&place));
+            // Dropping them wakes those who wait.
+            shard.loading.remove(&place.key);
+            self.put(&mut shard, place, Slot { budget, stage: Stage::Folded, used: true, written: epoch });
+        }
+    }
+
+    /// Takes in budgets of which the file cannot be asked, and wakes whoever waits for them.
+    pub fn insert_unread(&self, places: &[Place]) {
+        for place in places {
+            let mut shard = self.lock(shard_of(place));
+            shard.loading.remove(&place.key);
+            if !shard.budgets.contains_key(&place.key) {
+                shard.unread.push(place.clone());
+                self.put(
+                    &mut shard,
+                    place.clone(),
+                    Slot { budget: None, stage: Stage::Unread, used: true, written: 0 },
+                );
             }
         }
-        if !charged || inner.ended {
-            return Decided::Free(verdicts);
-        }
-        let (committed, commit) = oneshot::channel();
-        inner.waiting.push(committed);
-        self.work.notify_one();
-        Decided::Charged(verdicts, commit)
     }
 
-    /// Takes in loaded budgets, unless some were dropped since the load began: theirs may be among them, and newer in the file.
-    pub fn insert(&self, loaded: impl Iterator<Item = (Key, Option<Budget>)>, evictions: u64) {
-        let inner = &mut *self.lock();
-        if inner.evictions != evictions {
-            return;
+    /// Budgets that could not be read, to be tried again.
+    pub fn unread(&self) -> Vec<Place> {
+        (0..SHARDS).flat_map(|index| self.lock(index).unread.clone()).collect()
+    }
+
+    /// A budget that could not be read has been, or stands in the journal. Of what the file has and what was counted meanwhile the
+    /// greater counts.
+    pub fn merge(&self, place: &Place, stored: Option<Budget>, epoch: u32) {
+        let shard = &mut *self.lock(shard_of(place));
+        shard.unread.retain(|unread| unread != place);
+        let Some(slot) = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Unread) else { return };
+        let before = octets(&place.key, slot);
+        let counted = slot.budget.take();
+        let level = |budget: &Option<Budget>| budget.as_ref().map_or(-1.0, |budget| budget.state.level);
+        slot.stage = Stage::Folded;
+        if level(&counted) > level(&stored) {
+            slot.budget = counted;
+            slot.stage = Stage::Changed;
+            shard.changed.push(place.clone());
+        } else {
+            (slot.budget, slot.written) = (stored, epoch);
         }
-        for (key, budget) in loaded {
-            if !inner.budgets.contains_key(&key) {
-                inner.set(&key, Entry { budget, batch: 0 });
+        self.octets.fetch_add(octets(&place.key, slot).wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Takes in a budget from the journal: its row in the file is older.
+    pub fn replay(&self, place: Place, budget: Budget, epoch: u32) {
+        let mut shard = self.lock(shard_of(&place));
+        if !shard.budgets.contains_key(&place.key) {
+            shard.changed.push(place.clone());
+            let slot = Slot { budget: Some(budget), stage: Stage::Changed, used: false, written: epoch };
+            return self.put(&mut shard, place, slot);
+        }
+        drop(shard);
+        self.merge(&place, Some(budget), epoch);
+    }
+
+    /// The budgets of a shard that are to be folded, in order.
+    pub fn take_changed(&self, shard: usize) -> Vec<Place> {
+        let mut changed = std::mem::take(&mut self.lock(shard).changed);
+        changed.sort_unstable();
+        changed
+    }
+
+    /// Whether anything is to be folded.
+    pub fn has_changed(&self) -> bool {
+        (0..SHARDS).any(|index| !self.lock(index).changed.is_empty())
+    }
+
+    /// A budget as it is to be folded, unless it has been dropped.
+    pub fn begin_fold(&self, place: &Place) -> Option<Budget> {
+        let mut shard = self.lock(shard_of(place));
+        let slot = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Changed)?;
+        slot.stage = Stage::Folding;
+        slot.budget.clone()
+    }
+
+    /// These are folded; or they could not be, and have to be once more.
+    pub fn end_fold(&self, rows: &[(Place, Budget)], done: bool) {
+        for (place, _) in rows {
+            let shard = &mut *self.lock(shard_of(place));
+            let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
+            match slot.stage {
+                Stage::Folding if done => slot.stage = Stage::Folded,
+                Stage::Folding => {
+                    slot.stage = Stage::Changed;
+                    shard.changed.push(place.clone());
+                }
+                // It has changed meanwhile, and is to be folded again as it is.
+                Stage::Changed | Stage::Folded | Stage::Unread => {}
             }
         }
-        inner.make_room();
     }
 
-    /// Takes in budgets that could not be loaded, for this reason. True: the store is degraded.
-    pub fn insert_unread(&self, keys: Vec<Key>, reason: String) -> bool {
-        let inner = &mut *self.lock();
-        for key in keys {
-            if !inner.budgets.contains_key(&key) {
-                inner.set(&key, Entry { budget: None, batch: 0 });
-                inner.unread.insert(key);
+    /// These were taken to be folded, and were not.
+    pub fn put_back(&self, places: impl Iterator<Item = Place>) {
+        places.for_each(|place| self.lock(shard_of(&place)).changed.push(place));
+    }
+
+    /// Drops budgets that were not of use lately until there is room, beginning with the shard `hand`. How many were dropped that
+    /// the file does not have: none, unless there is no room at all for what cannot be written.
+    pub fn make_room(&self, hand: &mut usize) -> usize {
+        let mut lost = 0;
+        // Twice around: what was of use is spared once.
+        for _ in 0..2 * SHARDS {
+            if self.octets() <= MAX_OCTETS {
+                break;
             }
+            lost += self.sweep(*hand, self.octets() > 2 * MAX_OCTETS);
+            *hand = (*hand + 1) % SHARDS;
         }
-        inner.note(Attempt::Load, Err(reason))
+        lost
     }
 
-    /// Budgets that could not be loaded, to be tried again.
-    pub fn unread(&self) -> Vec<Key> {
-        self.lock().unread.iter().cloned().collect()
-    }
-
-    /// A budget that could not be loaded has been: what the file has counts. Where it has nothing, what was counted meanwhile does,
-    /// and is to be written.
-    pub fn loaded(&self, key: &Key, stored: Option<Budget>) {
-        let inner = &mut *self.lock();
-        if !inner.unread.remove(key) {
-            return;
-        }
-        let counted = inner.budgets.get_mut(key).and_then(|entry| entry.budget.take());
-        match (stored, counted) {
-            (Some(stored), _) => inner.set(key, Entry { budget: Some(stored), batch: 0 }),
-            (None, Some(counted)) => {
-                inner.changes.insert(key.clone(), counted.clone());
-                inner.set(key, Entry { budget: Some(counted), batch: inner.batch });
-                self.work.notify_one();
+    fn sweep(&self, index: usize, everything: bool) -> usize {
+        let shard = &mut *self.lock(index);
+        let (mut dropped, mut lost) = (0, 0);
+        shard.budgets.retain(|key, slot| {
+            let keep = std::mem::take(&mut slot.used) || (slot.stage != Stage::Folded && !everything);
+            if !keep {
+                dropped += octets(key, slot);
+                lost += usize::from(slot.stage != Stage::Folded);
             }
-            (None, None) => {}
+            keep
+        });
+        if lost > 0 {
+            let budgets = &shard.budgets;
+            shard.unread.retain(|place| budgets.contains_key(&place.key));
+            shard.changed.retain(|place| budgets.contains_key(&place.key));
         }
+        self.octets.fetch_sub(dropped, Ordering::Relaxed);
+        lost
     }
 
-    pub fn health(&self) -> Health {
-        let troubles = &self.lock().troubles;
-        if troubles.is_empty() {
-            return Health::Good;
-        }
-        Health::Degraded(troubles.values().cloned().collect::<Vec<_>>().join("; "))
+    /// Whether there is more than there is room for.
+    pub fn is_crowded(&self) -> bool {
+        self.octets() > MAX_OCTETS
+    }
+
+    fn octets(&self) -> usize {
+        self.octets.load(Ordering::Relaxed)
     }
 
     pub fn len(&self) -> usize {
-        self.lock().budgets.len()
+        (0..SHARDS).map(|index| self.lock(index).budgets.len()).sum()
     }
 
-    /// Notes how an attempt on the file went. The first failure and the last success are logged; true while any trouble is left.
-    pub fn note(&self, attempt: Attempt, outcome: Result<(), String>) -> bool {
-        self.lock().note(attempt, outcome)
+    /// When the latest decision was taken; `None` before the first.
+    pub fn latest(&self) -> Option<Timestamp> {
+        Some(self.latest.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
     }
 
-    /// Waits for changes, for at most `patience`.
-    pub fn next_work(&self, patience: Duration) -> Work {
-        let idle = |inner: &mut Inner| inner.changes.is_empty() && !inner.stopping;
-        let waited = self.work.wait_timeout_while(self.lock(), patience, idle);
-        let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if !inner.changes.is_empty() {
-            let batch = Batch {
-                number: inner.batch,
-                changes: std::mem::take(&mut inner.changes),
-                waiting: std::mem::take(&mut inner.waiting),
-            };
-            inner.batch += 1;
-            return Work::Commit(batch);
+    /// The time at which a decision is taken, whose budgets are held.
+    fn time(&self, now: Timestamp) -> Timestamp {
+        let latest = Timestamp::from_micros(self.latest.fetch_max(now.micros(), Ordering::Relaxed));
+        if latest.since(now) < MAX_LAG {
+            return now.max(latest);
         }
-        if inner.stopping { Work::Stop } else { Work::Idle }
+        self.latest.store(now.micros(), Ordering::Relaxed);
+        now
     }
 
-    /// Everything up to this batch is in the budgets table.
-    pub fn folded(&self, batch: u64) {
-        let inner = &mut *self.lock();
-        inner.folded = batch;
-        inner.make_room();
+    fn put(&self, shard: &mut Shard, place: Place, slot: Slot) {
+        self.octets.fetch_add(octets(&place.key, &slot), Ordering::Relaxed);
+        if let Some(before) = shard.budgets.insert(place.key.clone(), slot) {
+            self.octets.fetch_sub(octets(&place.key, &before), Ordering::Relaxed);
+        }
     }
 
-    /// The writer has ended: whoever waits for it, or would, goes on.
-    pub fn writer_ended(&self) {
-        let inner = &mut *self.lock();
-        inner.ended = true;
-        inner.waiting.clear();
+    fn hold(&self, places: &[Place]) -> Held<'_> {
+        let mut indices: Vec<usize> = places.iter().map(shard_of).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        Held(indices.into_iter().map(|index| (index, self.lock(index))).collect())
     }
 
-    /// Has the writer end after it has committed everything.
-    pub fn stop(&self) {
-        self.lock().stopping = true;
-        self.work.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic while deciding leaves the map whole: entries are replaced one by one.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        // Nothing panics while it is held, but for a fault of ours in a decision: then that one budget begins anew.
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn note(&mut self, attempt: Attempt, outcome: Result<(), String>) -> bool {
-        let troubles = &mut self.troubles;
-        let was_good = troubles.is_empty();
-        match outcome {
-            // As long as a budget is unread, the trouble is not over.
-            Ok(()) if attempt == Attempt::Load && !self.unread.is_empty() => {}
-            Ok(()) => drop(troubles.remove(&attempt)),
-            Err(reason) => {
-                if was_good {
-                    tracing::error!(reason, "state degraded: limits are kept in memory alone");
-                }
-                troubles.insert(attempt, reason);
+impl Held<'_> {
+    /// What has to be read before an act, and all that has to be waited for.
+    fn missing(&mut self, places: &[Place]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
+        let (mut read, mut waits) = (Vec::new(), Vec::new());
+        for place in places {
+            let Some(shard) = self.shard(place) else { continue };
+            if shard.budgets.contains_key(&place.key) {
+                continue;
+            }
+            let (done, wait) = oneshot::channel();
+            waits.push(wait);
+            let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
+                read.push(place.clone());
+                Vec::new()
+            });
+            others.push(done);
+        }
+        (read, waits)
+    }
+}
+
+/// Notes that these budgets have changed, and has them written. `None`: there is nothing to wait for.
+fn write(
+    held: &mut Held<'_>,
+    changes: Vec<(&Place, Change)>,
+    queue: &Queue,
+    wait: bool,
+) -> Option<oneshot::Receiver<()>> {
+    if changes.is_empty() {
+        return None;
+    }
+    let mut appending = queue.append();
+    let mut appended = false;
+    for (place, change) in changes {
+        let Some(shard) = held.shard(place) else { continue };
+        let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
+        match slot.stage {
+            Stage::Unread => continue,
+            Stage::Changed => {}
+            Stage::Folded | Stage::Folding => {
+                slot.stage = Stage::Changed;
+                shard.changed.push(place.clone());
             }
         }
-        if !was_good && troubles.is_empty() {
-            tracing::info!("state recovered: everything is in the file again");
-        }
-        !troubles.is_empty()
-    }
-
-    fn set(&mut self, key: &Key, entry: Entry) {
-        self.bytes += size(key, &entry);
-        if let Some(before) = self.budgets.insert(key.clone(), entry) {
-            self.bytes -= size(key, &before);
+        if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
+            appending.push(place, budget, &change, &mut slot.written);
+            appended = true;
         }
     }
-
-    /// Drops half of what may be dropped, where there is too much: budgets whose state is in the budgets table.
-    fn make_room(&mut self) {
-        if self.bytes <= MAX_BYTES {
-            return;
-        }
-        let (folded, unread, before) = (self.folded, &self.unread, self.budgets.len());
-        let (mut keep, mut bytes) = (false, 0);
-        self.budgets.retain(|key, entry| {
-            keep = !keep;
-            let kept = keep || entry.batch > folded || unread.contains(key);
-            bytes += if kept { size(key, entry) } else { 0 };
-            kept
-        });
-        self.bytes = bytes;
-        // A load under way is void only if something was dropped.
-        self.evictions += u64::from(self.budgets.len() < before);
-    }
+    appending.filter(|_| appended).and_then(|appending| appending.finish(wait))
 }
 
-fn size(key: &Key, entry: &Entry) -> usize {
-    let seen = entry.budget.as_ref().and_then(|budget| budget.seen.as_ref());
-    OVERHEAD + key.as_str().len() + seen.map_or(0, |seen| seen.octets())
+fn filter_octets(budget: &Budget) -> usize {
+    budget.seen.as_ref().map_or(0, |seen| seen.octets())
+}
+
+fn octets(key: &Key, slot: &Slot) -> usize {
+    OVERHEAD + key.as_str().len() + slot.budget.as_ref().map_or(0, filter_octets)
 }

@@ -1,202 +1,363 @@
-//! The one thread that writes the state file: group commits to the journal, folded into the budgets in small slices.
+//! The one thread that writes the state file: group commits to the journal, which is folded into the budgets a slice at a time.
 
-use super::entry;
-use super::file::{File, OpenError};
-use super::hot::{Attempt, Batch, Hot, Work};
-use crate::metrics::Metrics;
+use super::Core;
+use super::file::{self, File};
+use super::hot::SHARDS;
+use super::place::Place;
+use super::queue::{Batch, Errand};
+use super::troubles::Attempt;
 use crate::policy::Budget;
-use crate::policy::key::Key;
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A handle on the writer's thread.
 pub struct Writer {
-    hot: Arc<Hot>,
+    core: Arc<Core>,
     thread: JoinHandle<()>,
 }
 
 /// Frees whoever waits for the writer, however it ends.
-struct Ending(Arc<Hot>);
+struct Ending(Arc<Core>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let _ = self.0.note(Attempt::Append, Err("the writer ended by a fault of Weir's own".to_owned()));
+            self.0.troubles.note(Attempt::Append, Err("the writer ended by a fault of Weir's own".to_owned()));
         }
-        self.0.writer_ended();
+        self.0.queue.end();
     }
 }
 
 /// What the thread keeps.
 struct Task {
-    file: File,
-    hot: Arc<Hot>,
-    metrics: Arc<Metrics>,
-    /// Changes that are in the journal and not in the budgets table.
-    unfolded: HashMap<Key, Budget>,
-    /// Changes that could not be written yet.
-    unsaved: HashMap<Key, Budget>,
-    journal_bytes: usize,
-    /// The journal is folded when it has grown beyond this: later, after a fold that failed.
-    fold_at: usize,
-    /// When budgets that could not be read were last tried again.
-    tried: Instant,
-    /// The last batch taken, and the last that is in the journal.
-    taken: u64,
-    committed: u64,
+    core: Arc<Core>,
+    /// `None`: it could not be opened yet.
+    file: Option<File>,
+    /// Octets in the journal.
+    journal: usize,
+    pass: Option<Pass>,
+    /// Changes were lost before they came into the journal: a pass that begins after that brings them home.
+    behind: bool,
+    /// The queue's, as last seen.
+    epoch: u32,
+    /// The last commit took longer than replies may wait.
+    slow: bool,
+    /// When the file last failed to open, to take an entry, to take a slice.
+    failed: [Option<Instant>; 3],
+    errands: Vec<Errand>,
 }
 
-/// Rows folded in one transaction: commits wait for no more than that.
+#[derive(Clone, Copy)]
+enum Failing {
+    Open,
+    Append,
+    Fold,
+}
+
+/// The journal on its way into the budgets table.
+struct Pass {
+    /// Of the shard in work; in order, the next one last.
+    places: Vec<Place>,
+    /// The next shard.
+    shard: usize,
+    /// The last entry of the journal, and its octets, when the pass began.
+    last: i64,
+    octets: usize,
+    /// Changes were lost before it began, last in this epoch.
+    behind: Option<u32>,
+    /// Some slices cannot be written, for this reason.
+    fault: Option<String>,
+}
+
+/// Rows folded in one transaction when nobody waits, and at least when somebody does.
 const SLICE: usize = 500;
+const LEAST_SLICE: usize = 64;
+
+/// Octets of filters folded in one transaction: about.
+const SLICE_OCTETS: usize = 512 << 10;
+
+/// What a folded row adds to the write-ahead log, at most, but for filters.
+const PAGE: usize = 4096;
+
+/// Journal entries removed at once.
+const DISCARDED: i64 = 64;
 
 /// The journal is folded when it has grown by this much, or when nothing has happened for a while.
-const MAX_JOURNAL: usize = 4 << 20;
+const FOLD_AT: usize = 32 << 20;
 const IDLE: Duration = Duration::from_secs(1);
 
+/// A journal that has grown to this cannot be folded: it takes no more.
+const MAX_JOURNAL: usize = 8 * FOLD_AT;
+
+/// How often to try again what failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A commit that takes longer is a trouble: replies wait for it.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long to fold at the end: what remains then stays in the journal.
+const LAST_FOLD: Duration = Duration::from_secs(2);
+
 impl Writer {
-    pub fn start(file: File, hot: Arc<Hot>, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
+    /// With a file that is open and the octets of its journal, or without, to be opened when that can be done.
+    pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
+        let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
+        let failed = [file.is_none().then(Instant::now), None, None];
         let mut task = Task {
+            core: core.clone(),
             file,
-            hot: hot.clone(),
-            metrics,
-            unfolded: HashMap::new(),
-            unsaved: HashMap::new(),
-            journal_bytes: 0,
-            fold_at: MAX_JOURNAL,
-            tried: Instant::now(),
-            taken: 0,
-            committed: 0,
+            journal,
+            pass: None,
+            behind: false,
+            epoch: 0,
+            slow: false,
+            failed,
+            errands: Vec::new(),
         };
-        let thread = std::thread::Builder::new().name("weir-state".to_owned()).spawn(move || {
-            let _ending = Ending(task.hot.clone());
+        let thread = std::thread::Builder::new().name("weir-state-write".to_owned()).spawn(move || {
+            let _ending = Ending(task.core.clone());
             task.run();
-        });
-        Ok(Self { hot, thread: thread.map_err(OpenError::Thread)? })
+        })?;
+        Ok(Self { core, thread })
     }
 
     /// Ends the thread after its last commit. Blocks.
     pub fn stop(self) {
-        self.hot.stop();
+        self.core.queue.stop();
         let _ = self.thread.join();
     }
 }
 
 impl Task {
     fn run(&mut self) {
+        let mut records = 0;
         loop {
-            match self.hot.next_work(IDLE) {
-                Work::Commit(batch) => {
-                    self.commit(batch);
-                    // Where there is always something to commit, nothing is ever idle.
-                    if self.tried.elapsed() > IDLE {
-                        self.load_unread();
-                    }
-                }
-                Work::Idle => self.settle(),
-                Work::Stop => break,
+            // What a slice holds is in the journal before it is in the table: the states are taken before the changes.
+            let slice = self.next_slice(records.clamp(LEAST_SLICE, SLICE));
+            let work = self.core.queue.take(if self.is_busy() { Duration::ZERO } else { IDLE });
+            self.behind |= work.epoch != self.epoch;
+            self.epoch = work.epoch;
+            records = work.batch.entry.records();
+            let idle = records == 0;
+            self.errands.extend(work.errands);
+            if !idle || self.must_try() {
+                self.commit(work.batch);
             }
-            if self.journal_bytes > self.fold_at {
-                self.fold();
-            }
-        }
-        self.settle();
-        // What was counted while the file could not be read may only now have found its place.
-        if let Work::Commit(batch) = self.hot.next_work(Duration::ZERO) {
-            self.commit(batch);
-            self.settle();
-        }
-        let unsaved = self.unsaved.len() + self.hot.unread().len();
-        if unsaved > 0 {
-            tracing::error!(budgets = unsaved, "stopping with charges that could not be written: they are lost");
-        }
-    }
-
-    fn commit(&mut self, batch: Batch) {
-        self.unsaved.extend(batch.changes);
-        self.taken = batch.number;
-        self.save();
-        // Whether it is in the file or not: mail flows, and the store says that it is degraded.
-        for waiting in batch.waiting {
-            let _ = waiting.send(());
-        }
-    }
-
-    /// Writes what is unsaved as one entry. When that fails it stays, to be written with the next.
-    fn save(&mut self) {
-        let mut bytes = Vec::new();
-        self.unsaved.iter().for_each(|(key, budget)| entry::write(&mut bytes, key, budget));
-        match self.file.append(&bytes) {
-            Ok(()) => {
-                self.unfolded.extend(self.unsaved.drain());
-                self.journal_bytes += bytes.len();
-                self.committed = self.taken;
-                self.note(Attempt::Append, Ok(()));
-            }
-            Err(error) => self.note(Attempt::Append, Err(error)),
-        }
-    }
-
-    /// Nothing is going on: tries again what failed, and folds.
-    fn settle(&mut self) {
-        if !self.unsaved.is_empty() {
-            self.save();
-        }
-        if self.journal_bytes > 0 {
-            self.fold();
-        }
-        self.load_unread();
-        self.metrics.budgets.set(i64::try_from(self.hot.len()).unwrap_or(i64::MAX));
-    }
-
-    /// Brings the budgets table up to date and empties the journal. Between slices, commits go on.
-    fn fold(&mut self) {
-        let (upto, last, bytes) = (self.committed, self.file.last_entry(), self.journal_bytes);
-        let rows: Vec<(Key, Budget)> = std::mem::take(&mut self.unfolded).into_iter().collect();
-        let mut folded = 0;
-        for slice in rows.chunks(SLICE) {
-            if let Err(error) = self.file.fold(slice) {
-                self.note(Attempt::Fold, Err(error));
+            self.fold(&slice);
+            self.advance(idle);
+            self.run_errand();
+            if work.stop {
                 break;
             }
-            folded += slice.len();
-            if let Work::Commit(batch) = self.hot.next_work(Duration::ZERO) {
-                self.commit(batch);
+        }
+        self.finish();
+    }
+
+    /// Whether there is something to do without waiting for changes.
+    fn is_busy(&self) -> bool {
+        self.pass.is_some() || (!self.errands.is_empty() && self.may_try(Failing::Fold) && self.file.is_some())
+    }
+
+    /// Whether an attempt went badly, so long ago that it is time for another.
+    fn must_try(&self) -> bool {
+        let failed = |failing| self.failed[failing as usize].is_some() && self.may_try(failing);
+        self.slow || failed(Failing::Append) || failed(Failing::Open)
+    }
+
+    fn may_try(&self, failing: Failing) -> bool {
+        self.failed[failing as usize].is_none_or(|at| at.elapsed() >= RETRY)
+    }
+
+    fn note(&mut self, failing: Failing, outcome: &Result<(), String>) {
+        self.failed[failing as usize] = outcome.is_err().then(Instant::now);
+    }
+
+    /// Writes what was taken as one entry. Whether it is in the file then or not: mail flows, and the store says that it is degraded.
+    fn commit(&mut self, mut batch: Batch) {
+        if !self.may_try(Failing::Append) || !self.open() {
+            return self.core.queue.lose();
+        }
+        let began = Instant::now();
+        let outcome = self.append(&mut batch);
+        if outcome.is_err() {
+            self.behind = true;
+            self.core.queue.lose();
+        }
+        self.note(Failing::Append, &outcome);
+        if outcome.is_ok() {
+            for waiting in batch.waiting {
+                let _ = waiting.send(());
             }
         }
-        let rest = &rows[folded..];
-        if !rest.is_empty() {
-            // What could not be folded stays in the journal, and here unless it has changed since.
-            for (key, budget) in rest {
-                self.unfolded.entry(key.clone()).or_insert_with(|| budget.clone());
+        let time = began.elapsed();
+        self.slow = time >= PATIENCE;
+        let slow = |()| match self.slow {
+            true => Err(format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64())),
+            false => Ok(()),
+        };
+        let outcome = outcome.and_then(slow);
+        // What is behind has to come home before all is well.
+        if outcome.is_err() || !self.behind {
+            self.core.troubles.note(Attempt::Append, outcome);
+        }
+    }
+
+    fn append(&mut self, batch: &mut Batch) -> Result<(), String> {
+        if self.journal > MAX_JOURNAL {
+            return Err("the journal is full, since it cannot be folded".to_owned());
+        }
+        let Some(file) = &mut self.file else { return Err("the state file is not open".to_owned()) };
+        let entry = batch.entry.seal();
+        file.append(entry).map_err(|error| file::words(&error))?;
+        self.journal += entry.len();
+        self.core.written.fetch_add(entry.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Opens the file, if it is not open and it is time to try. False: it is not open.
+    fn open(&mut self) -> bool {
+        if self.file.is_some() {
+            return true;
+        }
+        if !self.may_try(Failing::Open) {
+            return false;
+        }
+        let opened = self.core.open().map_err(|error| error.to_string());
+        let outcome = opened.map(|(file, journal)| (self.file, self.journal) = (Some(file), journal));
+        self.behind = true;
+        self.note(Failing::Open, &outcome);
+        self.core.troubles.note(Attempt::Open, outcome);
+        self.file.is_some()
+    }
+
+    /// The budgets to be written next, as they are now.
+    fn next_slice(&mut self, rows: usize) -> Vec<(Place, Budget)> {
+        let Some(pass) = &mut self.pass else { return Vec::new() };
+        let (mut slice, mut octets) = (Vec::with_capacity(rows), 0);
+        while slice.len() < rows && octets < SLICE_OCTETS {
+            let Some(place) = pass.next(&self.core) else { break };
+            if let Some(budget) = self.core.hot.begin_fold(&place) {
+                octets += budget.seen.as_ref().map_or(0, |seen| seen.octets());
+                slice.push((place, budget));
             }
-            self.fold_at = self.journal_bytes + MAX_JOURNAL;
+        }
+        slice
+    }
+
+    fn fold(&mut self, slice: &[(Place, Budget)]) {
+        let Some(file) = self.file.as_mut().filter(|_| !slice.is_empty()) else { return };
+        let outcome = file.fold(slice);
+        self.core.written.fetch_add(slice.len() * PAGE, Ordering::Relaxed);
+        self.core.hot.end_fold(slice, outcome.is_ok());
+        let Err(error) = outcome else { return };
+        let is_local = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt);
+        let reason = file::words(&error);
+        match &mut self.pass {
+            // Other pages may be whole.
+            Some(pass) if is_local => pass.fault = Some(reason),
+            _ => self.give_up(reason),
+        }
+    }
+
+    /// Ends the pass before its end: what is left of it is for the next one.
+    fn give_up(&mut self, reason: String) {
+        if let Some(pass) = self.pass.take() {
+            self.core.hot.put_back(pass.places.into_iter());
+        }
+        let outcome = Err(reason);
+        self.note(Failing::Fold, &outcome);
+        self.core.troubles.note(Attempt::Fold, outcome);
+    }
+
+    /// Goes on with the pass, or begins one if it is time.
+    fn advance(&mut self, idle: bool) {
+        let is_allowed = self.may_try(Failing::Fold) && self.failed[Failing::Append as usize].is_none();
+        let Some(file) = &mut self.file else { return };
+        let Some(pass) = &mut self.pass else {
+            let is_due =
+                self.journal > FOLD_AT || self.behind || idle && (self.journal > 0 || self.core.hot.has_changed());
+            if is_due && is_allowed {
+                self.pass = Some(Pass::new(file.last_entry(), self.journal, self.behind.then_some(self.epoch)));
+            }
+            return;
+        };
+        if !pass.is_folded() {
             return;
         }
-        let discarded = self.file.discard(last);
-        if discarded.is_ok() {
-            self.journal_bytes -= bytes;
-            self.hot.folded(upto);
+        if let Some(reason) = pass.fault.take() {
+            return self.give_up(reason);
         }
-        self.fold_at = MAX_JOURNAL;
-        self.note(Attempt::Fold, discarded);
+        match file.discard(pass.last, DISCARDED) {
+            Ok(true) => {}
+            Ok(false) => self.end_pass(),
+            Err(error) => self.give_up(file::words(&error)),
+        }
     }
 
-    /// Tries again what could not be read.
-    fn load_unread(&mut self) {
-        self.tried = Instant::now();
-        for key in self.hot.unread() {
-            match self.file.load(&key) {
-                Ok(stored) => self.hot.loaded(&key, stored),
-                Err(error) => return self.note(Attempt::Load, Err(error)),
+    fn end_pass(&mut self) {
+        let Some(pass) = self.pass.take() else { return };
+        self.journal -= pass.octets;
+        self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
+        self.note(Failing::Fold, &Ok(()));
+        self.core.troubles.note(Attempt::Fold, Ok(()));
+        // Unless more was lost since the pass began.
+        if pass.behind == Some(self.epoch) && self.failed[Failing::Append as usize].is_none() {
+            self.behind = false;
+            if !self.slow {
+                self.core.troubles.note(Attempt::Append, Ok(()));
             }
         }
-        self.note(Attempt::Load, Ok(()));
     }
 
-    fn note(&self, attempt: Attempt, outcome: rusqlite::Result<()>) {
-        let degraded = self.hot.note(attempt, outcome.map_err(|error| error.to_string()));
-        self.metrics.state_degraded.set(degraded.into());
+    fn run_errand(&mut self) {
+        let Some(file) = self.file.as_mut().filter(|_| self.failed[Failing::Append as usize].is_none()) else { return };
+        let Some(errand) = self.errands.pop() else { return };
+        let outcome = match &errand {
+            Errand::Forget(rows) => file.forget(rows),
+            Errand::Checkpoint => file.checkpoint().map(|_| ()),
+            Errand::Note(names, now) => file.note_kinds(names, *now),
+            Errand::Drop(names) => file.drop_kinds(names),
+        };
+        // Each is only tidying, and comes again by itself; what fails here fails elsewhere, too.
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "an errand of the state file failed");
+        }
+    }
+
+    /// Nothing more will come: folds what there is time for. The rest is in the journal.
+    fn finish(&mut self) {
+        let deadline = Instant::now() + LAST_FOLD;
+        while Instant::now() < deadline && (self.pass.is_some() || self.journal > 0 || self.core.hot.has_changed()) {
+            let slice = self.next_slice(SLICE);
+            self.fold(&slice);
+            self.advance(true);
+            if self.pass.is_none() && self.failed.iter().any(Option::is_some) {
+                break;
+            }
+        }
+        if self.behind || !self.core.hot.unread().is_empty() {
+            tracing::error!("stopping with charges that could not be written: they are lost");
+        }
+    }
+}
+
+impl Pass {
+    fn new(last: i64, octets: usize, behind: Option<u32>) -> Self {
+        Self { places: Vec::new(), shard: 0, last, octets, behind, fault: None }
+    }
+
+    fn next(&mut self, core: &Core) -> Option<Place> {
+        while self.places.is_empty() && self.shard < SHARDS {
+            self.places = core.hot.take_changed(self.shard);
+            self.places.reverse();
+            self.shard += 1;
+        }
+        self.places.pop()
+    }
+
+    fn is_folded(&self) -> bool {
+        self.places.is_empty() && self.shard == SHARDS
     }
 }

@@ -97,7 +97,8 @@ impl<'a> Replay<'a> {
         let keys = question.keys().iter();
         let mut loaded: Loaded = keys.map(|key| self.budgets.get_mut(key).and_then(Option::take)).collect();
         let verdicts = policy::decide(self.policy, message.at, asked, &question, &mut loaded);
-        for (key, budget) in question.into_keys().into_iter().zip(loaded.into_all()) {
+        let budgets = loaded.into_slots().map(|slot| slot.budget);
+        for (key, budget) in question.into_keys().into_iter().zip(budgets) {
             match self.budgets.get_mut(&key) {
                 Some(place) => *place = budget,
                 None => drop(self.budgets.insert(key, budget)),

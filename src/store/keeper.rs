@@ -1,0 +1,236 @@
+//! The thread that keeps the file in order: brings its write-ahead log home, sees whether it is still where it was, reads it once
+//! to the end, and has what no longer matters forgotten.
+
+use super::Core;
+use super::file::{self, File, Kept};
+use super::place::Place;
+use super::queue::Errand;
+use super::troubles::Attempt;
+use crate::time::Timestamp;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A handle on the keeper's thread.
+pub struct Keeper {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// How often the keeper looks around.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The log is brought home when as much has been written, or when it has lain for a while: octets, about.
+const HOME_AT: usize = 16 << 20;
+const HOME_AFTER: Duration = Duration::from_secs(10);
+
+/// Pages in a log that has to begin anew, even if commits have to wait for that.
+const MAX_LOG: i64 = 32_768;
+
+/// Rows looked at in one tick: a million take a minute and a half.
+const LOOKED_AT: usize = 2_000;
+
+/// Between two walks through all budgets.
+const REST: Duration = Duration::from_secs(600);
+
+/// How long the budgets of a limit outlive it: it may come back.
+pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
+
+struct Task {
+    core: Arc<Core>,
+    /// To bring the log home by, and to read budgets.
+    file: Option<File>,
+    stop: Receiver<()>,
+    /// What was written when the log was last brought home, and when that was.
+    home: (usize, Instant),
+    walk: Walk,
+    /// When the last walk ended: by the decisions' clock.
+    walked: Option<Timestamp>,
+    checking: Option<Checking>,
+}
+
+/// A walk through all budgets, in order.
+#[derive(Default)]
+struct Walk {
+    /// The last one seen.
+    after: Option<Place>,
+    /// When each limit was last in force: those that budgets belong to.
+    kinds: HashMap<String, Timestamp>,
+    /// Limits that still have budgets.
+    found: HashSet<String>,
+}
+
+/// The one reading of the whole file.
+struct Checking {
+    thread: JoinHandle<()>,
+    interrupt: rusqlite::InterruptHandle,
+}
+
+impl Keeper {
+    pub fn start(core: Arc<Core>) -> std::io::Result<Self> {
+        let (stop, stopping) = channel();
+        let mut task = Task {
+            core,
+            file: None,
+            stop: stopping,
+            home: (0, Instant::now()),
+            walk: Walk::default(),
+            walked: None,
+            checking: None,
+        };
+        let thread = std::thread::Builder::new().name("weir-state-keep".to_owned()).spawn(move || task.run())?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends the thread. Blocks.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+impl Task {
+    fn run(&mut self) {
+        while self.stop.recv_timeout(TICK) != Err(RecvTimeoutError::Disconnected) {
+            self.core.metrics.budgets.set(i64::try_from(self.core.hot.len()).unwrap_or(i64::MAX));
+            if self.core.is_open() {
+                self.find();
+                self.keep();
+            }
+        }
+        if let Some(checking) = self.checking.take() {
+            checking.interrupt.interrupt();
+            let _ = checking.thread.join();
+        }
+    }
+
+    /// Sees whether the file still has its name. Whoever moves it away under a running Weir loses what is written from then on.
+    fn find(&self) {
+        let found = match file::identity(&self.core.options.path) {
+            None => Err("the state file has been removed: what is written now ends with this process".to_owned()),
+            found if found != self.core.identity() => {
+                Err("another file has taken the state file's place: it is used after a restart".to_owned())
+            }
+            _ => Ok(()),
+        };
+        self.core.troubles.note(Attempt::Find, found);
+    }
+
+    fn keep(&mut self) {
+        if self.file.is_none() {
+            match File::maintain(&self.core.options.path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) => return self.core.troubles.note(Attempt::Checkpoint, Err(error.to_string())),
+            }
+            self.checking = Checking::start(&self.core);
+        }
+        let Some(file) = &self.file else { return };
+        let outcome = bring_home(&self.core, file, &mut self.home);
+        let outcome =
+            outcome.map_err(|error| format!("the write-ahead log cannot be brought home: {}", file::words(&error)));
+        self.core.troubles.note(Attempt::Checkpoint, outcome);
+        if let Some(now) = self.core.hot.latest()
+            && self.walked.is_none_or(|walked| now.since(walked) >= REST)
+        {
+            match self.walk.go_on(&self.core, file, now) {
+                Ok(true) => {}
+                Ok(false) => (self.walk, self.walked) = (Walk::default(), Some(now)),
+                // Whatever is wrong shows where budgets are loaded.
+                Err(error) => {
+                    tracing::debug!(%error, "the walk through the budgets ended early");
+                    (self.walk, self.walked) = (Walk::default(), Some(now));
+                }
+            }
+        }
+    }
+}
+
+/// Copies the write-ahead log into the file, when there is enough of it. Commits go on meanwhile; if the log grows too long for that,
+/// the writer is asked to copy the last pages itself, so that it can begin anew.
+fn bring_home(core: &Core, file: &File, home: &mut (usize, Instant)) -> rusqlite::Result<()> {
+    let written = core.written.load(Ordering::Relaxed);
+    let new = written.wrapping_sub(home.0);
+    if new == 0 || new < HOME_AT && home.1.elapsed() < HOME_AFTER {
+        return Ok(());
+    }
+    let (pages, mut copied) = file.checkpoint()?;
+    if pages > MAX_LOG {
+        // What came while the first was under way.
+        for _ in 0..2 {
+            (_, copied) = file.checkpoint()?;
+        }
+        core.queue.send(Errand::Checkpoint);
+    }
+    tracing::trace!(pages, copied, "write-ahead log brought home");
+    *home = (written, Instant::now());
+    Ok(())
+}
+
+impl Walk {
+    /// Looks at the next budgets. False: there are no more.
+    fn go_on(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
+        let policy = core.policy();
+        let in_force: HashMap<_, _> = policy.limits.iter().map(|limit| (limit.kind(), limit)).collect();
+        if self.after.is_none() {
+            core.queue.send(Errand::Note(in_force.keys().cloned().collect(), now));
+            self.kinds = file.kinds()?.into_iter().collect();
+        }
+        let rows = file.rows_after(self.after.as_ref(), LOOKED_AT)?;
+        let mut forget = Vec::new();
+        for Kept { place, state, epoch } in &rows {
+            let kind = place.key.kind();
+            let is_over = match (in_force.get(&kind), self.kinds.get(&kind)) {
+                (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
+                (None, Some(last)) => now.since(*last) >= KEEP,
+                (None, None) => {
+                    core.queue.send(Errand::Note(vec![kind.clone()], now));
+                    self.kinds.insert(kind.clone(), now);
+                    false
+                }
+            };
+            if is_over {
+                forget.push((place.clone(), state.at));
+            } else if !self.found.contains(&kind) {
+                self.found.insert(kind);
+            }
+        }
+        if !forget.is_empty() {
+            core.queue.send(Errand::Forget(forget));
+        }
+        self.after = rows.last().map(|row| row.place.clone());
+        let more = rows.len() == LOOKED_AT;
+        if !more {
+            let gone = |kind: &&String| !in_force.contains_key(*kind) && !self.found.contains(*kind);
+            let gone: Vec<String> = self.kinds.keys().filter(gone).cloned().collect();
+            if !gone.is_empty() {
+                core.queue.send(Errand::Drop(gone));
+            }
+        }
+        Ok(more)
+    }
+}
+
+impl Checking {
+    fn start(core: &Arc<Core>) -> Option<Self> {
+        let file = File::read(&core.options.path).ok()?;
+        let (interrupt, core) = (file.interrupt_handle(), core.clone());
+        let check = move || match file.quick_check() {
+            Ok(None) => tracing::debug!("state file checked: it is whole"),
+            Ok(Some(fault)) => core.troubles.note(Attempt::Check, Err(damaged(&fault))),
+            // Interrupted, as Weir stops.
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {}
+            Err(error) => core.troubles.note(Attempt::Check, Err(damaged(&error.to_string()))),
+        };
+        let thread = std::thread::Builder::new().name("weir-state-check".to_owned()).spawn(check).ok()?;
+        Some(Self { thread, interrupt })
+    }
+}
+
+fn damaged(fault: &str) -> String {
+    format!(
+        "the state file is damaged: {fault}; `weir state dump` saves what can be read, and moved away the file is made anew"
+    )
+}

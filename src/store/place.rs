@@ -1,0 +1,22 @@
+//! Where a budget is: its key, and the number by which the file and the memory sort it.
+
+use crate::policy::key::Key;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher as _;
+
+/// A budget's key and its order. Budgets lie in the file by this order, and each shard of the memory holds a stretch of it: what is
+/// written together lies together, and nothing has to be sorted but numbers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    pub order: i64,
+    pub key: Key,
+}
+
+impl Place {
+    /// The order is a hash that is the same for ever. Whoever chooses keys that share one only puts them side by side.
+    pub fn of(key: Key) -> Self {
+        let mut hasher = SipHasher13::new();
+        hasher.write(key.as_str().as_bytes());
+        Self { order: hasher.finish().cast_signed(), key }
+    }
+}
