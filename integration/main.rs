@@ -14,4 +14,5 @@ mod real_clients;
 mod secrets;
 mod service;
 mod simulate;
+mod state;
 mod upstream_faults;

@@ -39,6 +39,11 @@ impl Timestamp {
         jiff::Timestamp::from_second(self.whole_seconds()).unwrap_or_default().to_string()
     }
 
+    /// As RFC 3339 writes it, in UTC, exact down to the microsecond: `2026-11-21T10:00:00.25Z`.
+    pub fn rfc3339_exact(self) -> String {
+        jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_string()
+    }
+
     /// This point moved forward; the end of time rather than an overflow.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);

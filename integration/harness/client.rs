@@ -5,8 +5,9 @@ use base64::Engine as _;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,24 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream: Stream::Plain(stream), unread: Vec::new() }
+    }
+
+    /// Connects from an address of this machine, and reads the greeting.
+    pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Self {
+        let mut client = Self::try_connect_from(source, address).unwrap();
+        client.expect("220");
+        client
+    }
+
+    /// Connects from an address of this machine, and reads nothing.
+    pub fn try_connect_from(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((source, 0)).into())?;
+        socket.connect(&address.into())?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream: Stream::Plain(stream), unread: Vec::new() })
     }
 
     /// Connects, says EHLO and logs in as `user` in plain text.

@@ -1,11 +1,13 @@
 //! What tests need around Weir: the process itself, a client, an upstream that fails on request, and a real Postfix.
 
 mod client;
+mod disk;
 mod postfix;
 mod process;
 mod upstream;
 
 pub use client::Client;
+pub use disk::Disk;
 pub use postfix::Postfix;
 pub use process::{Process, SENTENCE, Site, free_port, run, weir};
 pub use upstream::{Fault, Stage, Upstream};

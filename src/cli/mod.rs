@@ -5,6 +5,7 @@ mod demo;
 mod manual;
 mod serve;
 mod simulate;
+mod state;
 mod systemd;
 mod user;
 
@@ -46,6 +47,11 @@ enum Command {
     User {
         #[command(subcommand)]
         command: user::Command,
+    },
+    /// Look into the state of the limits, dump, load and copy it
+    State {
+        #[command(subcommand)]
+        command: state::Command,
     },
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
@@ -102,6 +108,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
+        Command::State { command } => state::run(&command),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { folder } => manual::pages(folder.as_deref()),
     };

@@ -84,6 +84,23 @@ impl Key {
         Self(text.into())
     }
 
+    /// A key from its parts: see [`Key::parts`]. `None` if they are none of a key.
+    pub fn from_parts<'a>(
+        limit: &str,
+        count: &str,
+        meaning: &str,
+        owners: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Option<Self> {
+        let mut text = [limit, count, meaning].join(SEPARATOR.encode_utf8(&mut [0; 4]));
+        let mut parts = MEANING;
+        for (owner, value) in owners {
+            text.extend([SEPARATOR.encode_utf8(&mut [0; 4]), owner, "=", value]);
+            parts += 1;
+        }
+        let is_whole = text.split(SEPARATOR).count() == parts && !limit.is_empty();
+        is_whole.then(|| Self(text.into()))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -2,7 +2,7 @@
 
 use super::entry::{self, ReplayError, Replayed};
 use super::place::Place;
-use super::schema::{self, Unfit};
+use super::schema::{self, Unfit, Whose};
 use super::{Durability, Options};
 use crate::engine::State;
 use crate::policy::Budget;
@@ -55,6 +55,11 @@ pub enum OpenError {
         path: PathBuf,
         version: i64,
     },
+    /// An older Weir made it, and it cannot be changed here.
+    Older {
+        path: PathBuf,
+        version: i64,
+    },
     Sqlite(PathBuf, rusqlite::Error),
     Thread(std::io::Error),
 }
@@ -70,6 +75,11 @@ impl fmt::Display for OpenError {
                 "state file {}: it has version {version}, made by a newer Weir; this one knows up to {}",
                 path.display(),
                 schema::VERSION
+            ),
+            Self::Older { path, version } => write!(
+                f,
+                "state file {}: it has version {version}, made by an older Weir; started once, this one brings it up to date",
+                path.display()
             ),
             Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), words(error)),
             Self::Thread(error) => write!(f, "cannot start a thread for the state: {error}"),
@@ -137,7 +147,11 @@ impl File {
         let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         connection.busy_timeout(BUSY).map_err(sqlite)?;
         connection.pragma_update(None, "cache_size", CACHE).map_err(sqlite)?;
-        schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
+        match schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))? {
+            Whose::Ours { version: schema::VERSION } => {}
+            Whose::Ours { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
+            Whose::Nobodys => return Err(OpenError::Foreign(path.to_owned())),
+        }
         Ok(Self { connection, first: 1, last: 0, _lock: None })
     }
 
@@ -218,19 +232,68 @@ impl File {
         places.iter().map(|place| self.load(place)).collect()
     }
 
-    /// The next budgets of the table, at most so many, after this one.
-    pub fn rows_after(&self, place: Option<&Place>, at_most: usize) -> rusqlite::Result<Vec<Kept>> {
+    /// The next budgets of the table, at most so many, after this last one.
+    pub fn rows_after(&self, last: Option<&Place>, at_most: usize) -> rusqlite::Result<Vec<Kept>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, substr(seen, 1, ?4) FROM budget WHERE (hash, key) > (?1, ?2) \
              ORDER BY hash, key LIMIT ?3",
         )?;
-        let (order, key) = place.map_or((i64::MIN, ""), |place| (place.order, place.key.as_str()));
+        let (order, key) = last.map_or((i64::MIN, ""), |place| (place.order, place.key.as_str()));
         let rows = statement.query_map(params![order, key, at_most as i64, entry::SEEN_HEAD as i64], |row| {
-            let place = Place { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) };
             let epoch = row.get_ref(4)?.as_blob_or_null()?.and_then(entry::seen_epoch);
-            Ok(Kept { place, state: state(row, 2)?, epoch })
+            Ok(Kept { place: place(row)?, state: state(row, 2)?, epoch })
         })?;
         rows.collect()
+    }
+
+    /// The budgets of a stretch of the order, both ends among them, handed out one by one.
+    pub fn stretch(&self, low: i64, high: i64, mut take: impl FnMut(Place, Budget)) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT hash, key, at, level, seen FROM budget WHERE hash BETWEEN ?1 AND ?2 ORDER BY hash, key",
+        )?;
+        let mut rows = statement.query([low, high])?;
+        while let Some(row) = rows.next()? {
+            let seen = row.get_ref(4)?.as_blob_or_null()?;
+            take(place(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(entry::unseal_seen) });
+        }
+        Ok(())
+    }
+
+    /// From now on, as long as this is kept, everything is read as it is at one moment.
+    pub fn snapshot(&self) -> rusqlite::Result<Transaction<'_>> {
+        self.connection.unchecked_transaction()
+    }
+
+    /// Writes budgets, and empties the journal, all at once; if `rows` fails, nothing has changed.
+    pub fn write_all<E: From<rusqlite::Error>>(
+        &mut self,
+        rows: impl Iterator<Item = Result<(Place, Budget), E>>,
+    ) -> Result<u64, E> {
+        let transaction = self.connection.transaction()?;
+        let mut count = 0;
+        for row in rows {
+            upsert(&transaction, &[row?])?;
+            count += 1;
+        }
+        transaction.execute("DELETE FROM journal", [])?;
+        transaction.commit()?;
+        self.first = self.last + 1;
+        Ok(count)
+    }
+
+    /// Octets of the file and of its unused pages; the number of journal entries, and their octets.
+    pub fn sizes(&self) -> rusqlite::Result<(i64, i64, i64, i64)> {
+        let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        let page = number("page_size")?;
+        let journal = "SELECT count(*), coalesce(sum(length(entry)), 0) FROM journal";
+        let (entries, octets) = self.connection.query_row(journal, [], |row| row.try_into())?;
+        Ok((page * number("page_count")?, page * number("freelist_count")?, entries, octets))
+    }
+
+    /// Writes a copy, as the file is at one moment, to a path where there is an empty file.
+    pub fn copy_to(&self, path: &Path) -> rusqlite::Result<()> {
+        let path = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
+        self.connection.execute("VACUUM INTO ?1", [path]).map(|_| ())
     }
 
     /// The limits that budgets belong to, and when each was last in force.
@@ -278,6 +341,10 @@ impl File {
 /// What tells one file from another that has taken its name; `None` if there is none.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+fn place(row: &Row<'_>) -> rusqlite::Result<Place> {
+    Ok(Place { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) })
 }
 
 fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {

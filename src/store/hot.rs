@@ -152,7 +152,13 @@ impl Hot {
             let mut shard = self.lock(shard_of(&place));
             // Dropping them wakes those who wait.
             shard.loading.remove(&place.key);
-            self.put(&mut shard, place, Slot { budget, stage: Stage::Folded, used: true, written: epoch });
+            if !shard.budgets.contains_key(&place.key) {
+                self.put(&mut shard, place, Slot { budget, stage: Stage::Folded, used: true, written: epoch });
+                continue;
+            }
+            // Whoever waited did so for too long, and went on without.
+            drop(shard);
+            self.merge(&place, budget, epoch);
         }
     }
 

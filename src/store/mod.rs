@@ -3,6 +3,7 @@
 //! [`Store::admit`] is the one act of a stage: read what is not in memory ([`loader`]), decide and keep ([`hot`]), commit ([`queue`],
 //! [`writer`]). The [`keeper`] looks after the file; what is wrong with it is in [`troubles`].
 
+pub mod archive;
 mod entry;
 mod file;
 mod hot;

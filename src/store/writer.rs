@@ -105,11 +105,14 @@ impl Writer {
     pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
         let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
         let failed = [file.is_none().then(Instant::now), None, None];
+        // What a former process left is brought home first.
+        let left = file.as_ref().filter(|_| journal > 0);
+        let pass = left.map(|file| Pass::new(file.last_entry(), journal, None));
         let mut task = Task {
             core: core.clone(),
             file,
             journal,
-            pass: None,
+            pass,
             behind: false,
             epoch: 0,
             slow: false,

@@ -1,0 +1,181 @@
+//! Disks that fill, freeze, fail and lie: mail flows, the administrator is told, and what was counted comes back.
+
+use super::{TEN, accepted, replies, site};
+use crate::harness::{Disk, Process, Upstream, run, wait_for, weir};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
+const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
+
+/// What the administrator sees of a state that is degraded, in every place.
+fn assert_degraded(weir: &Process, why: &str) {
+    wait_for("degraded state", || (weir.metric("weir_state_degraded") == 1.0).then_some(()));
+    let (status, body) = weir.get("/readyz");
+    assert_eq!(status, 503);
+    assert!(body.contains(why), "{body}");
+    let line = weir.logged("state degraded");
+    assert!(line.contains(why), "{line}");
+}
+
+fn wait_until_good(weir: &Process) {
+    wait_for("good state", || (weir.metric("weir_state_degraded") == 0.0).then_some(()));
+    assert_eq!(weir.get("/readyz").0, 200);
+    weir.logged("state recovered");
+}
+
+fn on(disk: &Disk, more: &str) -> String {
+    format!("path = \"{}\"{more}", disk.path("state.db").display())
+}
+
+/// On a file system of its own.
+mod on_a_disk {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_fills_stops_no_mail_and_loses_no_count_when_it_is_emptied() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site(&upstream, &on(&disk, ""), TEN);
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 4);
+        let filler = disk.fill();
+        // Until what was there before is used up, commits still find room.
+        wait_for("full disk", || {
+            assert_eq!(accepted(&weir, BOB, 0), 0);
+            accepted(&weir, Ipv4Addr::new(127, 3, rand(), rand()), 5);
+            (weir.metric("weir_state_degraded") == 1.0).then_some(())
+        });
+        assert_degraded(&weir, "full");
+        assert_eq!(accepted(&weir, ALICE, 4), 4, "mail flows");
+        assert_eq!(accepted(&weir, BOB, 7), 7);
+        assert_eq!(accepted(&weir, BOB, 7), 3, "and limits hold");
+        std::fs::remove_file(filler).unwrap();
+        wait_until_good(&weir);
+        weir.kill();
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
+        assert_eq!(accepted(&weir, BOB, 4), 0);
+        assert_eq!(weir.terminate(), Some(0));
+    }
+
+    /// Some octet for an address.
+    fn rand() -> u8 {
+        let mut octet = [0];
+        getrandom::fill(&mut octet).unwrap();
+        octet[0]
+    }
+
+    #[test]
+    fn where_mail_is_to_wait_for_the_state_a_full_disk_makes_it_wait() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site(&upstream, &on(&disk, ", on-failure = \"defer\""), TEN);
+        let weir = site.start();
+        let filler = disk.fill();
+        let refusal = wait_for("refusal", || {
+            let client = Ipv4Addr::new(127, 3, rand(), rand());
+            replies(&weir, client, 5).into_iter().find(|reply| reply.starts_with('4'))
+        });
+        assert!(refusal.starts_with("451 4.3.0 "), "{refusal}");
+        assert_degraded(&weir, "full");
+        std::fs::remove_file(filler).unwrap();
+        wait_until_good(&weir);
+        assert_eq!(accepted(&weir, ALICE, 4), 4);
+    }
+
+    #[test]
+    fn a_file_system_that_has_become_read_only_stops_no_mail() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        // What the disk was not made to take it may forget when it dies.
+        let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 4);
+        disk.make_read_only();
+        assert_eq!(accepted(&weir, ALICE, 4), 4, "mail flows");
+        assert_degraded(&weir, "");
+        assert_eq!(accepted(&weir, ALICE, 4), 2, "and limits hold");
+        assert_eq!(weir.terminate(), Some(0));
+        // A Weir that is started meanwhile serves, too.
+        let weir = site.start();
+        assert_degraded(&weir, "state.db");
+        assert_eq!(accepted(&weir, BOB, 12), 10);
+        assert_eq!(weir.terminate(), Some(0));
+        disk.repair();
+        let weir = site.start();
+        assert_eq!(weir.get("/readyz").0, 200);
+        assert_eq!(accepted(&weir, ALICE, 10), 6, "what was in the file before counts");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_holds_no_reply_for_longer_than_a_few_seconds() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 4);
+        disk.freeze();
+        let began = Instant::now();
+        assert_eq!(accepted(&weir, ALICE, 4), 4, "mail flows");
+        // The first waits as long as a commit may take; those after it know.
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_degraded(&weir, "slow");
+        assert_eq!(accepted(&weir, BOB, 12), 10, "and limits hold, also for whoever is not in memory");
+        disk.thaw();
+        wait_until_good(&weir);
+        weir.kill();
+        let weir = site.start();
+        assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
+        assert_eq!(accepted(&weir, BOB, 4), 0);
+    }
+}
+
+#[test]
+fn a_damaged_page_is_found_and_told_and_the_rest_is_saved() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "path = \"state.db\"", TEN);
+    let config = site.path("weir.toml");
+    // Enough budgets for some hundred pages.
+    let line = |n: u32| {
+        let client = Ipv4Addr::from(0x0a00_0000 + n);
+        format!(
+            "{{\"limit\":\"ten\",\"count\":\"recipients\",\"algorithm\":\"token-bucket\",\
+             \"owner\":{{\"client\":\"{client}\"}},\"at\":\"2099-01-01T00:00:00Z\",\"level\":7}}\n"
+        )
+    };
+    let lines: String = (0..20_000).map(line).collect();
+    let output = run(weir().args(["state", "load", "-c"]).arg(&config), &lines);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file = std::fs::OpenOptions::new().write(true).open(site.path("state.db")).unwrap();
+    let middle = file.metadata().unwrap().len() / 2 / 4096 * 4096;
+    file.write_all_at(&[0xa5; 4096], middle).unwrap();
+
+    let weir_process = site.start();
+    assert_degraded(&weir_process, "damaged");
+    assert_eq!(accepted(&weir_process, ALICE, 12), 10, "mail flows, and limits hold");
+    let output = run(weir().args(["state", "dump", "-c"]).arg(&config), "");
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(65), "{words}");
+    assert!(words.contains("damaged"), "{words}");
+    let saved = String::from_utf8(output.stdout).unwrap();
+    assert!((19_000..20_001).contains(&saved.lines().count()), "{}", saved.lines().count());
+    assert_eq!(weir_process.terminate(), Some(0));
+
+    // As the message says: moved away, it is made anew; and what was saved is loaded into it.
+    std::fs::rename(site.path("state.db"), site.path("damaged.db")).unwrap();
+    let output = run(weir().args(["state", "load", "-c"]).arg(&config), &saved);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let weir_process = site.start();
+    assert_eq!(weir_process.get("/readyz").0, 200);
+}
+
+#[test]
+fn a_state_file_that_is_moved_away_is_missed() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "path = \"state.db\"", TEN);
+    let weir = site.start();
+    assert_eq!(accepted(&weir, ALICE, 4), 4);
+    std::fs::rename(site.path("state.db"), site.path("away.db")).unwrap();
+    assert_degraded(&weir, "removed");
+    assert_eq!(accepted(&weir, ALICE, 8), 6, "mail flows, and limits hold");
+    std::fs::rename(site.path("away.db"), site.path("state.db")).unwrap();
+    wait_until_good(&weir);
+}

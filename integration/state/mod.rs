@@ -1,0 +1,55 @@
+//! The state file: what was acknowledged is in it, whatever happens; and what administrators do with it.
+
+mod crash;
+mod disk;
+mod tool;
+
+use crate::harness::{Client, Process, Site, Upstream, run, weir};
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+/// Clients are known by their addresses, of which loopback has many. `more` is put before the limits.
+fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         limit = [{limits}]\n",
+        upstream.address()
+    ));
+    let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
+    let config = config.replace("state = { path = \"state.db\" }", &format!("state = {{ {state} }}"));
+    std::fs::write(site.path("weir.toml"), config).unwrap();
+    site
+}
+
+/// Ten recipients a day for each client.
+const TEN: &str =
+    "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }";
+
+/// The replies to so many recipients of one client, in one session.
+fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
+    let mut session = Client::connect_from(client, weir.address("s"));
+    session.say("EHLO client.example", "250");
+    let mut lines = vec!["MAIL FROM:<a@example.org>\r\n".to_owned()];
+    lines.extend((0..recipients).map(|n| format!("RCPT TO:<r{n}@example.net>\r\n")));
+    session.send(lines.concat().as_bytes());
+    lines.iter().map(|_| session.reply()).collect()
+}
+
+/// How many of so many recipients are accepted.
+fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
+    replies(weir, client, recipients).iter().skip(1).filter(|reply| reply.starts_with("250")).count()
+}
+
+/// The levels of all budgets in the state file of this configuration, by limit and client.
+fn levels(config: &Path) -> HashMap<(String, Ipv4Addr), f64> {
+    let output = run(weir().args(["state", "dump", "-c"]).arg(config), "");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let budget = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
+        ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
+    };
+    str::from_utf8(&output.stdout).unwrap().lines().map(budget).collect()
+}

@@ -1,0 +1,87 @@
+//! `weir state`: look into the state file, dump, load and copy it.
+
+use super::{ConfigArgument, Failure, exit, print, read_config};
+use crate::store::archive::{self, ArchiveError, Info};
+use clap::{Args, Subcommand};
+use std::fmt::Write as _;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Say what is in the state file: its size, and the budgets of each limit
+    Info(ConfigArgument),
+    /// Write all budgets to standard output, one line of JSON each; Weir may be running
+    Dump(ConfigArgument),
+    /// Read budgets as `dump` writes them from standard input, all or none; Weir must not be running
+    Load(ConfigArgument),
+    /// Copy the state file as it is at this moment; Weir may be running
+    Backup(Backup),
+}
+
+#[derive(Args)]
+pub struct Backup {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// The copy: there must be no file of this name
+    target: PathBuf,
+}
+
+pub fn run(command: &Command) -> Result<(), Failure> {
+    let (Command::Info(config)
+    | Command::Dump(config)
+    | Command::Load(config)
+    | Command::Backup(Backup { config, .. })) = command;
+    let path = read_config(&config.config)?.state.path;
+    match command {
+        Command::Info(_) => print(&description(&path, &archive::info(&path).map_err(failure)?)),
+        Command::Dump(_) => match archive::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
+            // Whoever read it has had enough.
+            Err(ArchiveError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            outcome => outcome.map(|_| ()).map_err(failure),
+        },
+        Command::Load(_) => {
+            let count = archive::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
+            print(&format!("{}: {count} budgets loaded\n", path.display()))
+        }
+        Command::Backup(Backup { target, .. }) => {
+            archive::backup(&path, target).map_err(failure)?;
+            print(&format!("{}: copied to {}\n", path.display(), target.display()))
+        }
+    }
+}
+
+fn failure(error: ArchiveError) -> Failure {
+    let code = match error {
+        ArchiveError::Open(_) | ArchiveError::Sqlite(..) | ArchiveError::Input(_) | ArchiveError::Output(_) => exit::IO,
+        ArchiveError::Damaged { .. } | ArchiveError::Line(..) => exit::DATA,
+        ArchiveError::Target(..) => exit::CANNOT_CREATE,
+    };
+    Failure::new(code, error)
+}
+
+fn description(path: &Path, info: &Info) -> String {
+    let total: u64 = info.kinds.values().map(|kind| kind.budgets).sum();
+    let mut text = format!(
+        "{}: {}, of which {} unused; write-ahead log {}\njournal: {} entries, {}\nbudgets: {total}\n",
+        path.display(),
+        octets(info.octets),
+        octets(info.unused),
+        octets(info.log),
+        info.entries,
+        octets(info.journal)
+    );
+    for (name, kind) in &info.kinds {
+        let (oldest, latest) = (kind.oldest.rfc3339(), kind.latest.rfc3339());
+        let _ = writeln!(text, "  {name}: {}, last charged from {oldest} to {latest}", kind.budgets);
+    }
+    text
+}
+
+fn octets(count: i64) -> String {
+    match count {
+        ..10_000 => format!("{count} B"),
+        10_000..10_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        _ => format!("{:.1} MB", count as f64 / 1e6),
+    }
+}

@@ -1,0 +1,287 @@
+//! What administrators do with a state file: look into it, dump and load it as JSON lines, copy it while it is in use.
+
+use super::entry::{self, Replayed};
+use super::file::{self, File, OpenError};
+use super::place::Place;
+use super::{Durability, OnFailure, Options};
+use crate::engine::State;
+use crate::policy::Budget;
+use crate::policy::key::Key;
+use crate::time::{Timestamp, parse_time};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+
+/// Why something could not be done with a state file.
+#[derive(Debug)]
+pub enum ArchiveError {
+    Open(OpenError),
+    Sqlite(PathBuf, rusqlite::Error),
+    /// Some of the budgets could not be read; the others were.
+    Damaged {
+        path: PathBuf,
+        reason: String,
+    },
+    /// What is to be loaded cannot be read.
+    Input(std::io::Error),
+    /// A line to be loaded is not a budget, for this reason.
+    Line(u64, String),
+    Output(std::io::Error),
+    /// There is a file already where the copy is to be, or it cannot be made.
+    Target(PathBuf, std::io::Error),
+}
+
+impl fmt::Display for ArchiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => write!(f, "{error}"),
+            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), file::words(error)),
+            Self::Damaged { path, reason } => {
+                write!(f, "state file {}: it is damaged, and some budgets are missing: {reason}", path.display())
+            }
+            Self::Input(error) => write!(f, "what is to be loaded cannot be read: {error}"),
+            Self::Line(number, why) => write!(f, "line {number} is not a budget: {why}; nothing was loaded"),
+            Self::Output(error) => write!(f, "standard output: {error}"),
+            Self::Target(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ArchiveError {}
+
+impl From<OpenError> for ArchiveError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+/// What is in a state file.
+pub struct Info {
+    /// Octets of the file, of its pages that are unused, and of its write-ahead log.
+    pub octets: i64,
+    pub unused: i64,
+    pub log: i64,
+    /// Entries of its journal, and their octets.
+    pub entries: i64,
+    pub journal: i64,
+    /// Of each limit: its budgets.
+    pub kinds: BTreeMap<String, Kind>,
+}
+
+/// The budgets of a limit.
+pub struct Kind {
+    pub budgets: u64,
+    /// When the one was last charged that has been silent for longest, and the latest.
+    pub oldest: Timestamp,
+    pub latest: Timestamp,
+}
+
+/// Budgets of a journal, and what reading it and the table has missed.
+struct Reading<'a> {
+    path: &'a Path,
+    file: File,
+    journal: Replayed,
+    missed: Option<String>,
+}
+
+/// So many stretches of the order are read one by one.
+const STRETCHES: i64 = 256;
+
+/// A stretch of a damaged file that is not divided further.
+const NARROW: i64 = 1 << 40;
+
+impl<'a> Reading<'a> {
+    fn open(path: &'a Path) -> Result<Self, ArchiveError> {
+        let file = File::read(path)?;
+        Ok(Self { path, file, journal: Replayed::default(), missed: None })
+    }
+
+    /// Hands out every budget as it is at one moment. What is damaged is left out.
+    fn each(&mut self, mut take: impl FnMut(Place, Budget)) -> Result<(), ArchiveError> {
+        let path = self.path;
+        let sqlite = |error| ArchiveError::Sqlite(path.to_owned(), error);
+        let _snapshot = self.file.snapshot().map_err(sqlite)?;
+        match self.file.replay() {
+            Ok((journal, damaged, _)) => {
+                self.journal = journal;
+                self.missed = damaged.first().map(|seq| format!("entry {seq} of its journal"));
+            }
+            Err(error) => self.missed = Some(error.to_string()),
+        }
+        let width = (i128::from(i64::MAX) - i128::from(i64::MIN) + 1) / i128::from(STRETCHES);
+        for n in 0..STRETCHES {
+            let low = (i128::from(i64::MIN) + width * i128::from(n)) as i64;
+            let high = (i128::from(low) + width - 1) as i64;
+            read_stretch(&self.file, (low, high), &mut self.missed, &mut |place, budget| {
+                // What stands in the journal is newer.
+                let budget = self.journal.0.remove(&place).unwrap_or(budget);
+                take(place, budget);
+            });
+        }
+        let mut new: Vec<_> = std::mem::take(&mut self.journal).0.into_iter().collect();
+        new.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        new.into_iter().for_each(|(place, budget)| take(place, budget));
+        Ok(())
+    }
+
+    fn end(self) -> Result<(), ArchiveError> {
+        let path = self.path.to_owned();
+        self.missed.map_or(Ok(()), |reason| Err(ArchiveError::Damaged { path, reason }))
+    }
+}
+
+/// Reads a stretch of the table; where that fails, its halves, so that only what is on a damaged page is missed.
+fn read_stretch(
+    file: &File,
+    (low, high): (i64, i64),
+    missed: &mut Option<String>,
+    take: &mut impl FnMut(Place, Budget),
+) {
+    let mut rows = Vec::new();
+    match file.stretch(low, high, |place, budget| rows.push((place, budget))) {
+        Ok(()) => rows.into_iter().for_each(|(place, budget)| take(place, budget)),
+        Err(_) if high.abs_diff(low) > NARROW.unsigned_abs() => {
+            drop(rows);
+            let middle = low.midpoint(high);
+            read_stretch(file, (low, middle), missed, take);
+            read_stretch(file, (middle + 1, high), missed, take);
+        }
+        Err(error) => {
+            rows.into_iter().for_each(|(place, budget)| take(place, budget));
+            *missed = Some(error.to_string());
+        }
+    }
+}
+
+/// Looks into a state file, also while it is in use.
+pub fn info(path: &Path) -> Result<Info, ArchiveError> {
+    let mut reading = Reading::open(path)?;
+    let sizes = reading.file.sizes().map_err(|error| ArchiveError::Sqlite(path.to_owned(), error))?;
+    let (octets, unused, entries, journal) = sizes;
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let log = std::fs::metadata(log).map_or(0, |metadata| metadata.len().cast_signed());
+    let mut kinds = BTreeMap::new();
+    reading.each(|place, budget| {
+        let at = budget.state.at;
+        let kind = kinds.entry(place.key.kind()).or_insert(Kind { budgets: 0, oldest: at, latest: at });
+        kind.budgets += 1;
+        kind.oldest = kind.oldest.min(at);
+        kind.latest = kind.latest.max(at);
+    })?;
+    reading.end()?;
+    Ok(Info { octets, unused, log, entries, journal, kinds })
+}
+
+/// Writes every budget as a line of JSON, also while the file is in use. How many there were.
+pub fn dump(path: &Path, out: &mut dyn Write) -> Result<u64, ArchiveError> {
+    let mut reading = Reading::open(path)?;
+    let (mut count, mut outcome) = (0, Ok(()));
+    reading.each(|place, budget| {
+        if outcome.is_ok() {
+            outcome = writeln!(out, "{}", line(&place.key, &budget));
+            count += 1;
+        }
+    })?;
+    outcome.and_then(|()| out.flush()).map_err(ArchiveError::Output)?;
+    reading.end().map(|()| count)
+}
+
+/// Reads budgets as [`dump`] has written them into a file that no Weir is using, making it where there is none. Those that it has
+/// already are replaced. All or nothing; how many there were.
+pub fn load(path: &Path, input: impl BufRead) -> Result<u64, ArchiveError> {
+    // Nothing waits for it: it may as well survive a power cut.
+    let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
+    let mut file = File::open(&options)?;
+    let sqlite = |error| ArchiveError::Sqlite(path.to_owned(), error);
+    let (journal, ..) = file.replay().map_err(sqlite)?;
+    let lines = input.lines().zip(1..).map(|(text, number)| {
+        let text = text.map_err(ArchiveError::Input)?;
+        read_line(&text).map_err(|why| ArchiveError::Line(number, why))
+    });
+    let mut count = 0;
+    let journal = journal.0.into_iter().map(Ok);
+    let rows = journal.chain(lines.inspect(|_| count += 1)).map(|row| row.map_err(Stop::Bad));
+    match file.write_all(rows) {
+        Ok(_) => Ok(count),
+        Err(Stop::Bad(error)) => Err(error),
+        Err(Stop::Sqlite(error)) => Err(sqlite(error)),
+    }
+}
+
+/// Why loading stopped.
+enum Stop {
+    Bad(ArchiveError),
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Stop {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+/// Copies a state file, also while it is in use, to where there is none.
+pub fn backup(path: &Path, target: &Path) -> Result<(), ArchiveError> {
+    let file = File::read(path)?;
+    if target.exists() {
+        return Err(ArchiveError::Target(target.to_owned(), std::io::ErrorKind::AlreadyExists.into()));
+    }
+    file::private(target).map_err(|error| ArchiveError::Target(target.to_owned(), error))?;
+    file.copy_to(target).map_err(|error| {
+        // Half a copy is none.
+        let _ = std::fs::remove_file(target);
+        ArchiveError::Sqlite(path.to_owned(), error)
+    })
+}
+
+/// `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`; for limits
+/// that count distinct values, `seen` is their filter in base64.
+fn line(key: &Key, budget: &Budget) -> Value {
+    let mut parts = key.parts();
+    let mut next = || parts.next().unwrap_or_default();
+    let (limit, count, algorithm) = (next(), next(), next());
+    let owner = parts.filter_map(|part| part.split_once('='));
+    let owner: Map<String, Value> = owner.map(|(owner, value)| (owner.to_owned(), json!(value))).collect();
+    let Budget { state: State { at, level }, seen } = budget;
+    let mut line = json!({"limit": limit, "count": count, "algorithm": algorithm, "owner": owner, "at": at.rfc3339_exact(), "level": level});
+    if let Some(seen) = seen {
+        line["seen"] = json!(BASE64_STANDARD.encode(entry::seal_seen(seen)));
+    }
+    line
+}
+
+/// Reads a line, or says what is wrong with it.
+fn read_line(text: &str) -> Result<(Place, Budget), String> {
+    const NAMES: [&str; 7] = ["limit", "count", "algorithm", "owner", "at", "level", "seen"];
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let object = value.as_object().ok_or("it is no object")?;
+    if let Some(name) = object.keys().find(|name| !NAMES.contains(&name.as_str())) {
+        return Err(format!("\"{name}\" is not known"));
+    }
+    let word = |name: &str| match object.get(name).map(Value::as_str) {
+        Some(Some(word)) => Ok(word),
+        Some(None) => Err(format!("\"{name}\" is no text")),
+        None => Err(format!("\"{name}\" is missing")),
+    };
+    let owner = object.get("owner").and_then(Value::as_object).ok_or("\"owner\" is no object, or missing")?;
+    let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
+    let owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
+    let key = Key::from_parts(word("limit")?, word("count")?, word("algorithm")?, owners.into_iter());
+    let key = key.ok_or("its words make no key")?;
+    let at = parse_time(word("at")?).map_err(|error| error.to_string())?;
+    let level = object.get("level").and_then(Value::as_f64).filter(|level| *level >= 0.0);
+    let level = level.ok_or("\"level\" is no number of at least 0, or missing")?;
+    let seen = match object.contains_key("seen") {
+        false => None,
+        true => {
+            let bytes = BASE64_STANDARD.decode(word("seen")?).map_err(|error| format!("\"seen\": {error}"))?;
+            Some(entry::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
+        }
+    };
+    Ok((Place::of(key), Budget { state: State { at, level }, seen }))
+}
