@@ -104,7 +104,7 @@ impl<'a> Reading<'a> {
     fn each(&mut self, mut take: impl FnMut(Place, Budget)) -> Result<(), ArchiveError> {
         let path = self.path;
         let sqlite = |error| ArchiveError::Sqlite(path.to_owned(), error);
-        let _snapshot = self.file.snapshot().map_err(sqlite)?;
+        self.file.begin_look().map_err(sqlite)?;
         match self.file.replay() {
             Ok((journal, damaged, _)) => {
                 self.journal = journal;

@@ -172,12 +172,14 @@ impl File {
         Ok((replayed, damaged, octets))
     }
 
-    /// Appends an entry to the journal. When this returns it is as durable as was asked.
-    pub fn append(&mut self, entry: &[u8]) -> rusqlite::Result<()> {
+    /// Appends an entry to the journal, and writes budgets to their table, in one transaction. When this returns they are as durable
+    /// as was asked.
+    pub fn append(&mut self, entry: &[u8], rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
         let seq = self.last + 1;
-        self.connection
-            .prepare_cached("INSERT INTO journal (seq, entry) VALUES (?1, ?2)")?
-            .execute(params![seq, entry])?;
+        let transaction = self.connection.transaction()?;
+        transaction.prepare_cached("INSERT INTO journal (seq, entry) VALUES (?1, ?2)")?.execute(params![seq, entry])?;
+        upsert(&transaction, rows)?;
+        transaction.commit()?;
         self.last = seq;
         Ok(())
     }
@@ -225,11 +227,15 @@ impl File {
         row.optional()
     }
 
-    /// Budgets as the table has them at one moment.
-    pub fn load_all(&self, places: &[Place]) -> rusqlite::Result<Vec<Option<Budget>>> {
-        // One look at the locks instead of one for each.
-        let _snapshot = self.connection.unchecked_transaction()?;
-        places.iter().map(|place| self.load(place)).collect()
+    /// From now on everything is read as it is at this moment.
+    pub fn begin_look(&self) -> rusqlite::Result<()> {
+        self.connection.prepare_cached("BEGIN")?.execute([]).map(|_| ())
+    }
+
+    /// Ends what [`File::begin_look`] began.
+    pub fn end_look(&self) {
+        // It fails only where there is none: SQLite has ended it after an error.
+        let _ = self.connection.prepare_cached("COMMIT").and_then(|mut end| end.execute([]));
     }
 
     /// The next budgets of the table, at most so many, after this last one.
@@ -257,11 +263,6 @@ impl File {
             take(place(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(entry::unseal_seen) });
         }
         Ok(())
-    }
-
-    /// From now on, as long as this is kept, everything is read as it is at one moment.
-    pub fn snapshot(&self) -> rusqlite::Result<Transaction<'_>> {
-        self.connection.unchecked_transaction()
     }
 
     /// Writes budgets, and empties the journal, all at once; if `rows` fails, nothing has changed.

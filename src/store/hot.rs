@@ -19,6 +19,8 @@ pub struct Hot {
     octets: AtomicUsize,
     /// When the latest decision was taken: microseconds.
     latest: AtomicI64,
+    /// How many budgets were dropped so far.
+    dropped: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -81,6 +83,7 @@ impl Default for Hot {
             shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
             octets: AtomicUsize::new(0),
             latest: AtomicI64::new(i64::MIN),
+            dropped: AtomicUsize::new(0),
         }
     }
 }
@@ -275,6 +278,7 @@ impl Hot {
     fn sweep(&self, index: usize, everything: bool) -> usize {
         let shard = &mut *self.lock(index);
         let (mut dropped, mut lost) = (0, 0);
+        let before = shard.budgets.len();
         shard.budgets.retain(|key, slot| {
             let keep = std::mem::take(&mut slot.used) || (slot.stage != Stage::Folded && !everything);
             if !keep {
@@ -289,7 +293,14 @@ impl Hot {
             shard.changed.retain(|place| budgets.contains_key(&place.key));
         }
         self.octets.fetch_sub(dropped, Ordering::Relaxed);
+        // Before the lock is released: whoever finds a budget missing must see that it was.
+        self.dropped.fetch_add(before - shard.budgets.len(), Ordering::Release);
         lost
+    }
+
+    /// How many budgets were dropped so far: a look at the file that is older than the last of them may be out of date.
+    pub fn dropped(&self) -> usize {
+        self.dropped.load(Ordering::Acquire)
     }
 
     /// Whether there is more than there is room for.

@@ -153,19 +153,18 @@ impl Task {
 fn bring_home(core: &Core, file: &File, home: &mut (usize, Instant)) -> rusqlite::Result<()> {
     let written = core.written.load(Ordering::Relaxed);
     let new = written.wrapping_sub(home.0);
-    if new == 0 || new < HOME_AT && home.1.elapsed() < HOME_AFTER {
+    let was_long = core.log_is_long.load(Ordering::Relaxed);
+    if !was_long && (new == 0 || new < HOME_AT && home.1.elapsed() < HOME_AFTER) {
         return Ok(());
     }
-    let (pages, mut copied) = file.checkpoint()?;
+    let (pages, _) = file.checkpoint()?;
+    *home = (written, Instant::now());
+    core.log_is_long.store(pages > MAX_LOG, Ordering::Relaxed);
     if pages > MAX_LOG {
-        // What came while the first was under way.
-        for _ in 0..2 {
-            (_, copied) = file.checkpoint()?;
-        }
+        // What came while the first was under way: it leaves little to the writer.
+        file.checkpoint()?;
         core.queue.send(Errand::Checkpoint);
     }
-    tracing::trace!(pages, copied, "write-ahead log brought home");
-    *home = (written, Instant::now());
     Ok(())
 }
 

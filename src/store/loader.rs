@@ -6,6 +6,7 @@ use super::place::Place;
 use super::troubles::Attempt;
 use crate::policy::Budget;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,7 +20,10 @@ pub struct Loader {
 /// How often to try again what could not be read.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// So many budgets are read at one look at the file.
+/// How long a look at the file lasts: meanwhile its write-ahead log cannot begin anew.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// So many budgets are taken in at once.
 const MOST_AT_ONCE: usize = 512;
 
 /// What the thread keeps.
@@ -30,12 +34,41 @@ struct Task {
     tried: Instant,
     /// Where to look for room next.
     hand: usize,
+    look: Look,
+}
+
+/// The file as it was at one moment. What is not in memory has not changed since it was dropped from there: as long as nothing is
+/// dropped, what was seen before is still true.
+#[derive(Default)]
+struct Look {
+    /// When it began, and how many budgets had been dropped by then.
+    since: Option<(Instant, usize)>,
+}
+
+impl Look {
+    /// Makes sure that it is recent enough.
+    fn renew(&mut self, file: &File, dropped: usize) -> rusqlite::Result<()> {
+        if self.since.is_some_and(|(began, then)| then == dropped && began.elapsed() < LOOK) {
+            return Ok(());
+        }
+        self.end(file);
+        file.begin_look()?;
+        self.since = Some((Instant::now(), dropped));
+        Ok(())
+    }
+
+    fn end(&mut self, file: &File) {
+        if self.since.take().is_some() {
+            file.end_look();
+        }
+    }
 }
 
 impl Loader {
     pub fn start(core: Arc<Core>) -> std::io::Result<Self> {
         let (requests, receiver) = channel();
-        let mut task = Task { core, file: None, requests: receiver, tried: Instant::now(), hand: 0 };
+        let mut task =
+            Task { core, file: None, requests: receiver, tried: Instant::now(), hand: 0, look: Look::default() };
         let thread = std::thread::Builder::new().name("weir-state-read".to_owned()).spawn(move || task.run())?;
         Ok(Self { requests, thread })
     }
@@ -55,7 +88,8 @@ impl Loader {
 impl Task {
     fn run(&mut self) {
         loop {
-            match self.requests.recv_timeout(RETRY) {
+            let patience = if self.look.since.is_some() { LOOK } else { RETRY };
+            match self.requests.recv_timeout(patience) {
                 Ok(mut places) => {
                     while places.len() < MOST_AT_ONCE
                         && let Ok(more) = self.requests.try_recv()
@@ -64,7 +98,11 @@ impl Task {
                     }
                     self.load(places);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(file) = &self.file {
+                        self.look.end(file);
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => return self.retry(),
             }
             if self.tried.elapsed() >= RETRY {
@@ -111,7 +149,14 @@ impl Task {
             Some(file) => file,
             none => none.insert(File::read(&self.core.options.path).map_err(|error| error.to_string())?),
         };
-        file.load_all(places).map_err(|error| format!("budgets cannot be read: {}", file::words(&error)))
+        let outcome = self.look.renew(file, self.core.hot.dropped()).and_then(|()| {
+            // The file changes all the time; a look that lasts saves reading the same pages again and again.
+            places.iter().map(|place| file.load(place)).collect()
+        });
+        if outcome.is_err() || self.core.log_is_long.load(Ordering::Relaxed) {
+            self.look.end(file);
+        }
+        outcome.map_err(|error| format!("budgets cannot be read: {}", file::words(&error)))
     }
 
     fn make_room(&mut self) {

@@ -30,7 +30,7 @@ use place::Place;
 use queue::Queue;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tokio::time::timeout;
 use troubles::{Attempt, Troubles};
@@ -82,6 +82,8 @@ struct Core {
     identity: OnceLock<Option<(u64, u64)>>,
     /// Octets written to the file, about: for whoever brings its write-ahead log home.
     written: AtomicUsize,
+    /// Whoever reads the file is to let go of it soon, so that its write-ahead log can begin anew.
+    log_is_long: AtomicBool,
 }
 
 /// How the store is.
@@ -111,6 +113,7 @@ impl Store {
             metrics,
             identity: OnceLock::new(),
             written: AtomicUsize::new(0),
+            log_is_long: AtomicBool::new(false),
         });
         let file = match core.open() {
             Ok(opened) => Some(opened),

@@ -38,6 +38,8 @@ struct Task {
     /// Octets in the journal.
     journal: usize,
     pass: Option<Pass>,
+    /// When the last pass ended.
+    folded: Instant,
     /// Changes were lost before they came into the journal: a pass that begins after that brings them home.
     behind: bool,
     /// The queue's, as last seen.
@@ -84,12 +86,13 @@ const PAGE: usize = 4096;
 /// Journal entries removed at once.
 const DISCARDED: i64 = 64;
 
-/// The journal is folded when it has grown by this much, or when nothing has happened for a while.
-const FOLD_AT: usize = 32 << 20;
+/// The journal is folded when it has grown by this much, after a while anyway, or when nothing has happened for a moment: octets.
+const FOLD_AT: usize = 64 << 20;
+const FOLD_AFTER: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(1);
 
 /// A journal that has grown to this cannot be folded: it takes no more.
-const MAX_JOURNAL: usize = 8 * FOLD_AT;
+const MAX_JOURNAL: usize = 4 * FOLD_AT;
 
 /// How often to try again what failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -113,6 +116,7 @@ impl Writer {
             file,
             journal,
             pass,
+            folded: Instant::now(),
             behind: false,
             epoch: 0,
             slow: false,
@@ -138,7 +142,7 @@ impl Task {
         let mut records = 0;
         loop {
             // What a slice holds is in the journal before it is in the table: the states are taken before the changes.
-            let slice = self.next_slice(records.clamp(LEAST_SLICE, SLICE));
+            let mut slice = self.next_slice(records.clamp(LEAST_SLICE, SLICE));
             let work = self.core.queue.take(if self.is_busy() { Duration::ZERO } else { IDLE });
             self.behind |= work.epoch != self.epoch;
             self.epoch = work.epoch;
@@ -146,7 +150,7 @@ impl Task {
             let idle = records == 0;
             self.errands.extend(work.errands);
             if !idle || self.must_try() {
-                self.commit(work.batch);
+                self.commit(work.batch, &mut slice);
             }
             self.fold(&slice);
             self.advance(idle);
@@ -177,13 +181,14 @@ impl Task {
         self.failed[failing as usize] = outcome.is_err().then(Instant::now);
     }
 
-    /// Writes what was taken as one entry. Whether it is in the file then or not: mail flows, and the store says that it is degraded.
-    fn commit(&mut self, mut batch: Batch) {
+    /// Writes what was taken as one entry, and the slice with it. Whether it is in the file then or not: mail flows, and the store says
+    /// that it is degraded. What is left of the slice was not written.
+    fn commit(&mut self, mut batch: Batch, slice: &mut Vec<(Place, Budget)>) {
         if !self.may_try(Failing::Append) || !self.open() {
             return self.core.queue.lose();
         }
         let began = Instant::now();
-        let outcome = self.append(&mut batch);
+        let outcome = self.append(&mut batch, slice);
         if outcome.is_err() {
             self.behind = true;
             self.core.queue.lose();
@@ -207,13 +212,22 @@ impl Task {
         }
     }
 
-    fn append(&mut self, batch: &mut Batch) -> Result<(), String> {
+    fn append(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) -> Result<(), String> {
         if self.journal > MAX_JOURNAL {
             return Err("the journal is full, since it cannot be folded".to_owned());
         }
         let Some(file) = &mut self.file else { return Err("the state file is not open".to_owned()) };
         let entry = batch.entry.seal();
-        file.append(entry).map_err(|error| file::words(&error))?;
+        match file.append(entry, slice) {
+            Ok(()) => {
+                self.core.hot.end_fold(slice, true);
+                self.core.written.fetch_add(slice.len() * PAGE, Ordering::Relaxed);
+                slice.clear();
+            }
+            // It may be the slice that cannot be written.
+            Err(_) if !slice.is_empty() => file.append(entry, &[]).map_err(|error| file::words(&error))?,
+            Err(error) => return Err(file::words(&error)),
+        }
         self.journal += entry.len();
         self.core.written.fetch_add(entry.len(), Ordering::Relaxed);
         Ok(())
@@ -279,8 +293,9 @@ impl Task {
         let is_allowed = self.may_try(Failing::Fold) && self.failed[Failing::Append as usize].is_none();
         let Some(file) = &mut self.file else { return };
         let Some(pass) = &mut self.pass else {
-            let is_due =
-                self.journal > FOLD_AT || self.behind || idle && (self.journal > 0 || self.core.hot.has_changed());
+            let is_due = self.journal > FOLD_AT
+                || self.behind
+                || (idle || self.folded.elapsed() > FOLD_AFTER) && (self.journal > 0 || self.core.hot.has_changed());
             if is_due && is_allowed {
                 self.pass = Some(Pass::new(file.last_entry(), self.journal, self.behind.then_some(self.epoch)));
             }
@@ -302,6 +317,7 @@ impl Task {
     fn end_pass(&mut self) {
         let Some(pass) = self.pass.take() else { return };
         self.journal -= pass.octets;
+        self.folded = Instant::now();
         self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
         self.note(Failing::Fold, &Ok(()));
         self.core.troubles.note(Attempt::Fold, Ok(()));
