@@ -73,6 +73,11 @@ impl Question {
 }
 
 impl Loaded {
+    /// The states as they are now, in the order of the keys: before and after a decision they make its receipts.
+    pub fn states(&self) -> impl Iterator<Item = Option<State>> {
+        self.0.iter().map(|slot| slot.budget.as_ref().map(|budget| budget.state))
+    }
+
     /// All budgets, in the order of their keys.
     pub fn into_slots(self) -> impl Iterator<Item = Slot> {
         self.0.into_iter()

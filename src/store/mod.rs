@@ -27,7 +27,7 @@ use hot::{Acted, Hot};
 use keeper::Keeper;
 use loader::Loader;
 use place::Place;
-use queue::Queue;
+use queue::{Errand, Queue};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -258,7 +258,11 @@ impl Core {
         let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let former = std::mem::replace(&mut *place, Arc::new(policy));
         drop(place);
-        self.tell_gone(former.limits.iter().map(|limit| limit.kind()));
+        let former: Vec<String> = former.limits.iter().map(|limit| limit.kind()).collect();
+        if let Some(now) = self.hot.latest() {
+            self.queue.send(Errand::Note(former.clone(), now));
+        }
+        self.tell_gone(former.into_iter());
     }
 
     /// Says which of these limits are no longer in force, or mean something else.

@@ -268,12 +268,7 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
 /// How full the one budget of a question is.
 async fn level(store: &Store, asked: &Asked) -> f64 {
     let keys = Question::new(&store.core.policy(), asked).into_keys();
-    let look = |_, loaded: &mut Loaded| {
-        let budgets: Vec<_> = std::mem::take(loaded).into_slots().collect();
-        let level = budgets[0].budget.as_ref().map_or(0.0, |budget| budget.state.level);
-        *loaded = budgets.into_iter().map(|slot| slot.budget).collect();
-        level
-    };
+    let look = |_, loaded: &mut Loaded| loaded.states().next().flatten().map_or(0.0, |state| state.level);
     store.act(at(0), &keys, look).await.unwrap()
 }
 
@@ -378,4 +373,180 @@ async fn a_file_of_version_1_is_brought_up_to_date() {
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 20)).await.unwrap()), 9);
     store.close().await;
     assert_eq!(passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20)).await.unwrap()), 0);
+}
+
+/// What was done in parallel, in the order in which it was done.
+type Log = std::sync::Mutex<Vec<(Timestamp, Asked, String)>>;
+
+/// A limit for each user, one for each client, and one that counts the new recipients of each user.
+fn three_limits() -> Policy {
+    let limit = |name: &str, owner, rate| {
+        let mut limit = policy(rate).limits.remove(0);
+        (limit.name, limit.per) = (name.into(), vec![owner]);
+        limit
+    };
+    let mut buckets = limit("clients", Owner::Client, "300 / 1h");
+    buckets.algorithm = Algorithm::TokenBucket;
+    buckets.rule = buckets.algorithm.rule(buckets.rate, None);
+    let mut strangers = limit("strangers", Owner::User, "40 / 1d");
+    let filter = crate::engine::distinct::Rule::new(40.0, std::time::Duration::from_secs(86_400), None).unwrap();
+    strangers.distinct = Some(Distinct { what: What::Recipient, filter });
+    Policy { limits: vec![limit("users", Owner::User, "100 / 1d"), buckets, strangers] }
+}
+
+/// A thousand tasks decide about so many users and clients. What each was told, and what is in the file afterwards, is what one
+/// after the other would have given, in the order in which the store took them.
+async fn is_serial(users: u64, clients: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        Options { path: folder.path().join("state.db"), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let store = Store::open(&options, three_limits(), Arc::new(Metrics::new().unwrap())).unwrap();
+    let (store, log, policy) = (Arc::new(store), Arc::new(Log::default()), Arc::new(three_limits()));
+    let tasks: Vec<_> = (0..1000u64)
+        .map(|task| {
+            let (store, log, policy) = (store.clone(), log.clone(), policy.clone());
+            tokio::spawn(async move {
+                for n in 0..3u64 {
+                    let random = (task * 3 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+                    let mut asked = asked(&format!("user{}", random % users), 1 + (random >> 8) as usize % 4);
+                    asked.facts.client = Some(std::net::Ipv4Addr::from((random >> 16) as u32 % clients as u32).into());
+                    let question = Question::new(&policy, &asked);
+                    let decide = |now, loaded: &mut Loaded| {
+                        let verdicts = policy::decide(&policy, now, &asked, &question, loaded);
+                        // While the budgets are held: whoever shares one with this comes before or after it here, too.
+                        log.lock().unwrap().push((now, asked.clone(), format!("{verdicts:?}")));
+                    };
+                    let now = Timestamp::from_micros(at(0).micros() + (task / 7) as i64 * 1_000_000);
+                    store.act(now, question.keys(), decide).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    Arc::into_inner(store).unwrap().close().await;
+
+    let mut budgets = std::collections::BTreeMap::new();
+    let log = Arc::into_inner(log).unwrap().into_inner().unwrap();
+    assert_eq!(log.len(), 3000);
+    for (now, asked, told) in log {
+        let question = Question::new(&policy, &asked);
+        let mut loaded: Loaded = question.keys().iter().map(|key| budgets.get(key).cloned()).collect();
+        let verdicts = policy::decide(&policy, now, &asked, &question, &mut loaded);
+        assert_eq!(format!("{verdicts:?}"), told);
+        budgets.extend(loaded.into_changed().map(|(place, budget)| (question.keys()[place].clone(), budget)));
+    }
+    let file = File::read(&options.path).unwrap();
+    let mut kept = std::collections::BTreeMap::new();
+    file.stretch(i64::MIN, i64::MAX, |place, budget| drop(kept.insert(place.key, budget))).unwrap();
+    assert_eq!(kept, budgets);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_thousand_tasks_on_one_budget_get_what_some_order_gives() {
+    is_serial(1, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_thousand_tasks_on_many_budgets_get_what_some_order_gives() {
+    is_serial(20, 7).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn charges_that_are_given_back_are_gone_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = Arc::new(open(&path).unwrap());
+    let keys = Question::new(&policy("100 / 1d"), &asked("alice", 1)).into_keys();
+    // Each charges 3 and gives 2 back, all at one instant.
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (store, keys) = (store.clone(), keys.clone());
+            tokio::spawn(async move {
+                let charge = |now, loaded: &mut Loaded| {
+                    let before = loaded.states().next().flatten();
+                    let (policy, asked) = (policy("100 / 1d"), asked("alice", 2));
+                    policy::decide(&policy, now, &asked, &Question::new(&policy, &asked), loaded);
+                    crate::engine::Receipt { before, after: loaded.states().next().flatten().unwrap() }
+                };
+                store.admit(at(0), &asked("alice", 1)).await.unwrap();
+                let receipt = store.act(at(0), &keys, charge).await.unwrap();
+                let charged = Charged { key: keys[0].clone(), receipt };
+                store.give_back(at(0), &[charged]).await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(level(&store, &asked("alice", 1)).await, 20.0);
+    Arc::into_inner(store).unwrap().close().await;
+    assert_eq!(level(&open(&path).unwrap(), &asked("alice", 1)).await, 20.0);
+}
+
+/// Rows of a table of the file.
+fn count(path: &Path, table: &str) -> i64 {
+    let file = rusqlite::Connection::open(path).unwrap();
+    file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+}
+
+async fn until_count(path: &Path, table: &str, expected: i64) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while count(path, table) != expected {
+        assert!(tokio::time::Instant::now() < deadline, "{} in {table}, not {expected}", count(path, table));
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn budgets_that_make_no_difference_any_more_are_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    for n in 0..100 {
+        store.admit(at(0), &asked(&format!("user{n}"), 30)).await.unwrap();
+    }
+    until_count(&path, "budget", 100).await;
+    // 30 a day are less than one after little more than four days.
+    store.admit(at(3 * 86_400), &asked("user0", 20)).await.unwrap();
+    store.admit(at(3 * 86_400), &asked("user1", 90)).await.unwrap();
+    store.admit(at(5 * 86_400), &asked("user2", 1)).await.unwrap();
+    until_count(&path, "budget", 3).await;
+    assert_eq!(passed(&store.admit(at(5 * 86_400), &asked("user1", 100)).await.unwrap()), 88, "hers is not");
+    assert_eq!(passed(&store.admit(at(5 * 86_400), &asked("user9", 100)).await.unwrap()), 99);
+}
+
+#[tokio::test]
+async fn budgets_of_limits_that_are_gone_are_kept_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let renamed = || {
+        let mut policy = policy("100 / 1000d");
+        policy.limits[0].name = "renamed".into();
+        policy
+    };
+    let day = |n: i64| at(n * 86_400);
+    let store = open(&path).unwrap();
+    store.set_policy(policy("100 / 1000d"));
+    store.admit(day(0), &asked("alice", 60)).await.unwrap();
+    until_count(&path, "kind", 1).await;
+    until_count(&path, "budget", 1).await;
+    store.set_policy(renamed());
+    assert_eq!(passed(&store.admit(day(1), &asked("alice", 60)).await.unwrap()), 60, "another limit begins anew");
+    until_count(&path, "kind", 2).await;
+    // It comes back in time.
+    store.set_policy(policy("100 / 1000d"));
+    assert_eq!(passed(&store.admit(day(20), &asked("alice", 60)).await.unwrap()), 41);
+    store.set_policy(renamed());
+    store.admit(day(49), &asked("bob", 60)).await.unwrap();
+    until_count(&path, "budget", 3).await;
+    store.admit(day(51), &asked("bob", 1)).await.unwrap();
+    until_count(&path, "kind", 1).await;
+    store.admit(day(52), &asked("carol", 1)).await.unwrap();
+    until_count(&path, "budget", 3).await;
+    store.close().await;
+    let store = open(&path).unwrap();
+    store.set_policy(policy("100 / 1000d"));
+    assert_eq!(passed(&store.admit(day(53), &asked("alice", 120)).await.unwrap()), 99);
 }

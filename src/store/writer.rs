@@ -38,8 +38,9 @@ struct Task {
     /// Octets in the journal.
     journal: usize,
     pass: Option<Pass>,
-    /// When the last pass ended.
+    /// When the last pass ended, and what the journal may grow to before the next.
     folded: Instant,
+    fold_at: usize,
     /// Changes were lost before they came into the journal: a pass that begins after that brings them home.
     behind: bool,
     /// The queue's, as last seen.
@@ -69,6 +70,8 @@ struct Pass {
     octets: usize,
     /// Changes were lost before it began, last in this epoch.
     behind: Option<u32>,
+    /// Octets written so far, about.
+    written: usize,
     /// Some slices cannot be written, for this reason.
     fault: Option<String>,
 }
@@ -77,7 +80,10 @@ struct Pass {
 const SLICE: usize = 500;
 const LEAST_SLICE: usize = 64;
 
-/// Octets of filters folded in one transaction: about.
+/// What a row has beside its key and its filter, in octets.
+const ROW: usize = 18;
+
+/// Octets folded in one transaction, about: filters may be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
 /// What a folded row adds to the write-ahead log, at most, but for filters.
@@ -86,13 +92,15 @@ const PAGE: usize = 4096;
 /// Journal entries removed at once.
 const DISCARDED: i64 = 64;
 
-/// The journal is folded when it has grown by this much, after a while anyway, or when nothing has happened for a moment: octets.
-const FOLD_AT: usize = 64 << 20;
+/// The journal is folded when it has grown to twice what the last pass had to write, within these bounds (octets); after a while
+/// anyway, or when nothing has happened for a moment. What changes often is written more seldom then, and the journal is no larger
+/// than the budgets warrant.
+const FOLD_AT: std::ops::RangeInclusive<usize> = 4 << 20..=64 << 20;
 const FOLD_AFTER: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(1);
 
 /// A journal that has grown to this cannot be folded: it takes no more.
-const MAX_JOURNAL: usize = 4 * FOLD_AT;
+const MAX_JOURNAL: usize = 256 << 20;
 
 /// How often to try again what failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -117,6 +125,7 @@ impl Writer {
             journal,
             pass,
             folded: Instant::now(),
+            fold_at: *FOLD_AT.start(),
             behind: false,
             epoch: 0,
             slow: false,
@@ -256,10 +265,11 @@ impl Task {
         while slice.len() < rows && octets < SLICE_OCTETS {
             let Some(place) = pass.next(&self.core) else { break };
             if let Some(budget) = self.core.hot.begin_fold(&place) {
-                octets += budget.seen.as_ref().map_or(0, |seen| seen.octets());
+                octets += ROW + place.key.as_str().len() + budget.seen.as_ref().map_or(0, |seen| seen.octets());
                 slice.push((place, budget));
             }
         }
+        pass.written += octets;
         slice
     }
 
@@ -293,7 +303,7 @@ impl Task {
         let is_allowed = self.may_try(Failing::Fold) && self.failed[Failing::Append as usize].is_none();
         let Some(file) = &mut self.file else { return };
         let Some(pass) = &mut self.pass else {
-            let is_due = self.journal > FOLD_AT
+            let is_due = self.journal > self.fold_at
                 || self.behind
                 || (idle || self.folded.elapsed() > FOLD_AFTER) && (self.journal > 0 || self.core.hot.has_changed());
             if is_due && is_allowed {
@@ -318,6 +328,7 @@ impl Task {
         let Some(pass) = self.pass.take() else { return };
         self.journal -= pass.octets;
         self.folded = Instant::now();
+        self.fold_at = (2 * pass.written).clamp(*FOLD_AT.start(), *FOLD_AT.end());
         self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
         self.note(Failing::Fold, &Ok(()));
         self.core.troubles.note(Attempt::Fold, Ok(()));
@@ -364,7 +375,7 @@ impl Task {
 
 impl Pass {
     fn new(last: i64, octets: usize, behind: Option<u32>) -> Self {
-        Self { places: Vec::new(), shard: 0, last, octets, behind, fault: None }
+        Self { places: Vec::new(), shard: 0, last, octets, behind, written: 0, fault: None }
     }
 
     fn next(&mut self, core: &Core) -> Option<Place> {
