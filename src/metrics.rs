@@ -23,7 +23,7 @@ pub struct Metrics {
     pub upstream_failures: IntCounter,
     /// Seconds that an admit took, its commit among them.
     pub admit_seconds: Histogram,
-    /// 1 while limits are kept in memory alone.
+    /// 1 while the state file is not as it should be.
     pub state_degraded: IntGauge,
     /// Budgets in memory.
     pub budgets: IntGauge,
@@ -75,7 +75,7 @@ impl Metrics {
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
             upstream_failures,
             admit_seconds,
-            state_degraded: gauge("weir_state_degraded", "1 while limits are kept in memory alone")?,
+            state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
             journal_octets: gauge("weir_state_journal_bytes", "Changes in the state file's journal, to be folded")?,
             registry,

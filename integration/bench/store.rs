@@ -1,7 +1,15 @@
-//! How many durable decisions a second: `cargo bench --bench store`. 64 tasks, a million keys; then one task, 100 a second.
+//! What the store costs: `cargo bench --bench store`, or one part of it: `-- throughput`, `-- large`, `-- week`.
+//!
+//! * throughput: 64 tasks decide about a million budgets, durably: each once, then at random, evenly and by Zipf's law; then one task
+//!   does so 100 times a second.
+//! * large: ten million budgets in the file, of which one in a hundred is used: how long the start takes, and what memory.
+//! * week: a hundred thousand senders, seven days: what is left in the file.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +19,7 @@ use weir::policy::event::{Asked, Event, Facts};
 use weir::policy::key::Owner;
 use weir::policy::limit::{Algorithm, Charge, Count, Limit};
 use weir::policy::verdict::Template;
-use weir::store::{Durability, OnFailure, Options, Store};
+use weir::store::{Durability, Health, OnFailure, Options, Store};
 use weir::time::parse_rate;
 
 /// As in the program.
@@ -76,12 +84,29 @@ fn percentile(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }
 
-fn report(what: &str, mut times: Vec<Duration>, took: Duration, cpu: f64) {
+/// Octets that this process has written, to files and anything else.
+fn written() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/io").unwrap();
+    text.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
+}
+
+/// What was used up to a moment: time, CPU in seconds, octets written.
+struct Used(Instant, f64, f64);
+
+impl Used {
+    fn now() -> Self {
+        Self(Instant::now(), cpu(), written())
+    }
+}
+
+fn report(what: &str, mut times: Vec<Duration>, before: &Used) {
     times.sort_unstable();
+    let Used(began, cpu_before, written_before) = before;
     println!(
-        "{what}: {:.0} decisions/s, {:.1} µs of CPU each, p50 {:?}, p99 {:?}",
-        times.len() as f64 / took.as_secs_f64(),
-        cpu * 1e6 / times.len() as f64,
+        "{what}: {:.0} decisions/s, {:.1} µs of CPU and {:.2} kB written each, p50 {:?}, p99 {:?}",
+        times.len() as f64 / began.elapsed().as_secs_f64(),
+        (cpu() - cpu_before) * 1e6 / times.len() as f64,
+        (written() - written_before) / 1000.0 / times.len() as f64,
         percentile(&times, 0.5),
         percentile(&times, 0.99)
     );
@@ -89,7 +114,7 @@ fn report(what: &str, mut times: Vec<Duration>, took: Duration, cpu: f64) {
 
 async fn hammer(store: &Arc<Store>, keys: Keys) {
     let stop = Arc::new(AtomicBool::new(false));
-    let (began, before) = (Instant::now(), cpu());
+    let before = Used::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let (store, stop) = (store.clone(), stop.clone());
@@ -117,38 +142,176 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
     for task in tasks {
         times.extend(task.await.unwrap());
     }
-    report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, began.elapsed(), cpu() - before);
+    report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, &before);
 }
 
 async fn trickle(store: &Arc<Store>) {
     let (mut random, mut times) = (Random(1), Vec::new());
-    let (began, before) = (Instant::now(), cpu());
+    let before = Used::now();
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
-    while began.elapsed() < LASTS {
+    while before.0.elapsed() < LASTS {
         ticks.tick().await;
         let asked = asked(random.key(Keys::Zipf, 0, 0));
         let start = Instant::now();
         store.admit(weir::clock::now(), &asked).await.unwrap();
         times.push(start.elapsed());
     }
-    report("100 a second", times, began.elapsed(), cpu() - before);
+    report("100 a second", times, &before);
+}
+
+fn open(path: &Path, policy: Policy) -> Arc<Store> {
+    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    Arc::new(Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap())
+}
+
+async fn close(store: Arc<Store>) {
+    assert_eq!(store.health(), Health::Good);
+    Arc::into_inner(store).unwrap().close().await;
+}
+
+async fn throughput(folder: &Path) {
+    let store = open(&folder.join("state.db"), policy());
+    for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
+        hammer(&store, keys).await;
+    }
+    trickle(&store).await;
+    close(store).await;
+}
+
+const MANY: u64 = 10_000_000;
+const HOT: u64 = MANY / 100;
+
+/// Writes so many budgets into a file that a store has made, as the store keeps them.
+fn fill(path: &Path) {
+    let mut order: Vec<(i64, u32)> = (0..MANY)
+        .map(|n| {
+            let mut hasher = SipHasher13::new();
+            hasher.write(key(n).as_bytes());
+            (hasher.finish().cast_signed(), n as u32)
+        })
+        .collect();
+    order.sort_unstable();
+    let mut file = rusqlite::Connection::open(path).unwrap();
+    let transaction = file.transaction().unwrap();
+    let mut insert = transaction.prepare("INSERT INTO budget VALUES (?1, ?2, ?3, ?4, NULL)").unwrap();
+    let now = weir::clock::now().micros();
+    for (hash, n) in order {
+        insert.execute(rusqlite::params![hash, key(n.into()), now, 50_000.0]).unwrap();
+    }
+    drop(insert);
+    transaction.commit().unwrap();
+}
+
+fn key(n: u64) -> String {
+    format!("l\x1frecipients\x1fewma\x1fuser=user{n}@example.org")
+}
+
+async fn large(folder: &Path) {
+    let path = folder.join("state.db");
+    close(open(&path, policy())).await;
+    // In a process of its own, so that its memory is not counted here.
+    let me = std::env::current_exe().unwrap();
+    assert!(std::process::Command::new(me).arg("fill").arg(&path).status().unwrap().success());
+    let began = Instant::now();
+    let store = open(&path, policy());
+    store.admit(weir::clock::now(), &asked(7)).await.unwrap();
+    println!("{MANY} budgets in {} MB: open, and the first decision made, after {:?}", size(&path), began.elapsed());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                // Twice, so that they are changed and folded, too.
+                for n in (task..2 * HOT).step_by(TASKS as usize) {
+                    store.admit(weir::clock::now(), &asked(n % HOT * 100)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let began = Instant::now();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap().trim();
+    let rate = 2.0 * HOT as f64 / began.elapsed().as_secs_f64();
+    println!("{HOT} of them used twice, {rate:.0}/s: {anonymous} of anonymous memory");
+    close(store).await;
+}
+
+/// Octets of a file, in millions.
+fn size(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len() / 1_000_000)
+}
+
+const SENDERS: u64 = 100_000;
+const DAYS: i64 = 7;
+
+/// A sender writes now and then; a few write a thousand times as much as most.
+async fn week(folder: &Path) {
+    let path = folder.join("state.db");
+    let mut policy = policy();
+    let limit = &mut policy.limits[0];
+    limit.rate = parse_rate("100 / 1h").unwrap();
+    limit.rule = limit.algorithm.rule(limit.rate, None);
+    let store = open(&path, policy);
+    let (mut journal, mut log) = (0, 0);
+    let (mut decisions, mut random) = (0u64, Random(1));
+    let start = weir::clock::now().micros();
+    for hour in 0..24 * DAYS {
+        let now = weir::time::Timestamp::from_micros(start + hour * 3_600_000_000);
+        let senders: Vec<u64> = (0..20_000).map(|_| (SENDERS as f64).powf(random.next()) as u64).collect();
+        decisions += senders.len() as u64;
+        let tasks: Vec<_> = senders
+            .chunks(senders.len() / TASKS as usize)
+            .map(|senders| {
+                let (store, senders) = (store.clone(), senders.to_vec());
+                tokio::spawn(async move {
+                    for sender in senders {
+                        store.admit(now, &asked(sender)).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let info = weir::store::archive::info(&path).unwrap();
+        (journal, log) = (info.journal.max(journal), info.log.max(log));
+    }
+    close(store).await;
+    let info = weir::store::archive::info(&path).unwrap();
+    let budgets: u64 = info.kinds.values().map(|kind| kind.budgets).sum();
+    let used = info.octets - info.unused;
+    println!(
+        "{DAYS} days, {SENDERS} senders, {decisions} decisions: {budgets} live budgets in {} kB used ({} octets each) and {} kB unused; \
+         at most {} kB of journal and {} kB of write-ahead log",
+        used / 1000,
+        used as u64 / budgets.max(1),
+        info.unused / 1000,
+        journal / 1000,
+        log / 1000
+    );
 }
 
 fn main() {
-    // `cargo test --benches` only asks whether it starts.
-    if std::env::args().any(|argument| argument == "--test") {
-        return;
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let parts: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match parts[..] {
+        // `cargo test --benches` only asks whether it starts.
+        ["--test", ..] => return,
+        ["fill", path] => return fill(Path::new(path)),
+        _ => {}
     }
+    let wanted = |part| parts.is_empty() || parts.contains(&part);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
-    let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
-    let store = Arc::new(Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap());
-    runtime.block_on(async {
-        for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
-            hammer(&store, keys).await;
-        }
-        trickle(&store).await;
-        Arc::into_inner(store).unwrap().close().await;
-    });
+    let folder = || tempfile::tempdir().unwrap();
+    if wanted("large") {
+        runtime.block_on(large(folder().path()));
+    }
+    if wanted("throughput") {
+        runtime.block_on(throughput(folder().path()));
+    }
+    if wanted("week") {
+        runtime.block_on(week(folder().path()));
+    }
 }

@@ -217,7 +217,7 @@ fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness
         };
         match server.store.health() {
             Health::Good => Ok(()),
-            Health::Degraded(why) => Err(format!("limits are kept in memory alone: {why}")),
+            Health::Degraded(why) => Err(format!("state degraded: {why}")),
         }
     })
 }

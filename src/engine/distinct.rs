@@ -152,6 +152,22 @@ impl Generation {
         }
     }
 
+    fn unite(&mut self, other: &Self) {
+        match (&mut self.values, &other.values) {
+            (_, Values::Few(values)) => values.iter().for_each(|value| self.add(*value)),
+            (Values::Bits(bits), Values::Bits(others)) if bits.len() == others.len() => {
+                bits.iter_mut().zip(others).for_each(|(octet, other)| *octet |= other);
+            }
+            // Few values can be learnt one by one; others only by whoever has the same bits.
+            (Values::Few(values), Values::Bits(_)) if self.size == other.size => {
+                let few = std::mem::take(values);
+                self.values = other.values.clone();
+                few.into_iter().for_each(|value| self.add(value));
+            }
+            (_, Values::Bits(_)) => {}
+        }
+    }
+
     /// How many values it has; about, where it has bits: from the share that is set.
     fn count(&self) -> usize {
         match &self.values {
@@ -239,6 +255,12 @@ impl Filter {
         self.newer.add(value);
     }
 
+    /// Learns what another filter of the same budget knows, as far as their bits can be laid over each other.
+    pub fn unite(&mut self, other: &Self) {
+        self.newer.unite(&other.newer);
+        self.newer.unite(&other.older);
+    }
+
     /// Its size in memory, about.
     pub fn octets(&self) -> usize {
         self.newer.octets() + self.older.octets()
@@ -316,11 +338,11 @@ impl Rule {
                 if now > epoch + period || now < epoch - period { Age::Gone } else { Age::Current }
             }
             Lasts::Remembered(time) => match now.since(filter.epoch) {
+                age if age >= 2 * time => Age::Gone,
                 // Made when the limit, or the time to remember, was smaller; or by a clock that was wrong.
                 _ if (filter.newer.size as usize) < self.size || filter.epoch.since(now) > time => Age::Turned,
                 age if age < time => Age::Current,
-                age if age < 2 * time => Age::Turned,
-                _ => Age::Gone,
+                _ => Age::Turned,
             },
         }
     }

@@ -247,6 +247,23 @@ pub fn give_back(policy: &Policy, charges: &[Charged], keys: &[Key], loaded: &mu
     }
 }
 
+/// One budget of two: `stored`, and what was `counted` from nothing while that was out of reach.
+pub fn combine(policy: &Policy, key: &Key, stored: Budget, counted: Budget) -> Budget {
+    let kind = key.kind();
+    let Some(limit) = policy.limits.iter().find(|limit| limit.kind() == kind) else { return stored };
+    let now = stored.state.at.max(counted.state.at);
+    let level = |state| limit.rule.step(Some(state), now, 0.0).1.level;
+    let state = State { at: now, level: level(stored.state) + level(counted.state) };
+    let seen = match (stored.seen, counted.seen) {
+        (Some(mut stored), Some(counted)) => {
+            Arc::make_mut(&mut stored).unite(&counted);
+            Some(stored)
+        }
+        (stored, counted) => stored.or(counted),
+    };
+    Budget { state, seen }
+}
+
 /// What one event counts for.
 const ONE: f64 = 1.0;
 

@@ -8,7 +8,7 @@ pub mod key;
 pub mod limit;
 pub mod verdict;
 
-pub use decide::{Budget, Change, Charged, Loaded, Question, decide, give_back};
+pub use decide::{Budget, Change, Charged, Loaded, Question, combine, decide, give_back};
 
 use limit::Limit;
 

@@ -162,9 +162,7 @@ pub fn info(path: &Path) -> Result<Info, ArchiveError> {
     let mut reading = Reading::open(path)?;
     let sizes = reading.file.sizes().map_err(|error| ArchiveError::Sqlite(path.to_owned(), error))?;
     let (octets, unused, entries, journal) = sizes;
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let log = std::fs::metadata(log).map_or(0, |metadata| metadata.len().cast_signed());
+    let log = std::fs::metadata(file::log_of(path)).map_or(0, |metadata| metadata.len().cast_signed());
     let mut kinds = BTreeMap::new();
     reading.each(|place, budget| {
         let at = budget.state.at;

@@ -100,45 +100,37 @@ fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
 #[derive(Default)]
 pub struct Replayed(pub HashMap<Place, Budget>);
 
-/// Why an entry cannot be replayed.
-pub enum ReplayError<E> {
-    Damaged,
-    /// The file cannot be asked for what the entry builds on.
-    Base(E),
-}
+/// All of an entry, or some of it, is damaged: the rest was replayed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Damaged;
 
 impl Replayed {
-    /// Brings the budgets up to date with an entry. `base` is a budget as it is in the file.
-    pub fn apply<E>(
-        &mut self,
-        bytes: &[u8],
-        base: impl Fn(&Place) -> Result<Option<Budget>, E>,
-    ) -> Result<(), ReplayError<E>> {
-        let mut bytes = unseal(bytes).ok_or(ReplayError::Damaged)?;
+    /// Brings the budgets up to date with an entry. `base` is a budget as it is in the table; `None` where there is none, or where it
+    /// cannot be read.
+    pub fn apply(&mut self, bytes: &[u8], base: impl Fn(&Place) -> Option<Budget>) -> Result<(), Damaged> {
+        let mut bytes = unseal(bytes).ok_or(Damaged)?;
+        let mut outcome = Ok(());
         while !bytes.is_empty() {
-            let Record { key, state, seen } = Record::read(&mut bytes).ok_or(ReplayError::Damaged)?;
+            let Record { key, state, seen } = Record::read(&mut bytes).ok_or(Damaged)?;
             let place = Place::of(key);
             let seen = match seen {
                 None => None,
                 Some(Known::Whole(filter)) => Some(filter),
                 Some(Known::Learnt(values)) => {
-                    let before = match self.0.remove(&place) {
-                        Some(budget) => Some(budget),
-                        None => base(&place).map_err(ReplayError::Base)?,
-                    };
-                    let mut filter = before.and_then(|budget| budget.seen);
-                    match &mut filter {
-                        Some(filter) => values.into_iter().for_each(|value| Arc::make_mut(filter).relearn(value)),
-                        // One that had forgotten everything may have gone from the file.
-                        None if values.is_empty() => {}
-                        None => return Err(ReplayError::Damaged),
+                    let before = self.0.remove(&place).or_else(|| base(&place)).and_then(|budget| budget.seen);
+                    if before.is_none() && !values.is_empty() {
+                        // What the values are to be added to is lost. How much was charged is not.
+                        outcome = Err(Damaged);
                     }
-                    filter
+                    before.map(|mut filter| {
+                        values.into_iter().for_each(|value| Arc::make_mut(&mut filter).relearn(value));
+                        filter
+                    })
                 }
             };
             self.0.insert(place, Budget { state, seen });
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -285,7 +277,7 @@ mod tests {
                 budgets.insert(place, budget);
             }
             let mut replayed = Replayed::default();
-            let applied = replayed.apply(entry.seal(), |place| Ok::<_, ()>(rows.get(place).cloned()));
+            let applied = replayed.apply(entry.seal(), |place| rows.get(place).cloned());
             prop_assert!(applied.is_ok());
             rows.extend(replayed.0);
             prop_assert_eq!(rows, budgets);
@@ -299,14 +291,14 @@ mod tests {
             let mut bytes = entry.seal().to_vec();
             let bit = bit % (8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let outcome = Replayed::default().apply(&bytes, |_| Ok::<_, ()>(None));
-            prop_assert!(matches!(outcome, Err(ReplayError::Damaged)));
+            let outcome = Replayed::default().apply(&bytes, |_| None);
+            prop_assert_eq!(outcome, Err(Damaged));
         }
 
         #[test]
         fn nonsense_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let sealed = sealed(&bytes);
-            let _ = Replayed::default().apply(&sealed, |_| Ok::<_, ()>(None));
+            let _ = Replayed::default().apply(&sealed, |_| None);
             if let Some(seen) = unseal_seen(&sealed) {
                 let rule = distinct::Rule::new(20.0, DAY, None).unwrap();
                 rule.learn(Some(Arc::unwrap_or_clone(seen)), at(0), Value::of("x"));

@@ -1,6 +1,6 @@
 //! The state file: SQLite with the schema of `schema.sql`, and every statement that is said to it.
 
-use super::entry::{self, ReplayError, Replayed};
+use super::entry::{self, Replayed};
 use super::place::Place;
 use super::schema::{self, Unfit, Whose};
 use super::{Durability, Options};
@@ -40,7 +40,7 @@ const BUSY: Duration = Duration::from_millis(100);
 const CACHE: i64 = -16_384;
 
 /// What the write-ahead log is cut to when it begins anew: octets.
-const LOG_KEPT: i64 = 32 << 20;
+const LOG_KEPT: i64 = 128 << 20;
 
 /// Why the state file cannot be used.
 #[derive(Debug)]
@@ -117,6 +117,7 @@ impl File {
         let path = &*options.path;
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
         let lock = lock(path)?;
+        // Before there is any connection to it: see below.
         private(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
         connection.busy_timeout(BUSY).map_err(sqlite)?;
@@ -141,8 +142,9 @@ impl File {
 
     fn beside(path: &Path, flags: OpenFlags) -> Result<Self, OpenError> {
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
-        // SQLite would only say that it cannot.
-        std::fs::File::open(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
+        // SQLite would only say that it cannot. It is not opened here: to close it again would end all locks that SQLite holds on it
+        // for this process, as POSIX has it, and any other program could take it for unused.
+        std::fs::metadata(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         connection.busy_timeout(BUSY).map_err(sqlite)?;
@@ -155,7 +157,7 @@ impl File {
         Ok(Self { connection, first: 1, last: 0, _lock: None })
     }
 
-    /// Reads the journal: the budgets as it leaves them, the sequence numbers of entries that are damaged, and its octets.
+    /// Reads the journal: the budgets as it leaves them, the sequence numbers of entries of which something is damaged, and its octets.
     pub fn replay(&self) -> rusqlite::Result<(Replayed, Vec<i64>, usize)> {
         let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq")?;
         let mut rows = statement.query([])?;
@@ -163,10 +165,8 @@ impl File {
         while let Some(row) = rows.next()? {
             let (seq, bytes) = (row.get(0)?, row.get_ref(1)?.as_blob()?);
             octets += bytes.len();
-            match replayed.apply(bytes, |place| self.load(place)) {
-                Ok(()) => {}
-                Err(ReplayError::Damaged) => damaged.push(seq),
-                Err(ReplayError::Base(error)) => return Err(error),
+            if replayed.apply(bytes, |place| self.load(place).ok().flatten()).is_err() {
+                damaged.push(seq);
             }
         }
         Ok((replayed, damaged, octets))
@@ -176,10 +176,18 @@ impl File {
     /// as was asked.
     pub fn append(&mut self, entry: &[u8], rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
         let seq = self.last + 1;
-        let transaction = self.connection.transaction()?;
-        transaction.prepare_cached("INSERT INTO journal (seq, entry) VALUES (?1, ?2)")?.execute(params![seq, entry])?;
-        upsert(&transaction, rows)?;
-        transaction.commit()?;
+        let insert = |connection: &Connection| {
+            let mut statement = connection.prepare_cached("INSERT INTO journal (seq, entry) VALUES (?1, ?2)")?;
+            statement.execute(params![seq, entry])
+        };
+        if rows.is_empty() {
+            insert(&self.connection)?;
+        } else {
+            let transaction = self.connection.transaction()?;
+            insert(&transaction)?;
+            upsert(&transaction, rows)?;
+            transaction.commit()?;
+        }
         self.last = seq;
         Ok(())
     }
@@ -339,9 +347,22 @@ impl File {
     }
 }
 
-/// What tells one file from another that has taken its name; `None` if there is none.
-pub fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+/// What tells a file and its write-ahead log from others that have taken their names; `None` if one of them is missing.
+pub fn identity(path: &Path) -> Option<[(u64, u64); 2]> {
+    let one = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    Some([one(path)?, one(&log_of(path))?])
+}
+
+/// The write-ahead log of a file.
+pub fn log_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+/// Whether an error says that a page is damaged: others may be whole.
+pub fn is_local(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }
 
 fn place(row: &Row<'_>) -> rusqlite::Result<Place> {

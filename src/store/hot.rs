@@ -1,7 +1,7 @@
 //! Budgets in memory.
 
 use super::place::Place;
-use super::queue::Queue;
+use super::queue::{Commit, NEVER, Queue};
 use crate::policy::key::Key;
 use crate::policy::{Budget, Change, Loaded};
 use crate::time::Timestamp;
@@ -21,6 +21,8 @@ pub struct Hot {
     latest: AtomicI64,
     /// How many budgets were dropped so far.
     dropped: AtomicUsize,
+    /// The shard where to look for room next.
+    hand: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -51,18 +53,20 @@ enum Stage {
     /// Its row is being written.
     Folding,
     Changed,
-    /// Its row could not be read. It counts from nothing and in memory alone, lest the file's history be overwritten.
+    /// Its row could not be read. It counts from nothing and in memory alone until it can be, and both can be added.
     Unread,
 }
 
 /// What came of an act.
 pub enum Acted<R> {
-    /// Nothing was changed, or nobody is there to write it: there is nothing to wait for.
+    /// Nothing was changed: there is nothing to wait for.
     Free(R),
-    /// Something was changed: it is durable when the receiver hears.
-    Changed(R, oneshot::Receiver<()>),
+    Changed(R, Commit),
     /// Budgets must be read first: those of `read` by whoever gets this, the others are being read. Each receiver hears of one.
-    Missing { read: Vec<Place>, waits: Vec<oneshot::Receiver<()>> },
+    Missing {
+        read: Vec<Place>,
+        waits: Vec<oneshot::Receiver<()>>,
+    },
 }
 
 /// Shards: a power of two, so many that two decisions seldom meet.
@@ -84,6 +88,7 @@ impl Default for Hot {
             octets: AtomicUsize::new(0),
             latest: AtomicI64::new(i64::MIN),
             dropped: AtomicUsize::new(0),
+            hand: AtomicUsize::new(0),
         }
     }
 }
@@ -113,10 +118,10 @@ impl Hot {
     /// Acts on these budgets, if they are all here, keeps what has changed, and has it written. Without `wait` nobody waits for that.
     ///
     /// Acts wait for each other, and for the file: one may come after others that began later. It is done at the time of the latest,
-    /// as time that has passed must not pass again. A clock that was set back by more than that is believed.
+    /// as time that has passed must not pass again. `now` may be as late as `lag`; a clock that was set back by more is believed.
     pub fn act<R>(
         &self,
-        now: Timestamp,
+        (now, lag): (Timestamp, Duration),
         places: &[Place],
         queue: &Queue,
         wait: bool,
@@ -127,7 +132,7 @@ impl Hot {
         if !waits.is_empty() {
             return Acted::Missing { read, waits };
         }
-        let now = self.time(now);
+        let now = self.time(now, lag);
         let mut freed = 0;
         let take = |place| held.slot(place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b));
         let mut loaded: Loaded = places.iter().map(take).collect();
@@ -143,71 +148,87 @@ impl Hot {
         if taken != freed {
             self.octets.fetch_add(taken.wrapping_sub(freed), Ordering::Relaxed);
         }
-        match write(&mut held, changes, queue, wait) {
-            Some(commit) => Acted::Changed(answer, commit),
-            None => Acted::Free(answer),
+        match changes.is_empty() {
+            true => Acted::Free(answer),
+            false => Acted::Changed(answer, write(&mut held, changes, queue, wait)),
         }
     }
 
-    /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue.
-    pub fn insert(&self, read: impl Iterator<Item = (Place, Option<Budget>)>, epoch: u32) {
+    /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue. Those that come
+    /// too late, as whoever waited went on without, are left over.
+    pub fn insert(&self, read: Vec<(Place, Option<Budget>)>, epoch: u32) -> Vec<(Place, Option<Budget>)> {
+        let mut late = Vec::new();
         for (place, budget) in read {
             let mut shard = self.lock(shard_of(&place));
             // Dropping them wakes those who wait.
             shard.loading.remove(&place.key);
-            if !shard.budgets.contains_key(&place.key) {
+            if shard.budgets.contains_key(&place.key) {
+                late.push((place, budget));
+            } else {
                 self.put(&mut shard, place, Slot { budget, stage: Stage::Folded, used: true, written: epoch });
-                continue;
             }
-            // Whoever waited did so for too long, and went on without.
-            drop(shard);
-            self.merge(&place, budget, epoch);
         }
+        late
     }
 
-    /// Takes in budgets of which the file cannot be asked, and wakes whoever waits for them.
+    /// Takes in budgets of which the file cannot be asked, unless they are here, and wakes whoever waits for them.
     pub fn insert_unread(&self, places: &[Place]) {
         for place in places {
             let mut shard = self.lock(shard_of(place));
             shard.loading.remove(&place.key);
             if !shard.budgets.contains_key(&place.key) {
                 shard.unread.push(place.clone());
-                self.put(
-                    &mut shard,
-                    place.clone(),
-                    Slot { budget: None, stage: Stage::Unread, used: true, written: 0 },
-                );
+                let slot = Slot { budget: None, stage: Stage::Unread, used: true, written: NEVER };
+                self.put(&mut shard, place.clone(), slot);
             }
         }
     }
 
-    /// Budgets that could not be read, to be tried again.
-    pub fn unread(&self) -> Vec<Place> {
-        (0..SHARDS).flat_map(|index| self.lock(index).unread.clone()).collect()
+    /// Budgets of a shard that could not be read, to be tried again.
+    pub fn take_unread(&self, shard: usize) -> Vec<Place> {
+        std::mem::take(&mut self.lock(shard).unread)
     }
 
-    /// A budget that could not be read has been, or stands in the journal. Of what the file has and what was counted meanwhile the
-    /// greater counts.
-    pub fn merge(&self, place: &Place, stored: Option<Budget>, epoch: u32) {
+    /// These could not be read again.
+    pub fn put_back_unread(&self, places: Vec<Place>) {
+        places.into_iter().for_each(|place| self.lock(shard_of(&place)).unread.push(place));
+    }
+
+    pub fn has_unread(&self) -> bool {
+        (0..SHARDS).any(|index| !self.lock(index).unread.is_empty())
+    }
+
+    /// A budget of which the file could not be asked has been read, or stands in the journal. What was counted meanwhile is added to
+    /// it. True: it has to be written.
+    pub fn merge(
+        &self,
+        place: &Place,
+        stored: Option<Budget>,
+        epoch: u32,
+        combine: impl FnOnce(Budget, Budget) -> Budget,
+    ) -> bool {
         let shard = &mut *self.lock(shard_of(place));
-        shard.unread.retain(|unread| unread != place);
-        let Some(slot) = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Unread) else { return };
+        let slot = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Unread);
+        let Some(slot) = slot else { return false };
         let before = octets(&place.key, slot);
         let counted = slot.budget.take();
-        let level = |budget: &Option<Budget>| budget.as_ref().map_or(-1.0, |budget| budget.state.level);
-        slot.stage = Stage::Folded;
-        if level(&counted) > level(&stored) {
-            slot.budget = counted;
-            slot.stage = Stage::Changed;
+        let is_changed = counted.is_some();
+        slot.stage = if is_changed { Stage::Changed } else { Stage::Folded };
+        // What is read is a base for what is learnt later, what was counted beside it is not.
+        slot.written = if is_changed { NEVER } else { epoch };
+        slot.budget = match (stored, counted) {
+            (Some(stored), Some(counted)) => Some(combine(stored, counted)),
+            (stored, counted) => stored.or(counted),
+        };
+        if is_changed {
             shard.changed.push(place.clone());
-        } else {
-            (slot.budget, slot.written) = (stored, epoch);
         }
         self.octets.fetch_add(octets(&place.key, slot).wrapping_sub(before), Ordering::Relaxed);
+        is_changed
     }
 
-    /// Takes in a budget from the journal: its row in the file is older.
-    pub fn replay(&self, place: Place, budget: Budget, epoch: u32) {
+    /// Takes in a budget from the journal, whose row in the file is older.
+    pub fn replay(&self, place: Place, budget: Budget, epoch: u32, combine: impl FnOnce(Budget, Budget) -> Budget) {
         let mut shard = self.lock(shard_of(&place));
         if !shard.budgets.contains_key(&place.key) {
             shard.changed.push(place.clone());
@@ -215,7 +236,20 @@ impl Hot {
             return self.put(&mut shard, place, slot);
         }
         drop(shard);
-        self.merge(&place, Some(budget), epoch);
+        // It was asked for before the file could be opened.
+        if !self.merge(&place, Some(budget), epoch, combine) {
+            let shard = &mut *self.lock(shard_of(&place));
+            if let Some(slot) = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Folded) {
+                slot.stage = Stage::Changed;
+                shard.changed.push(place);
+            }
+        }
+    }
+
+    /// Whether a budget has no changes that are not in its row.
+    pub fn is_folded(&self, place: &Place) -> bool {
+        let shard = self.lock(shard_of(place));
+        shard.budgets.get(&place.key).is_none_or(|slot| slot.stage == Stage::Folded)
     }
 
     /// The budgets of a shard that are to be folded, in order.
@@ -234,23 +268,24 @@ impl Hot {
     pub fn begin_fold(&self, place: &Place) -> Option<Budget> {
         let mut shard = self.lock(shard_of(place));
         let slot = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Changed)?;
+        let budget = slot.budget.clone()?;
         slot.stage = Stage::Folding;
-        slot.budget.clone()
+        Some(budget)
     }
 
-    /// These are folded; or they could not be, and have to be once more.
-    pub fn end_fold(&self, rows: &[(Place, Budget)], done: bool) {
+    /// These are folded, in this epoch; or they could not be, and have to be once more.
+    pub fn end_fold(&self, rows: &[(Place, Budget)], done: Option<u32>) {
         for (place, _) in rows {
             let shard = &mut *self.lock(shard_of(place));
             let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
-            match slot.stage {
-                Stage::Folding if done => slot.stage = Stage::Folded,
-                Stage::Folding => {
+            match (slot.stage, done) {
+                (Stage::Folding, Some(epoch)) => (slot.stage, slot.written) = (Stage::Folded, epoch),
+                (Stage::Folding, None) => {
                     slot.stage = Stage::Changed;
                     shard.changed.push(place.clone());
                 }
                 // It has changed meanwhile, and is to be folded again as it is.
-                Stage::Changed | Stage::Folded | Stage::Unread => {}
+                (Stage::Changed | Stage::Folded | Stage::Unread, _) => {}
             }
         }
     }
@@ -260,17 +295,17 @@ impl Hot {
         places.for_each(|place| self.lock(shard_of(&place)).changed.push(place));
     }
 
-    /// Drops budgets that were not of use lately until there is room, beginning with the shard `hand`. How many were dropped that
-    /// the file does not have: none, unless there is no room at all for what cannot be written.
-    pub fn make_room(&self, hand: &mut usize) -> usize {
+    /// Drops budgets that were not of use lately until there is room. With `may_lose` also those that cannot be written, if nothing
+    /// else helps: how many.
+    pub fn make_room(&self, may_lose: bool) -> usize {
         let mut lost = 0;
         // Twice around: what was of use is spared once.
         for _ in 0..2 * SHARDS {
-            if self.octets() <= MAX_OCTETS {
+            if !self.is_crowded() {
                 break;
             }
-            lost += self.sweep(*hand, self.octets() > 2 * MAX_OCTETS);
-            *hand = (*hand + 1) % SHARDS;
+            let index = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            lost += self.sweep(index, may_lose && self.octets() > 2 * MAX_OCTETS);
         }
         lost
     }
@@ -321,10 +356,10 @@ impl Hot {
         Some(self.latest.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
     }
 
-    /// The time at which a decision is taken, whose budgets are held.
-    fn time(&self, now: Timestamp) -> Timestamp {
+    /// The time at which an act is done, whose budgets are held.
+    fn time(&self, now: Timestamp, lag: Duration) -> Timestamp {
         let latest = Timestamp::from_micros(self.latest.fetch_max(now.micros(), Ordering::Relaxed));
-        if latest.since(now) < MAX_LAG {
+        if latest.since(now) < MAX_LAG + lag {
             return now.max(latest);
         }
         self.latest.store(now.micros(), Ordering::Relaxed);
@@ -372,23 +407,18 @@ impl Held<'_> {
     }
 }
 
-/// Notes that these budgets have changed, and has them written. `None`: there is nothing to wait for.
-fn write(
-    held: &mut Held<'_>,
-    changes: Vec<(&Place, Change)>,
-    queue: &Queue,
-    wait: bool,
-) -> Option<oneshot::Receiver<()>> {
-    if changes.is_empty() {
-        return None;
-    }
+/// Notes that these budgets have changed, and has them written.
+fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue, wait: bool) -> Commit {
     let mut appending = queue.append();
-    let mut appended = false;
+    let mut all = true;
     for (place, change) in changes {
         let Some(shard) = held.shard(place) else { continue };
         let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
         match slot.stage {
-            Stage::Unread => continue,
+            Stage::Unread => {
+                all = false;
+                continue;
+            }
             Stage::Changed => {}
             Stage::Folded | Stage::Folding => {
                 slot.stage = Stage::Changed;
@@ -397,10 +427,13 @@ fn write(
         }
         if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
             appending.push(place, budget, &change, &mut slot.written);
-            appended = true;
         }
     }
-    appending.filter(|_| appended).and_then(|appending| appending.finish(wait))
+    match appending {
+        // What is in memory alone is not durable whatever becomes of the rest.
+        Some(appending) => appending.finish(wait && all),
+        None => Commit::NEVER,
+    }
 }
 
 fn filter_octets(budget: &Budget) -> usize {

@@ -33,6 +33,9 @@ const MAX_LOG: i64 = 32_768;
 /// Rows looked at in one tick: a million take a minute and a half.
 const LOOKED_AT: usize = 2_000;
 
+/// Rows removed in one transaction.
+const FORGOTTEN: usize = 100;
+
 /// Between two walks through all budgets.
 const REST: Duration = Duration::from_secs(600);
 
@@ -47,8 +50,8 @@ struct Task {
     /// What was written when the log was last brought home, and when that was.
     home: (usize, Instant),
     walk: Walk,
-    /// When the last walk ended: by the decisions' clock.
-    walked: Option<Timestamp>,
+    /// When the last walk ended: by the decisions' clock, and by that of the machine.
+    walked: Option<(Timestamp, Instant)>,
     checking: Option<Checking>,
 }
 
@@ -85,10 +88,10 @@ impl Keeper {
         Ok(Self { stop, thread })
     }
 
-    /// Ends the thread. Blocks.
-    pub fn stop(self) {
+    /// Has the thread end.
+    pub fn stop(self) -> JoinHandle<()> {
         drop(self.stop);
-        let _ = self.thread.join();
+        self.thread
     }
 }
 
@@ -96,6 +99,7 @@ impl Task {
     fn run(&mut self) {
         while self.stop.recv_timeout(TICK) != Err(RecvTimeoutError::Disconnected) {
             self.core.metrics.budgets.set(i64::try_from(self.core.hot.len()).unwrap_or(i64::MAX));
+            self.core.make_room();
             if self.core.is_open() {
                 self.find();
                 self.keep();
@@ -132,16 +136,19 @@ impl Task {
         let outcome =
             outcome.map_err(|error| format!("the write-ahead log cannot be brought home: {}", file::words(&error)));
         self.core.troubles.note(Attempt::Checkpoint, outcome);
-        if let Some(now) = self.core.hot.latest()
-            && self.walked.is_none_or(|walked| now.since(walked) >= REST)
-        {
+        // Whatever is wrong, this can wait.
+        let Some(now) = self.core.hot.latest().filter(|_| !self.core.troubles.any()) else { return };
+        let rested = |(then, at): (Timestamp, Instant)| {
+            now.since(then) >= REST || then.since(now) >= REST || at.elapsed() >= REST
+        };
+        if self.walked.is_none_or(rested) {
             match self.walk.go_on(&self.core, file, now) {
                 Ok(true) => {}
-                Ok(false) => (self.walk, self.walked) = (Walk::default(), Some(now)),
-                // Whatever is wrong shows where budgets are loaded.
+                Ok(false) => (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now()))),
+                // What it is shows where budgets are loaded.
                 Err(error) => {
                     tracing::debug!(%error, "the walk through the budgets ended early");
-                    (self.walk, self.walked) = (Walk::default(), Some(now));
+                    (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now())));
                 }
             }
         }
@@ -196,9 +203,8 @@ impl Walk {
                 self.found.insert(kind);
             }
         }
-        if !forget.is_empty() {
-            core.queue.send(Errand::Forget(forget));
-        }
+        // In small pieces: commits wait for each.
+        forget.chunks(FORGOTTEN).for_each(|rows| core.queue.send(Errand::Forget(rows.to_vec())));
         self.after = rows.last().map(|row| row.place.clone());
         let more = rows.len() == LOOKED_AT;
         if !more {
@@ -221,7 +227,11 @@ impl Checking {
             Ok(Some(fault)) => core.troubles.note(Attempt::Check, Err(damaged(&fault))),
             // Interrupted, as Weir stops.
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {}
-            Err(error) => core.troubles.note(Attempt::Check, Err(damaged(&error.to_string()))),
+            Err(error) if file::is_local(&error) => {
+                core.troubles.note(Attempt::Check, Err(damaged(&error.to_string())))
+            }
+            // What else is wrong shows elsewhere.
+            Err(error) => tracing::warn!(%error, "the state file could not be checked"),
         };
         let thread = std::thread::Builder::new().name("weir-state-check".to_owned()).spawn(check).ok()?;
         Some(Self { thread, interrupt })

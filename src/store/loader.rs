@@ -2,9 +2,10 @@
 
 use super::Core;
 use super::file::{self, File};
+use super::hot::SHARDS;
 use super::place::Place;
 use super::troubles::Attempt;
-use crate::policy::Budget;
+use crate::policy::{self, Budget};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -32,8 +33,6 @@ struct Task {
     file: Option<File>,
     requests: Receiver<Vec<Place>>,
     tried: Instant,
-    /// Where to look for room next.
-    hand: usize,
     look: Look,
 }
 
@@ -67,8 +66,7 @@ impl Look {
 impl Loader {
     pub fn start(core: Arc<Core>) -> std::io::Result<Self> {
         let (requests, receiver) = channel();
-        let mut task =
-            Task { core, file: None, requests: receiver, tried: Instant::now(), hand: 0, look: Look::default() };
+        let mut task = Task { core, file: None, requests: receiver, tried: Instant::now(), look: Look::default() };
         let thread = std::thread::Builder::new().name("weir-state-read".to_owned()).spawn(move || task.run())?;
         Ok(Self { requests, thread })
     }
@@ -78,10 +76,10 @@ impl Loader {
         self.requests.send(places).is_ok()
     }
 
-    /// Ends the thread after a last attempt to read what could not be read. Blocks.
-    pub fn stop(self) {
+    /// Has the thread end, after a last attempt to read what could not be read.
+    pub fn stop(self) -> JoinHandle<()> {
         drop(self.requests);
-        let _ = self.thread.join();
+        self.thread
     }
 }
 
@@ -98,49 +96,104 @@ impl Task {
                     }
                     self.load(places);
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(file) = &self.file {
-                        self.look.end(file);
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => self.end_look(),
                 Err(RecvTimeoutError::Disconnected) => return self.retry(),
             }
             if self.tried.elapsed() >= RETRY {
                 self.retry();
             }
-            self.make_room();
+            self.core.make_room();
         }
     }
 
     fn load(&mut self, mut places: Vec<Place>) {
         places.sort_unstable();
         let epoch = self.core.queue.epoch();
-        match self.read(&places) {
-            Ok(budgets) => self.core.hot.insert(places.into_iter().zip(budgets), epoch),
-            Err(reason) => {
-                self.core.hot.insert_unread(&places);
-                self.core.troubles.note(Attempt::Load, Err(reason));
-            }
+        let (read, unread) = self.read(places);
+        self.core.is_loader_stuck.store(false, Ordering::Relaxed);
+        let late = self.core.hot.insert(read, epoch);
+        self.merge(late, epoch);
+        // First the trouble, then those who wait: they look for it.
+        if let Some((places, reason)) = unread {
+            self.core.troubles.note(Attempt::Load, Err(reason));
+            self.core.hot.insert_unread(&places);
         }
     }
 
     /// Tries again what could not be read.
     fn retry(&mut self) {
         self.tried = Instant::now();
-        let (unread, epoch) = (self.core.hot.unread(), self.core.queue.epoch());
-        for places in unread.chunks(MOST_AT_ONCE) {
-            match self.read(places) {
-                Ok(budgets) => {
-                    places.iter().zip(budgets).for_each(|(place, budget)| self.core.hot.merge(place, budget, epoch));
+        let (mut again, mut reason) = (Vec::new(), None);
+        for shard in 0..SHARDS {
+            let places = self.core.hot.take_unread(shard);
+            if places.is_empty() {
+                continue;
+            }
+            let epoch = self.core.queue.epoch();
+            let (read, unread) = self.read(places);
+            let nothing = read.is_empty();
+            self.merge(read, epoch);
+            if let Some((places, why)) = unread {
+                again.extend(places);
+                reason = Some(why);
+                // Whatever is wrong is so with all of them.
+                if nothing {
+                    break;
                 }
-                Err(reason) => return self.core.troubles.note(Attempt::Load, Err(reason)),
             }
         }
-        self.core.troubles.note(Attempt::Load, Ok(()));
+        self.core.hot.put_back_unread(again);
+        match reason {
+            Some(reason) => self.core.troubles.note(Attempt::Load, Err(reason)),
+            None if self.core.hot.has_unread() => {}
+            None => self.core.troubles.note(Attempt::Load, Ok(())),
+        }
     }
 
-    /// The budgets as the file has them, or why they cannot be read.
-    fn read(&mut self, places: &[Place]) -> Result<Vec<Option<Budget>>, String> {
+    /// Adds what the file has to what was counted without it, and has that written.
+    fn merge(&self, read: Vec<(Place, Option<Budget>)>, epoch: u32) {
+        if read.is_empty() {
+            return;
+        }
+        let policy = self.core.policy();
+        let mut changed = false;
+        for (place, budget) in read {
+            let combine = |stored, counted| policy::combine(&policy, &place.key, stored, counted);
+            changed |= self.core.hot.merge(&place, budget, epoch, combine);
+        }
+        if changed {
+            self.core.catch_up();
+        }
+    }
+
+    /// Budgets as the file has them; and those that cannot be read, with the reason.
+    #[expect(clippy::type_complexity, reason = "two lists")]
+    fn read(&mut self, places: Vec<Place>) -> (Vec<(Place, Option<Budget>)>, Option<(Vec<Place>, String)>) {
+        if let Err(reason) = self.begin_look() {
+            return (Vec::new(), Some((places, reason)));
+        }
+        let Some(file) = &self.file else { return (Vec::new(), None) };
+        let (mut read, mut unread, mut reason) = (Vec::with_capacity(places.len()), Vec::new(), None);
+        for place in places {
+            // What is wrong with one page need not be with others; anything else is wrong with all.
+            let is_hopeless = reason.as_ref().is_some_and(|error| !file::is_local(error));
+            match if is_hopeless { Ok(None) } else { file.load(&place) } {
+                _ if is_hopeless => unread.push(place),
+                Ok(budget) => read.push((place, budget)),
+                Err(error) => {
+                    unread.push(place);
+                    reason = Some(error);
+                }
+            }
+        }
+        if reason.is_some() || self.core.log_is_long.load(Ordering::Relaxed) {
+            self.end_look();
+        }
+        (read, reason.map(|error| (unread, format!("budgets cannot be read: {}", file::words(&error)))))
+    }
+
+    /// The file changes all the time, and with each new look at it SQLite forgets the pages it has read: a look lasts.
+    fn begin_look(&mut self) -> Result<(), String> {
         // Before the writer has made sure whose it is, and replayed its journal, it says nothing.
         if !self.core.is_open() {
             return Err("budgets cannot be read: the state file is not open".to_owned());
@@ -149,23 +202,13 @@ impl Task {
             Some(file) => file,
             none => none.insert(File::read(&self.core.options.path).map_err(|error| error.to_string())?),
         };
-        let outcome = self.look.renew(file, self.core.hot.dropped()).and_then(|()| {
-            // The file changes all the time; a look that lasts saves reading the same pages again and again.
-            places.iter().map(|place| file.load(place)).collect()
-        });
-        if outcome.is_err() || self.core.log_is_long.load(Ordering::Relaxed) {
-            self.look.end(file);
-        }
-        outcome.map_err(|error| format!("budgets cannot be read: {}", file::words(&error)))
+        let renewed = self.look.renew(file, self.core.hot.dropped());
+        renewed.map_err(|error| format!("budgets cannot be read: {}", file::words(&error)))
     }
 
-    fn make_room(&mut self) {
-        let lost = self.core.hot.make_room(&mut self.hand);
-        let outcome = match lost {
-            0 if !self.core.hot.is_crowded() => Ok(()),
-            0 => return,
-            _ => Err(format!("memory is full: {lost} budgets that could not be written were dropped")),
-        };
-        self.core.troubles.note(Attempt::Hold, outcome);
+    fn end_look(&mut self) {
+        if let Some(file) = &self.file {
+            self.look.end(file);
+        }
     }
 }

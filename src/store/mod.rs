@@ -30,8 +30,11 @@ use place::Place;
 use queue::{Errand, Queue};
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot::Receiver;
 use tokio::time::timeout;
 use troubles::{Attempt, Troubles};
 use writer::{PATIENCE, Writer};
@@ -79,20 +82,25 @@ struct Core {
     troubles: Troubles,
     metrics: Arc<Metrics>,
     /// What tells the open file from others; empty as long as it could not be opened.
-    identity: OnceLock<Option<(u64, u64)>>,
+    identity: OnceLock<Option<[(u64, u64); 2]>>,
     /// Octets written to the file, about: for whoever brings its write-ahead log home.
     written: AtomicUsize,
     /// Whoever reads the file is to let go of it soon, so that its write-ahead log can begin anew.
     log_is_long: AtomicBool,
+    /// The loader has not answered for long: nobody waits for it until it does.
+    is_loader_stuck: AtomicBool,
 }
 
 /// How the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Good,
-    /// Limits are kept in memory alone, for this reason.
+    /// Something is wrong with the state file: limits go on, but what they count may not be durable.
     Degraded(String),
 }
+
+/// Why all is not well yet when the disk is.
+const CATCHING_UP: &str = "what was counted meanwhile is being written";
 
 /// The state cannot be kept, and mail is to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +122,7 @@ impl Store {
             identity: OnceLock::new(),
             written: AtomicUsize::new(0),
             log_is_long: AtomicBool::new(false),
+            is_loader_stuck: AtomicBool::new(false),
         });
         let file = match core.open() {
             Ok(opened) => Some(opened),
@@ -160,15 +169,17 @@ impl Store {
         self.core.troubles.health()
     }
 
-    /// Commits what is left, folds the journal and closes the file.
+    /// Commits what is left, folds the journal and closes the file: within some seconds, whatever the disk does.
     pub async fn close(self) {
-        let stop = move || {
-            self.keeper.stop();
-            self.loader.stop();
-            self.writer.stop();
+        let Self { loader, keeper, writer, .. } = self;
+        // Waiting for threads blocks.
+        let end = move || {
+            // What the loader can still read has to be written.
+            let (keeper, loader) = (keeper.stop(), loader.stop());
+            wait_for(&[keeper, loader]);
+            wait_for(&[writer.stop()]);
         };
-        // Joining threads blocks.
-        let _ = tokio::task::spawn_blocking(stop).await;
+        let _ = tokio::task::spawn_blocking(end).await;
     }
 
     /// Does something with these budgets, which are read first if need be.
@@ -180,73 +191,117 @@ impl Store {
     ) -> Result<R, Unavailable> {
         let places: Vec<Place> = keys.iter().cloned().map(Place::of).collect();
         let Core { hot, queue, troubles, options, .. } = &*self.core;
+        let has_to_be_durable = options.on_failure == OnFailure::Defer;
+        let mut waiting: Option<Instant> = None;
         loop {
-            let degraded = troubles.any();
-            if degraded && options.on_failure == OnFailure::Defer {
+            let is_writing = !troubles.with_writing();
+            if !is_writing && has_to_be_durable {
                 return Err(Unavailable);
             }
-            // While it is degraded nobody waits.
-            match hot.act(now, &places, queue, !degraded, &mut act) {
+            if is_writing && timeout(PATIENCE, queue.wait_for_room()).await.is_err() {
+                troubles.note(Attempt::Append, Err(slow("no room for changes")));
+                continue;
+            }
+            let lag = waiting.map_or(Duration::ZERO, |since| since.elapsed());
+            match hot.act((now, lag), &places, queue, is_writing, &mut act) {
                 Acted::Free(answer) => return Ok(answer),
                 Acted::Changed(answer, commit) => {
-                    let committed = timeout(PATIENCE, commit).await;
-                    if committed.is_err() {
-                        let slow = format!("the disk is slow: no commit within {}", format_duration(PATIENCE));
-                        troubles.note(Attempt::Append, Err(slow));
+                    let is_durable = timeout(PATIENCE, commit.done()).await;
+                    if is_durable.is_err() {
+                        troubles.note(Attempt::Append, Err(slow("no commit")));
                     }
-                    let is_durable = matches!(committed, Ok(Ok(())));
-                    return if is_durable || options.on_failure == OnFailure::Allow {
-                        Ok(answer)
-                    } else {
-                        Err(Unavailable)
-                    };
+                    let is_good = is_durable == Ok(true) || !has_to_be_durable;
+                    return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
-                Acted::Missing { read, waits } => self.load(read, waits).await,
+                Acted::Missing { read, waits } => {
+                    waiting.get_or_insert_with(Instant::now);
+                    self.load(&places, read, waits).await;
+                }
             }
         }
     }
 
-    /// Has budgets read, and waits until these and others are. What does not come in time counts from nothing.
-    async fn load(&self, read: Vec<Place>, waits: Vec<tokio::sync::oneshot::Receiver<()>>) {
-        let places = read.clone();
-        let is_asked = read.is_empty() || self.loader.read(read);
+    /// Has budgets read, and waits until they are. What does not come in time counts from nothing.
+    async fn load(&self, places: &[Place], read: Vec<Place>, waits: Vec<Receiver<()>>) {
         let all = async {
             for wait in waits {
                 // Dropped when it is read.
                 let _ = wait.await;
             }
         };
+        let is_asked =
+            !self.core.is_loader_stuck.load(Ordering::Relaxed) && (read.is_empty() || self.loader.read(read));
         if !is_asked || timeout(PATIENCE, all).await.is_err() {
-            self.core.hot.insert_unread(&places);
-            let slow = format!("the disk is slow: budgets could not be read within {}", format_duration(PATIENCE));
-            self.core.troubles.note(Attempt::Load, Err(slow));
+            self.core.is_loader_stuck.store(true, Ordering::Relaxed);
+            self.core.troubles.note(Attempt::Load, Err(slow("budgets could not be read")));
+            self.core.hot.insert_unread(places);
+            self.core.make_room();
         }
     }
 }
+
+fn slow(what: &str) -> String {
+    format!("the disk is slow: {what} within {}", format_duration(PATIENCE))
+}
+
+/// Waits until threads have ended, but not for ever: they may hang in a disk.
+fn wait_for(threads: &[JoinHandle<()>]) {
+    let deadline = Instant::now() + LAST_PATIENCE;
+    while !threads.iter().all(JoinHandle::is_finished) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How long the end waits for threads that read, and as long for the one that writes.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Core {
     /// Opens the file and takes in what a former process left in its journal: with that, its octets.
     fn open(&self) -> Result<(File, usize), OpenError> {
         let file = File::open(&self.options)?;
         let sqlite = |error| OpenError::Sqlite(self.options.path.clone(), error);
+        let known = file.kinds().map_err(sqlite)?;
         let (replayed, damaged, octets) = file.replay().map_err(sqlite)?;
         for seq in damaged {
-            tracing::error!(entry = seq, "an entry of the state file's journal is damaged: its charges are lost");
+            tracing::error!(
+                entry = seq,
+                "an entry of the state file's journal is damaged: some of its charges are lost"
+            );
         }
-        let epoch = self.queue.epoch();
-        replayed.0.into_iter().for_each(|(place, budget)| self.hot.replay(place, budget, epoch));
-        self.metrics.journal_octets.set(i64::try_from(octets).unwrap_or(i64::MAX));
-        let known = file.kinds().map_err(sqlite)?;
+        let (epoch, policy) = (self.queue.epoch(), self.policy());
+        for (place, budget) in replayed.0 {
+            let key = place.key.clone();
+            self.hot.replay(place, budget, epoch, |stored, counted| policy::combine(&policy, &key, stored, counted));
+        }
         self.tell_gone(known.into_iter().map(|(kind, _)| kind));
         let _ = self.identity.set(file::identity(&self.options.path));
         Ok((file, octets))
+    }
+
+    /// Drops budgets from memory where there is no more room.
+    fn make_room(&self) {
+        let lost = self.hot.make_room(self.troubles.any());
+        match lost {
+            0 if self.hot.is_crowded() => {}
+            0 => self.troubles.note(Attempt::Hold, Ok(())),
+            _ => {
+                let reason = format!("memory is full: {lost} budgets that could not be written were dropped");
+                self.troubles.note(Attempt::Hold, Err(reason));
+            }
+        }
+    }
+
+    /// Has everything written that has changed in memory alone. Until that is done, all is not well.
+    fn catch_up(&self) {
+        self.queue.stir();
+        self.troubles.note(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
     }
 
     fn is_open(&self) -> bool {
         self.identity.get().is_some()
     }
 
-    fn identity(&self) -> Option<(u64, u64)> {
+    fn identity(&self) -> Option<[(u64, u64); 2]> {
         self.identity.get().copied().flatten()
     }
 

@@ -4,9 +4,10 @@ use super::entry::{Entry, Seen};
 use super::place::Place;
 use crate::policy::{Budget, Change};
 use crate::time::Timestamp;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// The lock guards everything here. It is held to append the changes of a decision, and by the writer to take them; never over an
 /// `.await` or a write to disk. Whoever holds a shard of the memory may take it, not the other way round.
@@ -15,6 +16,26 @@ pub struct Queue {
     inner: Mutex<Inner>,
     /// Wakes the writer.
     work: Condvar,
+    /// Octets of the changes that wait: to look at without the lock.
+    octets: AtomicUsize,
+    /// Wakes whoever waits for room.
+    room: Notify,
+}
+
+/// When all that an act has changed is durable.
+pub struct Commit(Option<oneshot::Receiver<()>>);
+
+impl Commit {
+    /// It never will be: nobody is there to write it, or it may not be written.
+    pub const NEVER: Self = Self(None);
+
+    /// Waits until it is. False: it is not, and may never be.
+    pub async fn done(self) -> bool {
+        match self.0 {
+            Some(committed) => committed.await.is_ok(),
+            None => false,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -24,6 +45,8 @@ struct Inner {
     /// Counts the times that changes were lost before they came into the file. What was written of a filter before that is no base
     /// for what is learnt later.
     epoch: u32,
+    /// The writer is to look what there is to fold.
+    stirred: bool,
     asleep: bool,
     stopping: bool,
     /// The writer has ended: nobody is left to wait for.
@@ -55,12 +78,19 @@ pub struct Work {
     /// Another one than before: changes were lost meanwhile.
     pub epoch: u32,
     pub errands: Vec<Errand>,
+    /// Nothing came for a while.
+    pub idle: bool,
     /// After this there is nothing more.
     pub stop: bool,
 }
 
-/// Changes that may wait: octets. A writer that lets more gather has been stuck for long, and memory must not fill.
+/// The epoch of what has never been written: no queue comes to it.
+pub const NEVER: u32 = u32::MAX;
+
+/// So many octets of changes may wait before acts have to wait for room; and so many before they are given up, since the writer has
+/// been stuck for long, and memory must not fill.
 const MAX_WAITING: usize = 16 << 20;
+const TOO_MANY: usize = 4 * MAX_WAITING;
 
 /// Appends the changes of one decision.
 pub struct Appending<'a> {
@@ -75,6 +105,24 @@ impl Queue {
         (!inner.ended).then_some(Appending { queue: self, inner })
     }
 
+    /// Waits until there is room for changes: seldom.
+    pub async fn wait_for_room(&self) {
+        while self.octets.load(Ordering::Relaxed) > MAX_WAITING {
+            let room = self.room.notified();
+            if self.octets.load(Ordering::Relaxed) > MAX_WAITING {
+                room.await;
+            }
+        }
+    }
+
+    /// Has the writer bring everything home that has changed, though it is not in the journal.
+    pub fn stir(&self) {
+        let inner = &mut *self.lock();
+        inner.epoch += 1;
+        inner.stirred = true;
+        self.wake(inner);
+    }
+
     /// The epoch in which a filter that is read now counts as written.
     pub fn epoch(&self) -> u32 {
         self.lock().epoch
@@ -83,21 +131,26 @@ impl Queue {
     /// Gives the writer an errand.
     pub fn send(&self, errand: Errand) {
         let inner = &mut *self.lock();
-        inner.errands.push(errand);
-        self.wake(inner);
+        if !inner.ended {
+            inner.errands.push(errand);
+            self.wake(inner);
+        }
     }
 
     /// Waits for changes and errands, for at most `patience`.
     pub fn take(&self, patience: Duration) -> Work {
         let idle = |inner: &mut Inner| {
-            let idle = inner.batch.entry.records() == 0 && inner.errands.is_empty() && !inner.stopping;
-            inner.asleep = idle;
-            idle
+            let any = inner.batch.entry.records() > 0 || !inner.errands.is_empty() || inner.stirred || inner.stopping;
+            inner.asleep = !any;
+            !any
         };
         let waited = self.work.wait_timeout_while(self.lock(), patience, idle);
-        let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut inner, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         inner.asleep = false;
+        inner.stirred = false;
+        self.empty();
         Work {
+            idle: waited.timed_out(),
             batch: std::mem::take(&mut inner.batch),
             epoch: inner.epoch,
             errands: std::mem::take(&mut inner.errands),
@@ -108,6 +161,7 @@ impl Queue {
     /// What was taken could not be written, and what came since builds on it: nobody waits for it any more.
     pub fn lose(&self) {
         self.lock().lose();
+        self.empty();
     }
 
     /// The writer has ended: whoever waits for it, or would, goes on.
@@ -115,6 +169,7 @@ impl Queue {
         let inner = &mut *self.lock();
         inner.ended = true;
         inner.lose();
+        self.empty();
     }
 
     /// Has the writer end after it has committed everything.
@@ -122,6 +177,12 @@ impl Queue {
         let inner = &mut *self.lock();
         inner.stopping = true;
         self.wake(inner);
+    }
+
+    fn empty(&self) {
+        if self.octets.swap(0, Ordering::Relaxed) > MAX_WAITING {
+            self.room.notify_waiters();
+        }
     }
 
     fn wake(&self, inner: &mut Inner) {
@@ -154,18 +215,21 @@ impl Appending<'_> {
         self.inner.batch.entry.push(&place.key, budget, seen);
     }
 
-    /// Wakes the writer. The receiver hears when all that was appended is durable, or never will be.
-    pub fn finish(mut self, wait: bool) -> Option<oneshot::Receiver<()>> {
-        if self.inner.batch.entry.octets() > MAX_WAITING {
+    /// Wakes the writer. With `wait` the answer says when all that was appended is durable.
+    pub fn finish(mut self, wait: bool) -> Commit {
+        let octets = self.inner.batch.entry.octets();
+        if octets > TOO_MANY {
             self.inner.lose();
-            return None;
+            self.queue.empty();
+            return Commit::NEVER;
         }
-        let commit = wait.then(|| {
-            let (committed, commit) = oneshot::channel();
-            self.inner.batch.waiting.push(committed);
-            commit
-        });
+        self.queue.octets.store(octets, Ordering::Relaxed);
         self.queue.wake(&mut self.inner);
-        commit
+        if !wait {
+            return Commit::NEVER;
+        }
+        let (committed, commit) = oneshot::channel();
+        self.inner.batch.waiting.push(committed);
+        Commit(Some(commit))
     }
 }

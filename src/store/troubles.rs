@@ -10,28 +10,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attempt {
     Open,
+    /// The file is still where it was.
+    Find,
     Append,
+    /// What was counted while it could not be written is in the file.
+    CatchUp,
     Fold,
     Load,
     Checkpoint,
-    /// The file is still where it was.
-    Find,
     /// All of it can be read.
     Check,
     /// Budgets have room in memory.
     Hold,
 }
 
+/// Where one of these fails, nothing that is charged is durable, and nobody waits for that.
+const WRITING: [Attempt; 3] = [Attempt::Open, Attempt::Find, Attempt::Append];
+
 /// The troubles there are now. The lock is held to note one, and never over anything that waits.
 pub struct Troubles {
     reasons: Mutex<BTreeMap<Attempt, String>>,
     any: AtomicBool,
+    writing: AtomicBool,
     metrics: Arc<Metrics>,
 }
 
 impl Troubles {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { reasons: Mutex::default(), any: AtomicBool::new(false), metrics }
+        Self { reasons: Mutex::default(), any: AtomicBool::new(false), writing: AtomicBool::new(false), metrics }
     }
 
     /// Notes how an attempt went. The first failure and the last success are logged.
@@ -46,7 +52,7 @@ impl Troubles {
             Ok(()) => drop(reasons.remove(&attempt)),
             Err(reason) => {
                 if was_good {
-                    tracing::error!(reason, "state degraded: limits are kept in memory alone");
+                    tracing::error!(reason, "state degraded");
                 } else if !reasons.contains_key(&attempt) {
                     tracing::error!(reason, "state degraded further");
                 }
@@ -54,15 +60,21 @@ impl Troubles {
             }
         }
         if !was_good && reasons.is_empty() {
-            tracing::info!("state recovered: everything is in the file again");
+            tracing::info!("state recovered");
         }
         self.any.store(!reasons.is_empty(), Ordering::Relaxed);
+        self.writing.store(WRITING.iter().any(|attempt| reasons.contains_key(attempt)), Ordering::Relaxed);
         self.metrics.state_degraded.set((!reasons.is_empty()).into());
     }
 
     /// Whether there are any.
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are any with writing: then limits are kept in memory alone.
+    pub fn with_writing(&self) -> bool {
+        self.writing.load(Ordering::Relaxed)
     }
 
     pub fn health(&self) -> Health {

@@ -1,11 +1,11 @@
 //! The one thread that writes the state file: group commits to the journal, which is folded into the budgets a slice at a time.
 
-use super::Core;
 use super::file::{self, File};
 use super::hot::SHARDS;
 use super::place::Place;
 use super::queue::{Batch, Errand};
 use super::troubles::Attempt;
+use super::{CATCHING_UP, Core};
 use crate::policy::Budget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,6 @@ struct Task {
     slow: bool,
     /// When the file last failed to open, to take an entry, to take a slice.
     failed: [Option<Instant>; 3],
-    errands: Vec<Errand>,
 }
 
 #[derive(Clone, Copy)]
@@ -76,9 +75,9 @@ struct Pass {
     fault: Option<String>,
 }
 
-/// Rows folded in one transaction when nobody waits, and at least when somebody does.
-const SLICE: usize = 500;
+/// Rows folded in one transaction: as many as changes come, within these bounds. Commits wait for them.
 const LEAST_SLICE: usize = 64;
+const MOST_SLICE: usize = 2_000;
 
 /// What a row has beside its key and its filter, in octets.
 const ROW: usize = 18;
@@ -99,7 +98,7 @@ const FOLD_AT: std::ops::RangeInclusive<usize> = 4 << 20..=64 << 20;
 const FOLD_AFTER: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A journal that has grown to this cannot be folded: it takes no more.
+/// A journal that has grown to this takes no more: it cannot be folded, or not fast enough.
 const MAX_JOURNAL: usize = 256 << 20;
 
 /// How often to try again what failed.
@@ -130,7 +129,6 @@ impl Writer {
             epoch: 0,
             slow: false,
             failed,
-            errands: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("weir-state-write".to_owned()).spawn(move || {
             let _ending = Ending(task.core.clone());
@@ -139,10 +137,10 @@ impl Writer {
         Ok(Self { core, thread })
     }
 
-    /// Ends the thread after its last commit. Blocks.
-    pub fn stop(self) {
+    /// Has the thread end after its last commit.
+    pub fn stop(self) -> JoinHandle<()> {
         self.core.queue.stop();
-        let _ = self.thread.join();
+        self.thread
     }
 }
 
@@ -151,19 +149,25 @@ impl Task {
         let mut records = 0;
         loop {
             // What a slice holds is in the journal before it is in the table: the states are taken before the changes.
-            let mut slice = self.next_slice(records.clamp(LEAST_SLICE, SLICE));
-            let work = self.core.queue.take(if self.is_busy() { Duration::ZERO } else { IDLE });
-            self.behind |= work.epoch != self.epoch;
-            self.epoch = work.epoch;
+            let mut slice = self.next_slice(records.clamp(LEAST_SLICE, MOST_SLICE));
+            let work = self.core.queue.take(if self.pass.is_some() { Duration::ZERO } else { IDLE });
+            if work.epoch != self.epoch {
+                self.epoch = work.epoch;
+                self.fall_behind();
+            }
             records = work.batch.entry.records();
-            let idle = records == 0;
-            self.errands.extend(work.errands);
-            if !idle || self.must_try() {
+            if records > 0 || self.must_try(work.idle) {
                 self.commit(work.batch, &mut slice);
             }
             self.fold(&slice);
-            self.advance(idle);
-            self.run_errand();
+            self.advance(work.idle);
+            self.run_errands(work.errands);
+            let has_failed = |failing| self.failed[failing as usize].is_some();
+            let is_well = !self.slow && self.journal <= MAX_JOURNAL;
+            if is_well && !has_failed(Failing::Open) && !has_failed(Failing::Append) {
+                // Whoever waited too long may have said so after the commit had come.
+                self.core.troubles.note(Attempt::Append, Ok(()));
+            }
             if work.stop {
                 break;
             }
@@ -171,15 +175,16 @@ impl Task {
         self.finish();
     }
 
-    /// Whether there is something to do without waiting for changes.
-    fn is_busy(&self) -> bool {
-        self.pass.is_some() || (!self.errands.is_empty() && self.may_try(Failing::Fold) && self.file.is_some())
+    /// Something has changed that is not in the journal.
+    fn fall_behind(&mut self) {
+        self.behind = true;
+        self.core.troubles.note(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
     }
 
-    /// Whether an attempt went badly, so long ago that it is time for another.
-    fn must_try(&self) -> bool {
+    /// Whether to commit though there is nothing to be committed: to see whether what went badly goes well again.
+    fn must_try(&self, idle: bool) -> bool {
         let failed = |failing| self.failed[failing as usize].is_some() && self.may_try(failing);
-        self.slow || failed(Failing::Append) || failed(Failing::Open)
+        self.slow && idle || failed(Failing::Append) || failed(Failing::Open)
     }
 
     fn may_try(&self, failing: Failing) -> bool {
@@ -196,10 +201,14 @@ impl Task {
         if !self.may_try(Failing::Append) || !self.open() {
             return self.core.queue.lose();
         }
+        if self.journal > MAX_JOURNAL {
+            let reason = "the journal has grown too large, since it could not be folded".to_owned();
+            self.core.troubles.note(Attempt::Append, Err(reason));
+            return self.core.queue.lose();
+        }
         let began = Instant::now();
         let outcome = self.append(&mut batch, slice);
         if outcome.is_err() {
-            self.behind = true;
             self.core.queue.lose();
         }
         self.note(Failing::Append, &outcome);
@@ -214,22 +223,15 @@ impl Task {
             true => Err(format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64())),
             false => Ok(()),
         };
-        let outcome = outcome.and_then(slow);
-        // What is behind has to come home before all is well.
-        if outcome.is_err() || !self.behind {
-            self.core.troubles.note(Attempt::Append, outcome);
-        }
+        self.core.troubles.note(Attempt::Append, outcome.and_then(slow));
     }
 
     fn append(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) -> Result<(), String> {
-        if self.journal > MAX_JOURNAL {
-            return Err("the journal is full, since it cannot be folded".to_owned());
-        }
         let Some(file) = &mut self.file else { return Err("the state file is not open".to_owned()) };
         let entry = batch.entry.seal();
         match file.append(entry, slice) {
             Ok(()) => {
-                self.core.hot.end_fold(slice, true);
+                self.core.hot.end_fold(slice, Some(self.core.queue.epoch()));
                 self.core.written.fetch_add(slice.len() * PAGE, Ordering::Relaxed);
                 slice.clear();
             }
@@ -238,6 +240,7 @@ impl Task {
             Err(error) => return Err(file::words(&error)),
         }
         self.journal += entry.len();
+        self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
         self.core.written.fetch_add(entry.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -252,7 +255,7 @@ impl Task {
         }
         let opened = self.core.open().map_err(|error| error.to_string());
         let outcome = opened.map(|(file, journal)| (self.file, self.journal) = (Some(file), journal));
-        self.behind = true;
+        self.fall_behind();
         self.note(Failing::Open, &outcome);
         self.core.troubles.note(Attempt::Open, outcome);
         self.file.is_some()
@@ -277,14 +280,17 @@ impl Task {
         let Some(file) = self.file.as_mut().filter(|_| !slice.is_empty()) else { return };
         let outcome = file.fold(slice);
         self.core.written.fetch_add(slice.len() * PAGE, Ordering::Relaxed);
-        self.core.hot.end_fold(slice, outcome.is_ok());
-        let Err(error) = outcome else { return };
-        let is_local = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt);
-        let reason = file::words(&error);
-        match &mut self.pass {
+        let Err(error) = outcome else { return self.core.hot.end_fold(slice, Some(self.core.queue.epoch())) };
+        if file::is_local(&error) && slice.len() > 1 {
             // Other pages may be whole.
-            Some(pass) if is_local => pass.fault = Some(reason),
-            _ => self.give_up(reason),
+            let (one, other) = slice.split_at(slice.len() / 2);
+            self.fold(one);
+            return self.fold(other);
+        }
+        self.core.hot.end_fold(slice, None);
+        match &mut self.pass {
+            Some(pass) if file::is_local(&error) => pass.fault = Some(file::words(&error)),
+            _ => self.give_up(file::words(&error)),
         }
     }
 
@@ -301,10 +307,12 @@ impl Task {
     /// Goes on with the pass, or begins one if it is time.
     fn advance(&mut self, idle: bool) {
         let is_allowed = self.may_try(Failing::Fold) && self.failed[Failing::Append as usize].is_none();
+        let is_crowded = self.core.hot.is_crowded();
         let Some(file) = &mut self.file else { return };
         let Some(pass) = &mut self.pass else {
             let is_due = self.journal > self.fold_at
                 || self.behind
+                || is_crowded && self.core.hot.has_changed()
                 || (idle || self.folded.elapsed() > FOLD_AFTER) && (self.journal > 0 || self.core.hot.has_changed());
             if is_due && is_allowed {
                 self.pass = Some(Pass::new(file.last_entry(), self.journal, self.behind.then_some(self.epoch)));
@@ -333,26 +341,30 @@ impl Task {
         self.note(Failing::Fold, &Ok(()));
         self.core.troubles.note(Attempt::Fold, Ok(()));
         // Unless more was lost since the pass began.
-        if pass.behind == Some(self.epoch) && self.failed[Failing::Append as usize].is_none() {
+        if pass.behind == Some(self.core.queue.epoch()) {
             self.behind = false;
-            if !self.slow {
-                self.core.troubles.note(Attempt::Append, Ok(()));
-            }
+            self.core.troubles.note(Attempt::CatchUp, Ok(()));
         }
     }
 
-    fn run_errand(&mut self) {
-        let Some(file) = self.file.as_mut().filter(|_| self.failed[Failing::Append as usize].is_none()) else { return };
-        let Some(errand) = self.errands.pop() else { return };
-        let outcome = match &errand {
-            Errand::Forget(rows) => file.forget(rows),
-            Errand::Checkpoint => file.checkpoint().map(|_| ()),
-            Errand::Note(names, now) => file.note_kinds(names, *now),
-            Errand::Drop(names) => file.drop_kinds(names),
-        };
-        // Each is only tidying, and comes again by itself; what fails here fails elsewhere, too.
-        if let Err(error) = outcome {
-            tracing::debug!(%error, "an errand of the state file failed");
+    /// Where the file cannot be written they are not done: they come again by themselves.
+    fn run_errands(&mut self, errands: Vec<Errand>) {
+        let Some(file) = self.file.as_mut().filter(|_| self.failed.iter().all(Option::is_none)) else { return };
+        for errand in errands {
+            let outcome = match errand {
+                Errand::Forget(mut rows) => {
+                    // What is in memory alone may build on them.
+                    rows.retain(|(place, _)| self.core.hot.is_folded(place));
+                    file.forget(&rows)
+                }
+                Errand::Checkpoint => file.checkpoint().map(|_| ()),
+                Errand::Note(names, now) => file.note_kinds(&names, now),
+                Errand::Drop(names) => file.drop_kinds(&names),
+            };
+            // What fails here fails elsewhere, too.
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "an errand of the state file failed");
+            }
         }
     }
 
@@ -360,14 +372,14 @@ impl Task {
     fn finish(&mut self) {
         let deadline = Instant::now() + LAST_FOLD;
         while Instant::now() < deadline && (self.pass.is_some() || self.journal > 0 || self.core.hot.has_changed()) {
-            let slice = self.next_slice(SLICE);
+            let slice = self.next_slice(MOST_SLICE);
             self.fold(&slice);
             self.advance(true);
-            if self.pass.is_none() && self.failed.iter().any(Option::is_some) {
+            if self.file.is_none() || self.pass.is_none() && self.failed.iter().any(Option::is_some) {
                 break;
             }
         }
-        if self.behind || !self.core.hot.unread().is_empty() {
+        if self.behind || self.core.hot.has_unread() {
             tracing::error!("stopping with charges that could not be written: they are lost");
         }
     }

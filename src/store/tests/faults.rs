@@ -1,0 +1,285 @@
+//! Files that cannot be used, and what was counted meanwhile.
+
+use super::*;
+
+/// Mail has to flow whatever is in the file's place.
+#[tokio::test]
+async fn files_that_are_not_ours_are_left_alone_and_limits_hold_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let foreign = folder.path().join("foreign.db");
+    rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let newer = folder.path().join("newer.db");
+    open(&newer).unwrap().close().await;
+    rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let text = folder.path().join("text.db");
+    std::fs::write(&text, "x".repeat(5000)).unwrap();
+    for (path, words) in [
+        (&foreign, "not Weir's"),
+        (&newer, "newer Weir"),
+        (&text, "not a database"),
+        (&folder.path().join("no/such/state.db"), "No such file"),
+    ] {
+        let before = std::fs::read(path).ok();
+        let store = open(path).unwrap();
+        let Health::Degraded(why) = store.health() else { panic!("{} is taken", path.display()) };
+        assert!(why.contains(words) && why.contains(&*path.to_string_lossy()), "{why}");
+        assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await.unwrap()), 60);
+        assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await.unwrap()), 39);
+        store.close().await;
+        assert_eq!(std::fs::read(path).ok(), before);
+    }
+}
+
+#[tokio::test]
+async fn what_was_counted_before_the_file_could_be_opened_is_written_when_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 20)).await.unwrap();
+    store.admit(at(0), &asked("bob", 70)).await.unwrap();
+    store.close().await;
+    let aside = folder.path().join("aside.db");
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::create_dir(&path).unwrap();
+
+    let store = open(&path).unwrap();
+    until(&store, false).await;
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 50)).await.unwrap()), 50, "mail flows");
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 10)).await.unwrap()), 10);
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    until(&store, true).await;
+    // What the file has and what was counted meanwhile are added.
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await.unwrap()), 30);
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60)).await.unwrap()), 20);
+    store.close().await;
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await.unwrap()), 0);
+}
+
+#[tokio::test]
+async fn where_mail_is_to_wait_for_the_state_it_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    std::fs::write(&path, "x".repeat(5000)).unwrap();
+    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Defer };
+    let store = Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap();
+    assert_eq!(store.admit(at(0), &asked("alice", 1)).await.unwrap_err(), Unavailable);
+    let mut nobody = asked("alice", 1);
+    nobody.facts.user = None;
+    assert_eq!(passed(&store.admit(at(0), &nobody).await.unwrap()), 1, "no limit has anything to say");
+    std::fs::remove_file(&path).unwrap();
+    until(&store, true).await;
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 1)).await.unwrap()), 1);
+}
+
+/// Waits until the store's health is as asked.
+async fn until(store: &Store, good: bool) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while (store.health() == Health::Good) != good {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", store.health());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_not_overwritten_and_counts_again_when_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 60)).await.unwrap();
+    store.close().await;
+
+    let store = open(&path).unwrap();
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 10)).await.unwrap()), 10, "mail flows");
+    until(&store, false).await;
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    assert_eq!(
+        passed(&store.admit(at(2), &asked("alice", 60)).await.unwrap()),
+        30,
+        "her 60 are known again, and the 10"
+    );
+}
+
+#[tokio::test]
+async fn while_another_program_holds_the_file_mail_flows_and_afterwards_it_is_all_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await.unwrap()), 60);
+    assert!(matches!(store.health(), Health::Degraded(why) if why.contains("locked")));
+    other.execute_batch("ROLLBACK").unwrap();
+    until(&store, true).await;
+    store.close().await;
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await.unwrap()), 40);
+}
+
+#[tokio::test]
+async fn what_was_counted_while_the_file_could_not_be_read_is_written_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await.unwrap()), 60);
+    until(&store, false).await;
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    store.close().await;
+    assert_eq!(passed(&open(&path).unwrap().admit(at(1), &asked("alice", 60)).await.unwrap()), 40);
+}
+
+/// What a sudden end of the process leaves.
+fn copy(from: &Path, to: &Path) {
+    for name in ["state.db", "state.db-wal"] {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+/// A limit that counts new recipients, and one that counts all.
+fn two_limits(count: f64) -> Policy {
+    let all = policy("1M / 1d").limits.remove(0);
+    let mut new = policy("1M / 1d").limits.remove(0);
+    let filter = crate::engine::distinct::Rule::new(count, std::time::Duration::from_secs(86_400), None).unwrap();
+    (new.name, new.distinct) = ("new".into(), Some(Distinct { what: What::Recipient, filter }));
+    Policy { limits: vec![all, new] }
+}
+
+fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
+    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure };
+    Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
+}
+
+/// How full the budgets of a question are.
+async fn levels(store: &Store, asked: &Asked) -> Vec<f64> {
+    let keys = Question::new(&store.core.policy(), asked).into_keys();
+    let look =
+        |_, loaded: &mut Loaded| loaded.states().map(|state| state.map_or(0.0, |state| state.level.round())).collect();
+    store.act(at(0), &keys, look).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_journal_that_is_replayed_late_is_not_lost_to_what_was_counted_meanwhile() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (here, there) = (here.path(), there.path());
+    let store = open(&here.join("state.db")).unwrap();
+    store.admit(at(0), &asked("alice", 20)).await.unwrap();
+    store.close().await;
+    let store = open(&here.join("state.db")).unwrap();
+    store.admit(at(0), &asked("alice", 70)).await.unwrap();
+    copy(here, there);
+    for name in ["state.db", "state.db-wal"] {
+        std::fs::rename(there.join(name), there.join(format!("{name}-aside"))).unwrap();
+    }
+    let path = there.join("state.db");
+    std::fs::create_dir(&path).unwrap();
+    let late = open(&path).unwrap();
+    assert_eq!(passed(&late.admit(at(0), &asked("alice", 3)).await.unwrap()), 3);
+    std::fs::remove_dir(&path).unwrap();
+    for name in ["state.db-wal", "state.db"] {
+        std::fs::rename(there.join(format!("{name}-aside")), there.join(name)).unwrap();
+    }
+    until(&late, true).await;
+    assert_eq!(level(&late, &asked("alice", 1)).await, 93.0);
+    late.close().await;
+    assert_eq!(level(&open(&path).unwrap(), &asked("alice", 1)).await, 93.0);
+}
+
+#[tokio::test]
+async fn a_filter_that_was_begun_in_memory_alone_is_written_whole_before_all_is_well() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = here.path().join("state.db");
+    let store = open_with(&path, two_limits(200.0), OnFailure::Allow);
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    store.admit(at(0), &asked("alice", 50)).await.unwrap();
+    until(&store, false).await;
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    // Killed at this moment.
+    copy(here.path(), there.path());
+    let again = open_with(&there.path().join("state.db"), two_limits(200.0), OnFailure::Allow);
+    assert_eq!(levels(&again, &asked("alice", 1)).await, [50.0, 50.0]);
+    store.admit(at(0), &asked("alice", 60)).await.unwrap();
+    // Or at this.
+    let there = tempfile::tempdir().unwrap();
+    copy(here.path(), there.path());
+    let again = open_with(&there.path().join("state.db"), two_limits(200.0), OnFailure::Allow);
+    again.admit(at(0), &asked("alice", 70)).await.unwrap();
+    assert_eq!(levels(&again, &asked("alice", 1)).await, [180.0, 70.0]);
+}
+
+#[tokio::test]
+async fn other_programs_see_that_the_file_is_in_use() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = here.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 20)).await.unwrap();
+    until_everybody_reads(&store).await;
+    // The last one to close a file brings its log home and removes it: this is not the last. Locks are by process, so it is another.
+    let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM budget').fetchall(); c.close()";
+    let other = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
+    assert!(other.unwrap().success());
+    store.admit(at(0), &asked("alice", 50)).await.unwrap();
+    copy(here.path(), there.path());
+    assert_eq!(level(&open(&there.path().join("state.db")).unwrap(), &asked("alice", 1)).await, 70.0);
+}
+
+/// Until each of the store's threads has its connection to the file: the keeper's is the last.
+async fn until_everybody_reads(store: &Store) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let options = &store.core.options;
+    // The walk notes which limits are in force.
+    while File::read(&options.path).unwrap().kinds().unwrap().is_empty() {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_changes_than_fit_into_the_queue_wait_for_room() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Filters of a megabyte.
+    let policy = || two_limits(500e3);
+    let store = Arc::new(open_with(&here.path().join("state.db"), policy(), OnFailure::Defer));
+    let tasks: Vec<_> = (0..100)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { store.admit(at(0), &asked(&format!("user{n}"), 1)).await.is_ok() })
+        })
+        .collect();
+    let mut acknowledged = Vec::new();
+    for task in tasks {
+        acknowledged.push(task.await.unwrap());
+    }
+    copy(here.path(), there.path());
+    let again = open_with(&there.path().join("state.db"), policy(), OnFailure::Allow);
+    for (n, _) in acknowledged.iter().enumerate().filter(|(_, ok)| **ok) {
+        assert_eq!(levels(&again, &asked(&format!("user{n}"), 1)).await, [1.0, 1.0], "user{n}");
+    }
+    assert!(acknowledged.iter().any(|ok| *ok));
+}
+
+#[tokio::test]
+async fn two_counts_of_one_budget_are_added_as_of_one_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 90)).await.unwrap();
+    store.close().await;
+    let store = open(&path).unwrap();
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    let later = at(4 * 86_400);
+    assert_eq!(passed(&store.admit(later, &asked("alice", 80)).await.unwrap()), 80);
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    // Of the 90 four days ago 1.6 are left.
+    assert_eq!(passed(&store.admit(later, &asked("alice", 80)).await.unwrap()), 18);
+}

@@ -1,0 +1,66 @@
+//! Files of earlier versions.
+
+use super::*;
+
+/// A filter that has learnt the first recipients of `asked`, as files have kept it since version 2.
+fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
+    let rule = policy.limits[0].distinct.unwrap().filter;
+    let learn =
+        |filter, n| Some(rule.learn(filter, at(0), crate::engine::distinct::Value::of(&format!("{n}@example.net"))));
+    (0..values).fold(None, learn).unwrap()
+}
+
+#[tokio::test]
+async fn a_file_of_version_2_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let mut policy = policy("100 / 1d");
+    let rule = crate::engine::distinct::Rule::new(100.0, std::time::Duration::from_secs(86_400), None).unwrap();
+    policy.limits[0].distinct = Some(Distinct { what: What::Recipient, filter: rule });
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE budget (key TEXT PRIMARY KEY, at INTEGER NOT NULL, level REAL NOT NULL, seen BLOB) STRICT, WITHOUT ROWID;
+         CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT;
+         PRAGMA application_id = 1466263922; PRAGMA user_version = 2;",
+    )
+    .unwrap();
+    let key = |user| format!("l\x1frecipients\x1fewma distinct recipient\x1fuser={user}");
+    // What was kept as a blob had no checksum.
+    let bare = |sealed: &[u8]| sealed[4..].to_vec();
+    let row = rusqlite::params![key("alice"), at(0).micros(), bare(&entry::seal_seen(&filter(&policy, 40)))];
+    old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
+    let mut journal = entry::Entry::default();
+    let state = crate::engine::State { at: at(0), level: 70.0 };
+    let bob = policy::Budget { state, seen: Some(Arc::new(filter(&policy, 70))) };
+    journal.push(&Key::from_stored(&key("bob")), &bob, entry::Seen::Whole);
+    old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
+    drop(old);
+    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
+    // Whom they have written to is known, and the hundredth is over.
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 120)).await.unwrap()), 99);
+    assert_eq!(passed(&store.admit(at(0), &asked("bob", 120)).await.unwrap()), 99);
+    assert_eq!(level(&store, &asked("alice", 1)).await, 99.0);
+    assert_eq!(level(&store, &asked("bob", 1)).await, 99.0);
+    assert_eq!(store.health(), Health::Good);
+}
+
+#[tokio::test]
+async fn a_file_of_version_1_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE budget (key TEXT PRIMARY KEY, at INTEGER NOT NULL, level REAL NOT NULL) STRICT, WITHOUT ROWID;
+         CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT;
+         PRAGMA application_id = 1466263922; PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    let key = "l\x1frecipients\x1fewma\x1fuser=alice";
+    old.execute("INSERT INTO budget VALUES (?1, ?2, 90.0)", rusqlite::params![key, at(0).micros()]).unwrap();
+    drop(old);
+    let store = open(&path).unwrap();
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20)).await.unwrap()), 9);
+    store.close().await;
+    assert_eq!(passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20)).await.unwrap()), 0);
+}
