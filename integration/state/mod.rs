@@ -2,6 +2,7 @@
 
 mod crash;
 mod disk;
+mod reload;
 mod tool;
 
 use crate::harness::{Client, Process, Site, Upstream, run, weir};

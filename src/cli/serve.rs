@@ -3,13 +3,14 @@
 use super::{Failure, draw, exit, read_config, refused, systemd};
 use crate::accounts::Accounts;
 use crate::admin::{self, Readiness};
-use crate::config::Config;
+use crate::config::{self, Config, ConfigError, Problems, Severity};
 use crate::metrics::Metrics;
+use crate::policy::Policy;
 use crate::relay::Relay;
 use crate::server::{self, Bound, Server};
 use crate::store::{Health, Store};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{self, SignalKind};
@@ -94,6 +95,8 @@ impl Signals {
 
 /// A Weir that serves.
 pub struct Running {
+    /// Its configuration.
+    path: PathBuf,
     server: Arc<Server>,
     /// The actual addresses of the listeners, by name.
     pub listeners: Vec<(String, std::net::SocketAddr)>,
@@ -107,6 +110,7 @@ impl Running {
     /// Opens everything, then begins to serve. Listeners whose names are among those of `sockets` take these instead of binding.
     pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, Failure> {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
+        let path = config.problems.path.clone();
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
         let certificate = config.read_certificate().map_err(|e| fail(exit::CONFIG, &e))?;
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
@@ -144,12 +148,19 @@ impl Running {
             })
         });
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
-        Ok(Self { server, listeners, admin, stop, serving, administering })
+        Ok(Self { path, server, listeners, admin, stop, serving, administering })
     }
 
-    /// Reads certificate and users again. What is bad leaves the former in place.
+    /// Reads limits, certificate and users again. What is bad leaves the former in place.
     pub async fn reload(&self) {
         systemd::reloading();
+        match read_limits(&self.path) {
+            Ok(policy) => {
+                tracing::info!(limits = policy.limits.len(), "limits read again");
+                self.server.store.set_policy(policy);
+            }
+            Err(error) => tracing::error!(error, "limits not taken: the former ones stay"),
+        }
         if let Some(certificate) = &self.server.certificate {
             match certificate.reload() {
                 Ok(()) => tracing::info!("certificate read again"),
@@ -174,6 +185,23 @@ impl Running {
         if let Some(server) = Arc::into_inner(self.server) {
             server.store.close().await;
         }
+    }
+}
+
+/// The limits of a configuration in which nothing is wrong.
+fn read_limits(path: &Path) -> Result<Policy, String> {
+    let wrong = |problems: &Problems| {
+        let first = problems.found.iter().find(|problem| problem.severity == Severity::Error);
+        let first = first.map_or("", |problem| &problem.message);
+        format!("{}: {first}; weir check says more", problems.path.display())
+    };
+    match config::read(path) {
+        Ok(config) => match config.check_files() {
+            problems if problems.has_errors() => Err(wrong(&problems)),
+            _ => Ok(config.policy),
+        },
+        Err(ConfigError::Io(path, error)) => Err(format!("{}: {error}", path.display())),
+        Err(ConfigError::Problems(problems)) => Err(wrong(&problems)),
     }
 }
 

@@ -18,6 +18,9 @@ use std::sync::Arc;
 const WHOLE: u16 = 0x8000;
 const LEARNT: u16 = 0x4000;
 
+/// The room that an entry keeps for the next: octets.
+const MOST_KEPT: usize = 64 << 10;
+
 /// An entry that is being written.
 pub struct Entry {
     bytes: Vec<u8>,
@@ -66,6 +69,13 @@ impl Entry {
             (None, _) => {}
         }
         self.records += 1;
+    }
+
+    /// Makes it anew, in the room that it has.
+    pub fn clear(&mut self) {
+        self.bytes.truncate(size_of::<u32>());
+        self.bytes.shrink_to(MOST_KEPT);
+        self.records = 0;
     }
 
     pub fn octets(&self) -> usize {

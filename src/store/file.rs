@@ -186,7 +186,8 @@ impl File {
             let transaction = self.connection.transaction()?;
             insert(&transaction)?;
             upsert(&transaction, rows)?;
-            transaction.commit()?;
+            // As Transaction::commit, which has SQLite read the word anew each time.
+            transaction.prepare_cached("COMMIT")?.execute([])?;
         }
         self.last = seq;
         Ok(())

@@ -198,7 +198,7 @@ impl Store {
             if !is_writing && has_to_be_durable {
                 return Err(Unavailable);
             }
-            if is_writing && timeout(PATIENCE, queue.wait_for_room()).await.is_err() {
+            if is_writing && !queue.has_room() && timeout(PATIENCE, queue.room()).await.is_err() {
                 troubles.note(Attempt::Append, Err(slow("no room for changes")));
                 continue;
             }

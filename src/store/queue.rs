@@ -60,6 +60,14 @@ pub struct Batch {
     pub waiting: Vec<oneshot::Sender<()>>,
 }
 
+impl Batch {
+    /// Makes it empty, in the room that it has. Whoever still waits hears that it is in vain.
+    pub fn clear(&mut self) {
+        self.entry.clear();
+        self.waiting.clear();
+    }
+}
+
 /// What the writer does beside commits.
 pub enum Errand {
     /// Removes budgets that have not changed since.
@@ -105,11 +113,16 @@ impl Queue {
         (!inner.ended).then_some(Appending { queue: self, inner })
     }
 
-    /// Waits until there is room for changes: seldom.
-    pub async fn wait_for_room(&self) {
-        while self.octets.load(Ordering::Relaxed) > MAX_WAITING {
+    /// Whether there is room for more changes.
+    pub fn has_room(&self) -> bool {
+        self.octets.load(Ordering::Relaxed) <= MAX_WAITING
+    }
+
+    /// Waits until there is.
+    pub async fn room(&self) {
+        while !self.has_room() {
             let room = self.room.notified();
-            if self.octets.load(Ordering::Relaxed) > MAX_WAITING {
+            if !self.has_room() {
                 room.await;
             }
         }
@@ -137,8 +150,8 @@ impl Queue {
         }
     }
 
-    /// Waits for changes and errands, for at most `patience`.
-    pub fn take(&self, patience: Duration) -> Work {
+    /// Waits for changes and errands, for at most `patience`. The next ones are gathered in `empty`.
+    pub fn take(&self, patience: Duration, empty: Batch) -> Work {
         let idle = |inner: &mut Inner| {
             let any = inner.batch.entry.records() > 0 || !inner.errands.is_empty() || inner.stirred || inner.stopping;
             inner.asleep = !any;
@@ -151,7 +164,7 @@ impl Queue {
         self.empty();
         Work {
             idle: waited.timed_out(),
-            batch: std::mem::take(&mut inner.batch),
+            batch: std::mem::replace(&mut inner.batch, empty),
             epoch: inner.epoch,
             errands: std::mem::take(&mut inner.errands),
             stop: inner.stopping,

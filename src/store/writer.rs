@@ -146,19 +146,22 @@ impl Writer {
 
 impl Task {
     fn run(&mut self) {
-        let mut records = 0;
+        let (mut records, mut spare) = (0, Batch::default());
         loop {
             // What a slice holds is in the journal before it is in the table: the states are taken before the changes.
             let mut slice = self.next_slice(records.clamp(LEAST_SLICE, MOST_SLICE));
-            let work = self.core.queue.take(if self.pass.is_some() { Duration::ZERO } else { IDLE });
+            let patience = if self.pass.is_some() { Duration::ZERO } else { IDLE };
+            let mut work = self.core.queue.take(patience, std::mem::take(&mut spare));
             if work.epoch != self.epoch {
                 self.epoch = work.epoch;
                 self.fall_behind();
             }
             records = work.batch.entry.records();
             if records > 0 || self.must_try(work.idle) {
-                self.commit(work.batch, &mut slice);
+                self.commit(&mut work.batch, &mut slice);
             }
+            spare = work.batch;
+            spare.clear();
             self.fold(&slice);
             self.advance(work.idle);
             self.run_errands(work.errands);
@@ -197,7 +200,7 @@ impl Task {
 
     /// Writes what was taken as one entry, and the slice with it. Whether it is in the file then or not: mail flows, and the store says
     /// that it is degraded. What is left of the slice was not written.
-    fn commit(&mut self, mut batch: Batch, slice: &mut Vec<(Place, Budget)>) {
+    fn commit(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) {
         if !self.may_try(Failing::Append) || !self.open() {
             return self.core.queue.lose();
         }
@@ -207,13 +210,13 @@ impl Task {
             return self.core.queue.lose();
         }
         let began = Instant::now();
-        let outcome = self.append(&mut batch, slice);
+        let outcome = self.append(batch, slice);
         if outcome.is_err() {
             self.core.queue.lose();
         }
         self.note(Failing::Append, &outcome);
         if outcome.is_ok() {
-            for waiting in batch.waiting {
+            for waiting in batch.waiting.drain(..) {
                 let _ = waiting.send(());
             }
         }
