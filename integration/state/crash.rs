@@ -1,4 +1,5 @@
-//! Nothing that was acknowledged is lost when the process is killed, at whatever moment.
+//! Nothing that clients were told is lost when the process is killed, at whatever moment. (The store's own test kills it more often,
+//! and in the very moment of an acknowledgement.)
 
 use super::{levels, site};
 use crate::harness::{Client, Site, Upstream};
@@ -7,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::time::Duration;
 
-const ROUNDS: u64 = 50;
+const ROUNDS: u64 = 10;
 const TASKS: u64 = 32;
 const CLIENTS: u64 = 500;
 
@@ -74,7 +75,7 @@ fn check(site: &Site, acknowledged: &Acknowledged, round: u64) {
 }
 
 #[test]
-fn whatever_was_acknowledged_survives_fifty_kills() {
+fn whatever_clients_were_told_survives_kills() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", LIMITS);
     let acknowledged = Mutex::new(Acknowledged::new());

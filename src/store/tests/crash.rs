@@ -1,0 +1,135 @@
+//! The process is killed at random moments: whatever it has acknowledged is there afterwards.
+
+use super::*;
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::time::Duration;
+
+const ROUNDS: u64 = 50;
+const TASKS: u64 = 32;
+const USERS: u64 = 2_000;
+
+/// Where a child process keeps its state, and notes what was acknowledged to it: in a file, each by a write of its own, which
+/// outlives it.
+const CHILD: &str = "WEIR_TEST_CRASHING_IN";
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Neither level goes down while the test runs.
+fn limits() -> Policy {
+    let all = policy("1G / 3650d").limits.remove(0);
+    let mut new = policy("500 / 3650d").limits.remove(0);
+    let filter = crate::engine::distinct::Rule::new(500.0, Duration::from_secs(3650 * 86_400), None).unwrap();
+    (new.name, new.distinct) = ("new".into(), Some(Distinct { what: What::Recipient, filter }));
+    Policy { limits: vec![all, new] }
+}
+
+fn open(folder: &Path) -> Store {
+    let path = folder.join("state.db");
+    let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+    Store::open(&options, limits(), Arc::new(Metrics::new().unwrap())).unwrap()
+}
+
+/// Charges random users until it is killed.
+async fn hammer(folder: &Path, seed: u64) {
+    let store = Arc::new(open(folder));
+    let acknowledged = std::fs::OpenOptions::new().append(true).create(true).open(folder.join("acknowledged"));
+    let acknowledged = Arc::new(acknowledged.unwrap());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (store, acknowledged) = (store.clone(), acknowledged.clone());
+            tokio::spawn(async move {
+                let mut random = Random(seed * TASKS + task);
+                for n in 0u64.. {
+                    let user = random.below(USERS);
+                    let mut asked = asked(&format!("user{user}"), 1);
+                    // One that nobody was ever asked about.
+                    asked.events = vec![Event::Recipient(format!("{seed}.{task}.{n}@example.net").into())];
+                    store.admit(at(n as i64 / 1000), &asked).await.unwrap();
+                    (&*acknowledged).write_all(&(user as u32).to_le_bytes()).unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// How often each user was told that a charge is kept.
+fn acknowledged(folder: &Path) -> HashMap<u64, u64> {
+    let bytes = std::fs::read(folder.join("acknowledged")).unwrap_or_default();
+    let mut counts = HashMap::new();
+    for user in bytes.as_chunks().0 {
+        *counts.entry(u64::from(u32::from_le_bytes(*user))).or_default() += 1;
+    }
+    counts
+}
+
+/// Every level in the file and its journal, by limit and user.
+fn check(folder: &Path, round: u64) -> u64 {
+    let (path, counts) = (folder.join("state.db"), acknowledged(folder));
+    let mut dump = Vec::new();
+    archive::dump(&path, &mut dump).unwrap();
+    let mut levels = HashMap::new();
+    for line in str::from_utf8(&dump).unwrap().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let key = (line["limit"].as_str().unwrap().to_owned(), line["owner"]["user"].as_str().unwrap().to_owned());
+        levels.insert(key, line["level"].as_f64().unwrap());
+    }
+    for (user, count) in &counts {
+        for limit in ["l", "new"] {
+            let level = levels.get(&(limit.to_owned(), format!("user{user}"))).copied().unwrap_or(0.0);
+            assert!(
+                level >= *count as f64 - 0.01,
+                "kill {round}: {limit} of user{user}: {level}, acknowledged {count}"
+            );
+        }
+    }
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(verdict, "ok", "kill {round}");
+    counts.values().sum()
+}
+
+#[test]
+fn whatever_was_acknowledged_survives_fifty_kills() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    if let Some(folder) = std::env::var_os(CHILD) {
+        let (folder, seed) = (Path::new(&folder), std::fs::read_to_string(Path::new(&folder).join("seed")).unwrap());
+        return runtime().block_on(hammer(folder, seed.parse().unwrap()));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random(20_261_121);
+    let (mut total, mut moments) = (0, 0);
+    for round in 0..ROUNDS {
+        std::fs::write(folder.path().join("seed"), round.to_string()).unwrap();
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "store::tests::crash::whatever_was_acknowledged_survives_fifty_kills"]);
+        let mut child = command.env(CHILD, folder.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let before = acknowledged(folder.path()).len();
+        // The moment is random, that is the point; but something has to have been said.
+        std::thread::sleep(Duration::from_millis(random.below(200)));
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while acknowledged(folder.path()).len() == before && before < USERS as usize {
+            assert!(std::time::Instant::now() < deadline, "nothing is acknowledged");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let now = check(folder.path(), round);
+        moments += u64::from(now > total);
+        total = now;
+    }
+    println!(
+        "{ROUNDS} kills of {TASKS} tasks, {moments} of them in full swing: {total} charges acknowledged, none lost"
+    );
+    assert!(moments > ROUNDS / 2, "most were killed before they had begun");
+}
