@@ -40,7 +40,7 @@ const BUSY: Duration = Duration::from_millis(100);
 const CACHE: i64 = -16_384;
 
 /// What the write-ahead log is cut to when it begins anew: octets.
-const LOG_KEPT: i64 = 128 << 20;
+const LOG_KEPT: i64 = 64 << 20;
 
 /// Why the state file cannot be used.
 #[derive(Debug)]

@@ -20,15 +20,16 @@ pub struct Keeper {
     thread: JoinHandle<()>,
 }
 
-/// How often the keeper looks around.
+/// How often the keeper looks around, and how often while the log is too long.
 const TICK: Duration = Duration::from_millis(200);
+const HURRY: Duration = Duration::from_millis(20);
 
 /// The log is brought home when as much has been written, or when it has lain for a while: octets, about.
 const HOME_AT: usize = 16 << 20;
 const HOME_AFTER: Duration = Duration::from_secs(10);
 
 /// Pages in a log that has to begin anew, even if commits have to wait for that.
-const MAX_LOG: i64 = 32_768;
+const MAX_LOG: i64 = 16_384;
 
 /// Rows looked at in one tick: a million take a minute and a half.
 const LOOKED_AT: usize = 2_000;
@@ -97,7 +98,11 @@ impl Keeper {
 
 impl Task {
     fn run(&mut self) {
-        while self.stop.recv_timeout(TICK) != Err(RecvTimeoutError::Disconnected) {
+        loop {
+            let is_long = self.core.log_is_long.load(Ordering::Relaxed);
+            if self.stop.recv_timeout(if is_long { HURRY } else { TICK }) == Err(RecvTimeoutError::Disconnected) {
+                break;
+            }
             self.core.metrics.budgets.set(i64::try_from(self.core.hot.len()).unwrap_or(i64::MAX));
             self.core.make_room();
             if self.core.is_open() {
