@@ -293,8 +293,7 @@ impl Core {
 
     /// Has everything written that has changed in memory alone. Until that is done, all is not well.
     fn catch_up(&self) {
-        self.queue.stir();
-        self.troubles.note(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+        self.queue.stir(|| self.troubles.note(Attempt::CatchUp, Err(CATCHING_UP.to_owned())));
     }
 
     fn is_open(&self) -> bool {

@@ -128,12 +128,21 @@ impl Queue {
         }
     }
 
-    /// Has the writer bring everything home that has changed, though it is not in the journal.
-    pub fn stir(&self) {
+    /// Has the writer bring everything home that has changed, though it is not in the journal; `note` is done before it can be.
+    pub fn stir(&self, note: impl FnOnce()) {
         let inner = &mut *self.lock();
+        note();
         inner.epoch += 1;
         inner.stirred = true;
         self.wake(inner);
+    }
+
+    /// Does this if it is still that epoch: nothing was lost or stirred since.
+    pub fn if_still(&self, epoch: u32, then: impl FnOnce()) {
+        let inner = self.lock();
+        if inner.epoch == epoch {
+            then();
+        }
     }
 
     /// The epoch in which a filter that is read now counts as written.

@@ -7,6 +7,7 @@ use super::queue::{Batch, Errand};
 use super::troubles::Attempt;
 use super::{CATCHING_UP, Core};
 use crate::policy::Budget;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -47,15 +48,8 @@ struct Task {
     epoch: u32,
     /// The last commit took longer than replies may wait.
     slow: bool,
-    /// When the file last failed to open, to take an entry, to take a slice.
-    failed: [Option<Instant>; 3],
-}
-
-#[derive(Clone, Copy)]
-enum Failing {
-    Open,
-    Append,
-    Fold,
+    /// What went wrong when it was last tried, and when that was.
+    failed: BTreeMap<Attempt, Instant>,
 }
 
 /// The journal on its way into the budgets table.
@@ -114,7 +108,7 @@ impl Writer {
     /// With a file that is open and the octets of its journal, or without, to be opened when that can be done.
     pub fn start(core: Arc<Core>, file: Option<(File, usize)>) -> std::io::Result<Self> {
         let (file, journal) = file.map_or((None, 0), |(file, journal)| (Some(file), journal));
-        let failed = [file.is_none().then(Instant::now), None, None];
+        let failed = file.is_none().then(|| (Attempt::Open, Instant::now())).into_iter().collect();
         // What a former process left is brought home first.
         let left = file.as_ref().filter(|_| journal > 0);
         let pass = left.map(|file| Pass::new(file.last_entry(), journal, None));
@@ -165,9 +159,8 @@ impl Task {
             self.fold(&slice);
             self.advance(work.idle);
             self.run_errands(work.errands);
-            let has_failed = |failing| self.failed[failing as usize].is_some();
-            let is_well = !self.slow && self.journal <= MAX_JOURNAL;
-            if is_well && !has_failed(Failing::Open) && !has_failed(Failing::Append) {
+            let has_failed = self.failed.contains_key(&Attempt::Open) || self.failed.contains_key(&Attempt::Append);
+            if !has_failed && !self.slow && self.journal <= MAX_JOURNAL {
                 // Whoever waited too long may have said so after the commit had come.
                 self.core.troubles.note(Attempt::Append, Ok(()));
             }
@@ -186,22 +179,26 @@ impl Task {
 
     /// Whether to commit though there is nothing to be committed: to see whether what went badly goes well again.
     fn must_try(&self, idle: bool) -> bool {
-        let failed = |failing| self.failed[failing as usize].is_some() && self.may_try(failing);
-        self.slow && idle || failed(Failing::Append) || failed(Failing::Open)
+        let failed = |attempt| self.failed.contains_key(&attempt) && self.may_try(attempt);
+        self.slow && idle || failed(Attempt::Append) || failed(Attempt::Open)
     }
 
-    fn may_try(&self, failing: Failing) -> bool {
-        self.failed[failing as usize].is_none_or(|at| at.elapsed() >= RETRY)
+    fn may_try(&self, attempt: Attempt) -> bool {
+        self.failed.get(&attempt).is_none_or(|at| at.elapsed() >= RETRY)
     }
 
-    fn note(&mut self, failing: Failing, outcome: &Result<(), String>) {
-        self.failed[failing as usize] = outcome.is_err().then(Instant::now);
+    fn note(&mut self, attempt: Attempt, outcome: Result<(), String>) {
+        match &outcome {
+            Ok(()) => self.failed.remove(&attempt),
+            Err(_) => self.failed.insert(attempt, Instant::now()),
+        };
+        self.core.troubles.note(attempt, outcome);
     }
 
     /// Writes what was taken as one entry, and the slice with it. Whether it is in the file then or not: mail flows, and the store says
     /// that it is degraded. What is left of the slice was not written.
     fn commit(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) {
-        if !self.may_try(Failing::Append) || !self.open() {
+        if !self.may_try(Attempt::Append) || !self.open() {
             return self.core.queue.lose();
         }
         if self.journal > MAX_JOURNAL {
@@ -211,22 +208,18 @@ impl Task {
         }
         let began = Instant::now();
         let outcome = self.append(batch, slice);
-        if outcome.is_err() {
-            self.core.queue.lose();
-        }
-        self.note(Failing::Append, &outcome);
-        if outcome.is_ok() {
-            for waiting in batch.waiting.drain(..) {
-                let _ = waiting.send(());
-            }
-        }
         let time = began.elapsed();
         self.slow = time >= PATIENCE;
-        let slow = |()| match self.slow {
-            true => Err(format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64())),
-            false => Ok(()),
-        };
-        self.core.troubles.note(Attempt::Append, outcome.and_then(slow));
+        if outcome.is_err() {
+            self.core.queue.lose();
+        } else {
+            batch.waiting.drain(..).for_each(|waiting| _ = waiting.send(()));
+        }
+        self.note(Attempt::Append, outcome);
+        if self.slow {
+            let reason = format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64());
+            self.core.troubles.note(Attempt::Append, Err(reason));
+        }
     }
 
     fn append(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) -> Result<(), String> {
@@ -253,14 +246,13 @@ impl Task {
         if self.file.is_some() {
             return true;
         }
-        if !self.may_try(Failing::Open) {
+        if !self.may_try(Attempt::Open) {
             return false;
         }
         let opened = self.core.open().map_err(|error| error.to_string());
         let outcome = opened.map(|(file, journal)| (self.file, self.journal) = (Some(file), journal));
         self.fall_behind();
-        self.note(Failing::Open, &outcome);
-        self.core.troubles.note(Attempt::Open, outcome);
+        self.note(Attempt::Open, outcome);
         self.file.is_some()
     }
 
@@ -302,14 +294,12 @@ impl Task {
         if let Some(pass) = self.pass.take() {
             self.core.hot.put_back(pass.places.into_iter());
         }
-        let outcome = Err(reason);
-        self.note(Failing::Fold, &outcome);
-        self.core.troubles.note(Attempt::Fold, outcome);
+        self.note(Attempt::Fold, Err(reason));
     }
 
     /// Goes on with the pass, or begins one if it is time.
     fn advance(&mut self, idle: bool) {
-        let is_allowed = self.may_try(Failing::Fold) && self.failed[Failing::Append as usize].is_none();
+        let is_allowed = self.may_try(Attempt::Fold) && !self.failed.contains_key(&Attempt::Append);
         let is_crowded = self.core.hot.is_crowded();
         let Some(file) = &mut self.file else { return };
         let Some(pass) = &mut self.pass else {
@@ -341,18 +331,18 @@ impl Task {
         self.folded = Instant::now();
         self.fold_at = (2 * pass.written).clamp(*FOLD_AT.start(), *FOLD_AT.end());
         self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
-        self.note(Failing::Fold, &Ok(()));
-        self.core.troubles.note(Attempt::Fold, Ok(()));
+        self.note(Attempt::Fold, Ok(()));
         // Unless more was lost since the pass began.
-        if pass.behind == Some(self.core.queue.epoch()) {
+        let Some(epoch) = pass.behind else { return };
+        self.core.queue.if_still(epoch, || {
             self.behind = false;
             self.core.troubles.note(Attempt::CatchUp, Ok(()));
-        }
+        });
     }
 
     /// Where the file cannot be written they are not done: they come again by themselves.
     fn run_errands(&mut self, errands: Vec<Errand>) {
-        let Some(file) = self.file.as_mut().filter(|_| self.failed.iter().all(Option::is_none)) else { return };
+        let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
         for errand in errands {
             let outcome = match errand {
                 Errand::Forget(mut rows) => {
@@ -378,7 +368,7 @@ impl Task {
             let slice = self.next_slice(MOST_SLICE);
             self.fold(&slice);
             self.advance(true);
-            if self.file.is_none() || self.pass.is_none() && self.failed.iter().any(Option::is_some) {
+            if self.file.is_none() || self.pass.is_none() && !self.failed.is_empty() {
                 break;
             }
         }
