@@ -39,7 +39,7 @@ fn a_running_weir_can_be_looked_into_dumped_and_copied() {
     assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     let again = state(&site, &["backup", copy.to_str().unwrap()], "");
     assert_eq!(again.status.code(), Some(73), "{}", words(&again));
-    assert!(words(&again).contains("exists"), "{}", words(&again));
+    assert!(words(&again).contains("there is a file of this name already"), "{}", words(&again));
 
     let dump = state(&site, &["dump"], "");
     assert!(dump.status.success(), "{}", words(&dump));
@@ -90,6 +90,9 @@ fn lines_that_are_no_budgets_are_refused_and_nothing_is_loaded() {
         (&good.replace("3.5", "\"much\""), "\"level\""),
         (&good.replace("2026-11-21T", "yesterday"), "is not a time"),
         (&good.replace(",\"count\":\"recipients\"", ""), "\"count\" is missing"),
+        (&good.replace("recipients", "bananas"), "\"bananas\" is nothing that is counted"),
+        (&good.replace("\"token", "\"broken"), "\"broken-bucket\" is no algorithm"),
+        (&good.replace("\"client", "\"foo"), "nobody is counted by \"foo\""),
         (&good.replace("127.2.0.1", "127.2.0.1\\u001fuser=alice"), "make no key"),
         (&good.replace("3.5", "3.5,\"seen\":\"AAAA\""), "\"seen\" is damaged"),
     ] {
@@ -98,8 +101,13 @@ fn lines_that_are_no_budgets_are_refused_and_nothing_is_loaded() {
         let words = words(&output);
         assert!(words.contains("line 2 is not a budget") && words.contains(why), "{bad}: {words}");
     }
+    let mut garbage = format!("{good}\n").into_bytes();
+    garbage.extend(b"\xff\xfe\n");
+    let output = run(weir().args(["state", "load", "-c"]).arg(site.path("weir.toml")), garbage);
+    assert_eq!(output.status.code(), Some(65), "{}", words(&output));
+    assert!(words(&output).contains("line 2 is not a budget: invalid utf-8"), "{}", words(&output));
     assert!(levels(&site.path("weir.toml")).is_empty());
-    assert!(state(&site, &["load"], &format!("{good}\n")).status.success());
+    assert!(state(&site, &["load"], &format!("\r\n{good}\r\n\n")).status.success());
     assert_eq!(
         String::from_utf8(state(&site, &["dump"], "").stdout).unwrap().matches(good).count(),
         0,

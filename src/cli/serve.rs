@@ -196,10 +196,7 @@ fn read_limits(path: &Path) -> Result<Policy, String> {
         format!("{}: {first}; weir check says more", problems.path.display())
     };
     match config::read(path) {
-        Ok(config) => match config.check_files() {
-            problems if problems.has_errors() => Err(wrong(&problems)),
-            _ => Ok(config.policy),
-        },
+        Ok(config) => Ok(config.policy),
         Err(ConfigError::Io(path, error)) => Err(format!("{}: {error}", path.display())),
         Err(ConfigError::Problems(problems)) => Err(wrong(&problems)),
     }

@@ -42,7 +42,8 @@ pub fn run(command: &Command) -> Result<(), Failure> {
         },
         Command::Load(_) => {
             let count = archive::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
-            print(&format!("{}: {count} budgets loaded\n", path.display()))
+            let noun = if count == 1 { "budget" } else { "budgets" };
+            print(&format!("{}: {count} {noun} loaded\n", path.display()))
         }
         Command::Backup(Backup { target, .. }) => {
             archive::backup(&path, target).map_err(failure)?;

@@ -6,14 +6,15 @@ use super::place::Place;
 use super::{Durability, OnFailure, Options};
 use crate::engine::State;
 use crate::policy::Budget;
-use crate::policy::key::Key;
+use crate::policy::key::{Key, Owner};
+use crate::policy::limit::{Algorithm, Count};
 use crate::time::{Timestamp, parse_time};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 /// Why something could not be done with a state file.
@@ -85,19 +86,30 @@ struct Reading<'a> {
     path: &'a Path,
     file: File,
     journal: Replayed,
-    missed: Option<String>,
+    missed: Missed,
+}
+
+/// What could not be read: how often, and why.
+#[derive(Default)]
+struct Missed {
+    failures: usize,
+    reason: Option<String>,
 }
 
 /// So many stretches of the order are read one by one.
 const STRETCHES: i64 = 256;
 
-/// A stretch of a damaged file that is not divided further.
+/// A stretch of a damaged file that is not divided further; and so many failures after which none is.
 const NARROW: i64 = 1 << 40;
+const MOST_FAILURES: usize = 2_000;
+
+/// The longest line that is read: more than the largest filter takes.
+const MOST_LINE: u64 = 16 << 20;
 
 impl<'a> Reading<'a> {
     fn open(path: &'a Path) -> Result<Self, ArchiveError> {
         let file = File::read(path)?;
-        Ok(Self { path, file, journal: Replayed::default(), missed: None })
+        Ok(Self { path, file, journal: Replayed::default(), missed: Missed::default() })
     }
 
     /// Hands out every budget as it is at one moment. What is damaged is left out.
@@ -108,9 +120,9 @@ impl<'a> Reading<'a> {
         match self.file.replay() {
             Ok((journal, damaged, _)) => {
                 self.journal = journal;
-                self.missed = damaged.first().map(|seq| format!("entry {seq} of its journal"));
+                self.missed.reason = damaged.first().map(|seq| format!("entry {seq} of its journal"));
             }
-            Err(error) => self.missed = Some(error.to_string()),
+            Err(error) => self.missed.reason = Some(error.to_string()),
         }
         let width = (i128::from(i64::MAX) - i128::from(i64::MIN) + 1) / i128::from(STRETCHES);
         for n in 0..STRETCHES {
@@ -130,29 +142,25 @@ impl<'a> Reading<'a> {
 
     fn end(self) -> Result<(), ArchiveError> {
         let path = self.path.to_owned();
-        self.missed.map_or(Ok(()), |reason| Err(ArchiveError::Damaged { path, reason }))
+        self.missed.reason.map_or(Ok(()), |reason| Err(ArchiveError::Damaged { path, reason }))
     }
 }
 
 /// Reads a stretch of the table; where that fails, its halves, so that only what is on a damaged page is missed.
-fn read_stretch(
-    file: &File,
-    (low, high): (i64, i64),
-    missed: &mut Option<String>,
-    take: &mut impl FnMut(Place, Budget),
-) {
+fn read_stretch(file: &File, (low, high): (i64, i64), missed: &mut Missed, take: &mut impl FnMut(Place, Budget)) {
     let mut rows = Vec::new();
     match file.stretch(low, high, |place, budget| rows.push((place, budget))) {
         Ok(()) => rows.into_iter().for_each(|(place, budget)| take(place, budget)),
-        Err(_) if high.abs_diff(low) > NARROW.unsigned_abs() => {
+        Err(_) if high.abs_diff(low) > NARROW.unsigned_abs() && missed.failures < MOST_FAILURES => {
             drop(rows);
+            missed.failures += 1;
             let middle = low.midpoint(high);
             read_stretch(file, (low, middle), missed, take);
             read_stretch(file, (middle + 1, high), missed, take);
         }
         Err(error) => {
             rows.into_iter().for_each(|(place, budget)| take(place, budget));
-            *missed = Some(error.to_string());
+            missed.reason = Some(error.to_string());
         }
     }
 }
@@ -196,11 +204,12 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<u64, ArchiveError> {
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
     let mut file = File::open(&options)?;
     let sqlite = |error| ArchiveError::Sqlite(path.to_owned(), error);
-    let (journal, ..) = file.replay().map_err(sqlite)?;
-    let lines = input.lines().zip(1..).map(|(text, number)| {
-        let text = text.map_err(ArchiveError::Input)?;
-        read_line(&text).map_err(|why| ArchiveError::Line(number, why))
-    });
+    let (journal, damaged, _) = file.replay().map_err(sqlite)?;
+    if let Some(seq) = damaged.first() {
+        // A Weir that starts says what is lost; here it would go without a word.
+        return Err(ArchiveError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
+    }
+    let lines = Lines { input, number: 0 };
     let mut count = 0;
     let journal = journal.0.into_iter().map(Ok);
     let rows = journal.chain(lines.inspect(|_| count += 1)).map(|row| row.map_err(Stop::Bad));
@@ -208,6 +217,38 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<u64, ArchiveError> {
         Ok(_) => Ok(count),
         Err(Stop::Bad(error)) => Err(error),
         Err(Stop::Sqlite(error)) => Err(sqlite(error)),
+    }
+}
+
+/// The budgets of lines, without those that are empty.
+struct Lines<R> {
+    input: R,
+    number: u64,
+}
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = Result<(Place, Budget), ArchiveError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let mut line = Vec::new();
+            self.number += 1;
+            let wrong = |why: String| Some(Err(ArchiveError::Line(self.number, why)));
+            match (&mut self.input).take(MOST_LINE).read_until(b'\n', &mut line) {
+                Err(error) => return Some(Err(ArchiveError::Input(error))),
+                Ok(0) => return None,
+                Ok(_) if line.len() as u64 == MOST_LINE => return wrong("it is too long".to_owned()),
+                Ok(_) => {}
+            }
+            match str::from_utf8(&line).map(str::trim) {
+                Ok("") => {}
+                Ok(text) => {
+                    let number = self.number;
+                    return Some(read_line(text).map_err(|why| ArchiveError::Line(number, why)));
+                }
+                Err(error) => return wrong(error.to_string()),
+            }
+        }
     }
 }
 
@@ -226,15 +267,21 @@ impl From<rusqlite::Error> for Stop {
 /// Copies a state file, also while it is in use, to where there is none.
 pub fn backup(path: &Path, target: &Path) -> Result<(), ArchiveError> {
     let file = File::read(path)?;
+    let wrong = |error| ArchiveError::Target(target.to_owned(), error);
     if target.exists() {
-        return Err(ArchiveError::Target(target.to_owned(), std::io::ErrorKind::AlreadyExists.into()));
+        return Err(wrong(std::io::Error::other("there is a file of this name already")));
     }
-    file::private(target).map_err(|error| ArchiveError::Target(target.to_owned(), error))?;
-    file.copy_to(target).map_err(|error| {
-        // Half a copy is none.
-        let _ = std::fs::remove_file(target);
-        ArchiveError::Sqlite(path.to_owned(), error)
-    })
+    // Half a copy is none: it has another name until it is whole.
+    let mut half = target.as_os_str().to_owned();
+    half.push(".new");
+    let half = PathBuf::from(half);
+    let _ = std::fs::remove_file(&half);
+    file::private(&half).map_err(wrong)?;
+    if let Err(error) = file.copy_to(&half) {
+        let _ = std::fs::remove_file(&half);
+        return Err(ArchiveError::Sqlite(path.to_owned(), error));
+    }
+    std::fs::rename(&half, target).map_err(wrong)
 }
 
 /// `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`; for limits
@@ -269,7 +316,19 @@ fn read_line(text: &str) -> Result<(Place, Budget), String> {
     let owner = object.get("owner").and_then(Value::as_object).ok_or("\"owner\" is no object, or missing")?;
     let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
     let owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
-    let key = Key::from_parts(word("limit")?, word("count")?, word("algorithm")?, owners.into_iter());
+    if let Some((owner, _)) = owners.iter().find(|(name, _)| !Owner::ALL.iter().any(|owner| owner.name() == *name)) {
+        return Err(format!("nobody is counted by \"{owner}\""));
+    }
+    let (count, algorithm) = (word("count")?, word("algorithm")?);
+    if !Count::ALL.iter().any(|known| known.name() == count) {
+        return Err(format!("\"{count}\" is nothing that is counted"));
+    }
+    // What is counted distinct follows it.
+    let first = algorithm.split(' ').next();
+    if !Algorithm::ALL.iter().any(|known| Some(known.name()) == first) {
+        return Err(format!("\"{algorithm}\" is no algorithm"));
+    }
+    let key = Key::from_parts(word("limit")?, count, algorithm, owners.into_iter());
     let key = key.ok_or("its words make no key")?;
     let at = parse_time(word("at")?).map_err(|error| error.to_string())?;
     let level = object.get("level").and_then(Value::as_f64).filter(|level| *level >= 0.0);

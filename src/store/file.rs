@@ -50,6 +50,8 @@ pub enum OpenError {
     Io(PathBuf, std::io::Error),
     /// It is another program's database.
     Foreign(PathBuf),
+    /// There is nothing in it to be read.
+    Empty(PathBuf),
     /// A newer Weir made it.
     Newer {
         path: PathBuf,
@@ -69,6 +71,7 @@ impl fmt::Display for OpenError {
         match self {
             Self::InUse(path) => write!(f, "state file {}: another Weir is using it", path.display()),
             Self::Io(path, error) => write!(f, "state file {}: {error}", path.display()),
+            Self::Empty(path) => write!(f, "state file {}: it is empty", path.display()),
             Self::Foreign(path) => write!(f, "state file {}: it is not Weir's", path.display()),
             Self::Newer { path, version } => write!(
                 f,
@@ -100,12 +103,16 @@ impl OpenError {
     }
 }
 
+/// What can be done about a file that is damaged.
+pub const ADVICE: &str =
+    "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";
+
 /// What SQLite says, with advice where there is some.
 pub fn words(error: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => {
-            format!("{error}; `weir state dump` saves what can be read, and moved away the file is made anew")
+            format!("{error}; {ADVICE}")
         }
         _ => error.to_string(),
     }
@@ -152,7 +159,7 @@ impl File {
         match schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))? {
             Whose::Ours { version: schema::VERSION } => {}
             Whose::Ours { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
-            Whose::Nobodys => return Err(OpenError::Foreign(path.to_owned())),
+            Whose::Nobodys => return Err(OpenError::Empty(path.to_owned())),
         }
         Ok(Self { connection, first: 1, last: 0, _lock: None })
     }
@@ -402,16 +409,24 @@ pub fn upsert(transaction: &Transaction<'_>, rows: &[(Place, Budget)]) -> rusqli
 }
 
 /// Makes a file that nobody else may read or lock, where there is none: it tells who sends how much. Companions that SQLite makes get
-/// the same permissions.
+/// the same owner and permissions.
 pub fn private(path: &Path) -> std::io::Result<std::fs::File> {
-    std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+    let is_new = !path.exists();
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if is_new && rustix::process::geteuid().is_root() {
+        // Root loads or copies it, and the server, which is not root, has to write it: it is its folder.
+        let folder = std::fs::metadata(folder)?;
+        std::os::unix::fs::fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+    }
+    Ok(file)
 }
 
 /// Locks a file beside the state file: two writers would each believe in their own memory.
 fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
-    let file = private(Path::new(&name)).map_err(|error| OpenError::Io(path.to_owned(), error))?;
+    let file = private(Path::new(&name)).map_err(|error| OpenError::Io(name.clone().into(), error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),

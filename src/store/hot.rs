@@ -42,7 +42,7 @@ struct Slot {
     /// It was of use since the last look for room.
     used: bool,
     /// See [`Queue::epoch`].
-    written: u32,
+    written: u64,
 }
 
 /// How far a budget has come.
@@ -62,6 +62,8 @@ pub enum Acted<R> {
     /// Nothing was changed: there is nothing to wait for.
     Free(R),
     Changed(R, Commit),
+    /// Nothing was done: it could not have become durable.
+    Refused,
     /// Budgets must be read first: those of `read` by whoever gets this, the others are being read. Each receiver hears of one.
     Missing {
         read: Vec<Place>,
@@ -115,7 +117,8 @@ fn shard_of(place: &Place) -> usize {
 }
 
 impl Hot {
-    /// Acts on these budgets, if they are all here, keeps what has changed, and has it written. Without `wait` nobody waits for that.
+    /// Acts on these budgets, if they are all here, keeps what has changed, and has it written. Where that has to be
+    /// durable, nothing is done on budgets of which the file could not be asked.
     ///
     /// Acts wait for each other, and for the file: one may come after others that began later. It is done at the time of the latest,
     /// as time that has passed must not pass again. `now` may be as late as `lag`; a clock that was set back by more is believed.
@@ -124,13 +127,16 @@ impl Hot {
         (now, lag): (Timestamp, Duration),
         places: &[Place],
         queue: &Queue,
-        wait: bool,
+        has_to_be_durable: bool,
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> Acted<R> {
         let mut held = self.hold(places);
         let (read, waits) = held.missing(places);
         if !waits.is_empty() {
             return Acted::Missing { read, waits };
+        }
+        if has_to_be_durable && held.has_unread(places) {
+            return Acted::Refused;
         }
         let now = self.time(now, lag);
         let mut freed = 0;
@@ -150,13 +156,13 @@ impl Hot {
         }
         match changes.is_empty() {
             true => Acted::Free(answer),
-            false => Acted::Changed(answer, write(&mut held, changes, queue, wait)),
+            false => Acted::Changed(answer, write(&mut held, changes, queue)),
         }
     }
 
     /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue. Those that come
     /// too late, as whoever waited went on without, are left over.
-    pub fn insert(&self, read: Vec<(Place, Option<Budget>)>, epoch: u32) -> Vec<(Place, Option<Budget>)> {
+    pub fn insert(&self, read: Vec<(Place, Option<Budget>)>, epoch: u64) -> Vec<(Place, Option<Budget>)> {
         let mut late = Vec::new();
         for (place, budget) in read {
             let mut shard = self.lock(shard_of(&place));
@@ -194,6 +200,12 @@ impl Hot {
         places.into_iter().for_each(|place| self.lock(shard_of(&place)).unread.push(place));
     }
 
+    /// Whether anything was counted of which the file could not be asked.
+    pub fn has_counted_unread(&self) -> bool {
+        let is_counted = |slot: &Slot| slot.stage == Stage::Unread && slot.budget.is_some();
+        (0..SHARDS).any(|index| self.lock(index).budgets.values().any(is_counted))
+    }
+
     pub fn has_unread(&self) -> bool {
         (0..SHARDS).any(|index| !self.lock(index).unread.is_empty())
     }
@@ -204,7 +216,7 @@ impl Hot {
         &self,
         place: &Place,
         stored: Option<Budget>,
-        epoch: u32,
+        epoch: u64,
         combine: impl FnOnce(Budget, Budget) -> Budget,
     ) -> bool {
         let shard = &mut *self.lock(shard_of(place));
@@ -228,7 +240,7 @@ impl Hot {
     }
 
     /// Takes in a budget from the journal, whose row in the file is older.
-    pub fn replay(&self, place: Place, budget: Budget, epoch: u32, combine: impl FnOnce(Budget, Budget) -> Budget) {
+    pub fn replay(&self, place: Place, budget: Budget, epoch: u64, combine: impl FnOnce(Budget, Budget) -> Budget) {
         let mut shard = self.lock(shard_of(&place));
         if !shard.budgets.contains_key(&place.key) {
             shard.changed.push(place.clone());
@@ -274,7 +286,7 @@ impl Hot {
     }
 
     /// These are folded, in this epoch; or they could not be, and have to be once more.
-    pub fn end_fold(&self, rows: &[(Place, Budget)], done: Option<u32>) {
+    pub fn end_fold(&self, rows: &[(Place, Budget)], done: Option<u64>) {
         for (place, _) in rows {
             let shard = &mut *self.lock(shard_of(place));
             let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
@@ -299,8 +311,8 @@ impl Hot {
     /// else helps: how many.
     pub fn make_room(&self, may_lose: bool) -> usize {
         let mut lost = 0;
-        // Twice around: what was of use is spared once.
-        for _ in 0..2 * SHARDS {
+        // Once around: what was of use since the last time is spared.
+        for _ in 0..SHARDS {
             if !self.is_crowded() {
                 break;
             }
@@ -387,6 +399,10 @@ impl Hot {
 }
 
 impl Held<'_> {
+    fn has_unread(&mut self, places: &[Place]) -> bool {
+        places.iter().any(|place| self.slot(place).is_some_and(|slot| slot.stage == Stage::Unread))
+    }
+
     /// What has to be read before an act, and all that has to be waited for.
     fn missing(&mut self, places: &[Place]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
         let (mut read, mut waits) = (Vec::new(), Vec::new());
@@ -408,7 +424,7 @@ impl Held<'_> {
 }
 
 /// Notes that these budgets have changed, and has them written.
-fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue, wait: bool) -> Commit {
+fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue) -> Commit {
     let mut appending = queue.append();
     let mut all = true;
     for (place, change) in changes {
@@ -431,7 +447,11 @@ fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue, wai
     }
     match appending {
         // What is in memory alone is not durable whatever becomes of the rest.
-        Some(appending) => appending.finish(wait && all),
+        Some(appending) if all => appending.finish(),
+        Some(appending) => {
+            drop(appending.finish());
+            Commit::NEVER
+        }
         None => Commit::NEVER,
     }
 }

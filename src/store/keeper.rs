@@ -119,7 +119,10 @@ impl Task {
     /// Sees whether the file still has its name. Whoever moves it away under a running Weir loses what is written from then on.
     fn find(&self) {
         let found = match file::identity(&self.core.options.path) {
-            None => Err("the state file has been removed: what is written now ends with this process".to_owned()),
+            None => {
+                Err("the state file has been removed: until Weir is restarted, what is counted ends with this process"
+                    .to_owned())
+            }
             found if found != self.core.identity() => {
                 Err("another file has taken the state file's place: it is used after a restart".to_owned())
             }
@@ -244,7 +247,5 @@ impl Checking {
 }
 
 fn damaged(fault: &str) -> String {
-    format!(
-        "the state file is damaged: {fault}; `weir state dump` saves what can be read, and moved away the file is made anew"
-    )
+    format!("the state file is damaged: {}; {}", fault.replace('\n', " "), file::ADVICE)
 }

@@ -102,6 +102,7 @@ impl Task {
             if self.tried.elapsed() >= RETRY {
                 self.retry();
             }
+            self.core.is_loader_stuck.store(false, Ordering::Relaxed);
             self.core.make_room();
         }
     }
@@ -110,7 +111,6 @@ impl Task {
         places.sort_unstable();
         let epoch = self.core.queue.epoch();
         let (read, unread) = self.read(places);
-        self.core.is_loader_stuck.store(false, Ordering::Relaxed);
         let late = self.core.hot.insert(read, epoch);
         self.merge(late, epoch);
         // First the trouble, then those who wait: they look for it.
@@ -125,6 +125,10 @@ impl Task {
         self.tried = Instant::now();
         let (mut again, mut reason) = (Vec::new(), None);
         for shard in 0..SHARDS {
+            // Whoever waits comes first.
+            while let Ok(places) = self.requests.try_recv() {
+                self.load(places);
+            }
             let places = self.core.hot.take_unread(shard);
             if places.is_empty() {
                 continue;
@@ -151,7 +155,7 @@ impl Task {
     }
 
     /// Adds what the file has to what was counted without it, and has that written.
-    fn merge(&self, read: Vec<(Place, Option<Budget>)>, epoch: u32) {
+    fn merge(&self, read: Vec<(Place, Option<Budget>)>, epoch: u64) {
         if read.is_empty() {
             return;
         }

@@ -31,7 +31,7 @@ use queue::{Errand, Queue};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
@@ -87,6 +87,8 @@ struct Core {
     written: AtomicUsize,
     /// Whoever reads the file is to let go of it soon, so that its write-ahead log can begin anew.
     log_is_long: AtomicBool,
+    /// Held while it is noted that something is to be caught up with, or that nothing is.
+    stirring: Mutex<()>,
     /// The loader has not answered for long: nobody waits for it until it does.
     is_loader_stuck: AtomicBool,
 }
@@ -100,7 +102,7 @@ pub enum Health {
 }
 
 /// Why all is not well yet when the disk is.
-const CATCHING_UP: &str = "what was counted meanwhile is being written";
+const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
 
 /// The state cannot be kept, and mail is to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +124,7 @@ impl Store {
             identity: OnceLock::new(),
             written: AtomicUsize::new(0),
             log_is_long: AtomicBool::new(false),
+            stirring: Mutex::default(),
             is_loader_stuck: AtomicBool::new(false),
         });
         let file = match core.open() {
@@ -171,13 +174,16 @@ impl Store {
 
     /// Commits what is left, folds the journal and closes the file: within some seconds, whatever the disk does.
     pub async fn close(self) {
-        let Self { loader, keeper, writer, .. } = self;
+        let Self { core, loader, keeper, writer } = self;
         // Waiting for threads blocks.
         let end = move || {
             // What the loader can still read has to be written.
             let (keeper, loader) = (keeper.stop(), loader.stop());
             wait_for(&[keeper, loader]);
             wait_for(&[writer.stop()]);
+            if let Health::Degraded(reason) = core.troubles.health() {
+                tracing::error!(reason, "stopping with the state degraded: what the file does not have is lost");
+            }
         };
         let _ = tokio::task::spawn_blocking(end).await;
     }
@@ -203,8 +209,11 @@ impl Store {
                 continue;
             }
             let lag = waiting.map_or(Duration::ZERO, |since| since.elapsed());
-            match hot.act((now, lag), &places, queue, is_writing, &mut act) {
+            match hot.act((now, lag), &places, queue, has_to_be_durable, &mut act) {
                 Acted::Free(answer) => return Ok(answer),
+                Acted::Refused => return Err(Unavailable),
+                // While it cannot be written nobody waits.
+                Acted::Changed(answer, _) if troubles.with_writing() && !has_to_be_durable => return Ok(answer),
                 Acted::Changed(answer, commit) => {
                     let is_durable = timeout(PATIENCE, commit.done()).await;
                     if is_durable.is_err() {
@@ -213,6 +222,8 @@ impl Store {
                     let is_good = is_durable == Ok(true) || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
+                // Loaded, and dropped again for want of room, time after time.
+                Acted::Missing { .. } if lag > 5 * PATIENCE => hot.insert_unread(&places),
                 Acted::Missing { read, waits } => {
                     waiting.get_or_insert_with(Instant::now);
                     self.load(&places, read, waits).await;
@@ -293,7 +304,9 @@ impl Core {
 
     /// Has everything written that has changed in memory alone. Until that is done, all is not well.
     fn catch_up(&self) {
-        self.queue.stir(|| self.troubles.note(Attempt::CatchUp, Err(CATCHING_UP.to_owned())));
+        let _stirring = self.stirring.lock().unwrap_or_else(PoisonError::into_inner);
+        self.troubles.note(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+        self.queue.stir();
     }
 
     fn is_open(&self) -> bool {

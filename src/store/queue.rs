@@ -44,7 +44,7 @@ struct Inner {
     errands: Vec<Errand>,
     /// Counts the times that changes were lost before they came into the file. What was written of a filter before that is no base
     /// for what is learnt later.
-    epoch: u32,
+    epoch: u64,
     /// The writer is to look what there is to fold.
     stirred: bool,
     asleep: bool,
@@ -84,7 +84,7 @@ pub enum Errand {
 pub struct Work {
     pub batch: Batch,
     /// Another one than before: changes were lost meanwhile.
-    pub epoch: u32,
+    pub epoch: u64,
     pub errands: Vec<Errand>,
     /// Nothing came for a while.
     pub idle: bool,
@@ -93,7 +93,7 @@ pub struct Work {
 }
 
 /// The epoch of what has never been written: no queue comes to it.
-pub const NEVER: u32 = u32::MAX;
+pub const NEVER: u64 = u64::MAX;
 
 /// So many octets of changes may wait before acts have to wait for room; and so many before they are given up, since the writer has
 /// been stuck for long, and memory must not fill.
@@ -128,25 +128,16 @@ impl Queue {
         }
     }
 
-    /// Has the writer bring everything home that has changed, though it is not in the journal; `note` is done before it can be.
-    pub fn stir(&self, note: impl FnOnce()) {
+    /// Has the writer bring everything home that has changed, though it is not in the journal.
+    pub fn stir(&self) {
         let inner = &mut *self.lock();
-        note();
         inner.epoch += 1;
         inner.stirred = true;
         self.wake(inner);
     }
 
-    /// Does this if it is still that epoch: nothing was lost or stirred since.
-    pub fn if_still(&self, epoch: u32, then: impl FnOnce()) {
-        let inner = self.lock();
-        if inner.epoch == epoch {
-            then();
-        }
-    }
-
     /// The epoch in which a filter that is read now counts as written.
-    pub fn epoch(&self) -> u32 {
+    pub fn epoch(&self) -> u64 {
         self.lock().epoch
     }
 
@@ -228,7 +219,7 @@ impl Inner {
 
 impl Appending<'_> {
     /// Appends a budget. `written` is the epoch in which its filter was last written, or read.
-    pub fn push(&mut self, place: &Place, budget: &Budget, change: &Change, written: &mut u32) {
+    pub fn push(&mut self, place: &Place, budget: &Budget, change: &Change, written: &mut u64) {
         let seen = match change.turned || *written != self.inner.epoch {
             true => Seen::Whole,
             false => Seen::Learnt(&change.learnt),
@@ -237,8 +228,8 @@ impl Appending<'_> {
         self.inner.batch.entry.push(&place.key, budget, seen);
     }
 
-    /// Wakes the writer. With `wait` the answer says when all that was appended is durable.
-    pub fn finish(mut self, wait: bool) -> Commit {
+    /// Wakes the writer. The answer says when all that was appended is durable.
+    pub fn finish(mut self) -> Commit {
         let octets = self.inner.batch.entry.octets();
         if octets > TOO_MANY {
             self.inner.lose();
@@ -247,9 +238,6 @@ impl Appending<'_> {
         }
         self.queue.octets.store(octets, Ordering::Relaxed);
         self.queue.wake(&mut self.inner);
-        if !wait {
-            return Commit::NEVER;
-        }
         let (committed, commit) = oneshot::channel();
         self.inner.batch.waiting.push(committed);
         Commit(Some(commit))

@@ -1,5 +1,6 @@
 //! The one thread that writes the state file: group commits to the journal, which is folded into the budgets a slice at a time.
 
+use super::entry::{Entry, Seen};
 use super::file::{self, File};
 use super::hot::SHARDS;
 use super::place::Place;
@@ -8,8 +9,8 @@ use super::troubles::Attempt;
 use super::{CATCHING_UP, Core};
 use crate::policy::Budget;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ struct Task {
     /// Changes were lost before they came into the journal: a pass that begins after that brings them home.
     behind: bool,
     /// The queue's, as last seen.
-    epoch: u32,
+    epoch: u64,
     /// The last commit took longer than replies may wait.
     slow: bool,
     /// What went wrong when it was last tried, and when that was.
@@ -62,10 +63,11 @@ struct Pass {
     last: i64,
     octets: usize,
     /// Changes were lost before it began, last in this epoch.
-    behind: Option<u32>,
+    behind: Option<u64>,
     /// Octets written so far, about.
     written: usize,
-    /// Some slices cannot be written, for this reason.
+    /// Budgets whose pages are damaged, and what is wrong with these.
+    unfoldable: Vec<Place>,
     fault: Option<String>,
 }
 
@@ -149,6 +151,10 @@ impl Task {
             if work.epoch != self.epoch {
                 self.epoch = work.epoch;
                 self.fall_behind();
+            }
+            if work.stop {
+                // The last chance is not waited for.
+                self.failed.clear();
             }
             records = work.batch.entry.records();
             if records > 0 || self.must_try(work.idle) {
@@ -284,7 +290,10 @@ impl Task {
         }
         self.core.hot.end_fold(slice, None);
         match &mut self.pass {
-            Some(pass) if file::is_local(&error) => pass.fault = Some(file::words(&error)),
+            Some(pass) if file::is_local(&error) => {
+                pass.unfoldable.extend(slice.iter().map(|(place, _)| place.clone()));
+                pass.fault = Some(file::words(&error));
+            }
             _ => self.give_up(file::words(&error)),
         }
     }
@@ -315,12 +324,30 @@ impl Task {
         if !pass.is_folded() {
             return;
         }
-        if let Some(reason) = pass.fault.take() {
-            return self.give_up(reason);
+        if !pass.unfoldable.is_empty() {
+            let places = std::mem::take(&mut pass.unfoldable);
+            return self.keep_in_journal(&places);
         }
         match file.discard(pass.last, DISCARDED) {
             Ok(true) => {}
             Ok(false) => self.end_pass(),
+            Err(error) => self.give_up(file::words(&error)),
+        }
+    }
+
+    /// What cannot be written to the table goes into the journal once more, so that all that was there before can go.
+    fn keep_in_journal(&mut self, places: &[Place]) {
+        let mut entry = Entry::default();
+        for place in places {
+            // As it is now: what was journalled since is older, or comes later.
+            if let Some(budget) = self.core.hot.begin_fold(place) {
+                entry.push(&place.key, &budget, Seen::Whole);
+                self.core.hot.end_fold(&[(place.clone(), budget)], None);
+            }
+        }
+        let Some(file) = &mut self.file else { return };
+        match file.append(entry.seal(), &[]) {
+            Ok(()) => self.journal += entry.octets(),
             Err(error) => self.give_up(file::words(&error)),
         }
     }
@@ -331,13 +358,14 @@ impl Task {
         self.folded = Instant::now();
         self.fold_at = (2 * pass.written).clamp(*FOLD_AT.start(), *FOLD_AT.end());
         self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
-        self.note(Attempt::Fold, Ok(()));
+        self.note(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
         // Unless more was lost since the pass began.
         let Some(epoch) = pass.behind else { return };
-        self.core.queue.if_still(epoch, || {
+        let _stirring = self.core.stirring.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.core.queue.epoch() == epoch {
             self.behind = false;
             self.core.troubles.note(Attempt::CatchUp, Ok(()));
-        });
+        }
     }
 
     /// Where the file cannot be written they are not done: they come again by themselves.
@@ -372,15 +400,16 @@ impl Task {
                 break;
             }
         }
-        if self.behind || self.core.hot.has_unread() {
-            tracing::error!("stopping with charges that could not be written: they are lost");
+        if self.core.hot.has_counted_unread() {
+            let reason = "some of what was counted could not be added to the file".to_owned();
+            self.core.troubles.note(Attempt::CatchUp, Err(reason));
         }
     }
 }
 
 impl Pass {
-    fn new(last: i64, octets: usize, behind: Option<u32>) -> Self {
-        Self { places: Vec::new(), shard: 0, last, octets, behind, written: 0, fault: None }
+    fn new(last: i64, octets: usize, behind: Option<u64>) -> Self {
+        Self { places: Vec::new(), shard: 0, last, octets, behind, written: 0, unfoldable: Vec::new(), fault: None }
     }
 
     fn next(&mut self, core: &Core) -> Option<Place> {
