@@ -84,15 +84,17 @@ fn check(folder: &Path, round: u64) -> u64 {
         let key = (line["limit"].as_str().unwrap().to_owned(), line["owner"]["user"].as_str().unwrap().to_owned());
         levels.insert(key, line["level"].as_f64().unwrap());
     }
+    let mut taken_for_known = 0.0;
     for (user, count) in &counts {
-        for limit in ["l", "new"] {
+        let missing = |limit: &str| {
             let level = levels.get(&(limit.to_owned(), format!("user{user}"))).copied().unwrap_or(0.0);
-            assert!(
-                level >= *count as f64 - 0.01,
-                "kill {round}: {limit} of user{user}: {level}, acknowledged {count}"
-            );
-        }
+            (*count as f64 - level).round()
+        };
+        assert!(missing("l") <= 0.0, "kill {round}: of user{user} {} of {count} are missing", missing("l"));
+        taken_for_known += missing("new").max(0.0);
     }
+    // A Bloom filter takes a new value for a known one now and then: of these some in a million.
+    assert!(taken_for_known <= 3.0, "kill {round}: {taken_for_known} new recipients are missing");
     let file = rusqlite::Connection::open(&path).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok", "kill {round}");
