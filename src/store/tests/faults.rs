@@ -267,6 +267,21 @@ async fn more_changes_than_fit_into_the_queue_wait_for_room() {
 }
 
 #[tokio::test]
+async fn what_has_to_be_durable_is_not_charged_where_it_cannot_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open_with(&path, policy("100 / 1d"), OnFailure::Defer);
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    for _ in 0..3 {
+        assert_eq!(store.admit(at(0), &asked("alice", 60)).await.unwrap_err(), Unavailable);
+    }
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    until(&store, true).await;
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await.unwrap()), 60);
+}
+
+#[tokio::test]
 async fn two_counts_of_one_budget_are_added_as_of_one_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
