@@ -63,6 +63,14 @@ impl Look {
     }
 }
 
+/// Budgets that could not be read.
+struct Unread {
+    places: Vec<Place>,
+    reason: String,
+    /// It is not a matter of single pages: others cannot be read either.
+    is_hopeless: bool,
+}
+
 impl Loader {
     pub fn start(core: Arc<Core>) -> std::io::Result<Self> {
         let (requests, receiver) = channel();
@@ -114,9 +122,9 @@ impl Task {
         let late = self.core.hot.insert(read, epoch);
         self.merge(late, epoch);
         // First the trouble, then those who wait: they look for it.
-        if let Some((places, reason)) = unread {
-            self.core.troubles.note(Attempt::Load, Err(reason));
-            self.core.hot.insert_unread(&places);
+        if let Some(unread) = unread {
+            self.core.troubles.note(Attempt::Load, Err(unread.reason));
+            self.core.hot.insert_unread(&unread.places);
         }
     }
 
@@ -135,13 +143,11 @@ impl Task {
             }
             let epoch = self.core.queue.epoch();
             let (read, unread) = self.read(places);
-            let nothing = read.is_empty();
             self.merge(read, epoch);
-            if let Some((places, why)) = unread {
-                again.extend(places);
-                reason = Some(why);
-                // Whatever is wrong is so with all of them.
-                if nothing {
+            if let Some(unread) = unread {
+                again.extend(unread.places);
+                reason = Some(unread.reason);
+                if unread.is_hopeless {
                     break;
                 }
             }
@@ -170,30 +176,36 @@ impl Task {
         }
     }
 
-    /// Budgets as the file has them; and those that cannot be read, with the reason.
-    #[expect(clippy::type_complexity, reason = "two lists")]
-    fn read(&mut self, places: Vec<Place>) -> (Vec<(Place, Option<Budget>)>, Option<(Vec<Place>, String)>) {
+    /// Budgets as the file has them; and those that cannot be read.
+    fn read(&mut self, places: Vec<Place>) -> (Vec<(Place, Option<Budget>)>, Option<Unread>) {
         if let Err(reason) = self.begin_look() {
-            return (Vec::new(), Some((places, reason)));
+            return (Vec::new(), Some(Unread { places, reason, is_hopeless: true }));
         }
         let Some(file) = &self.file else { return (Vec::new(), None) };
-        let (mut read, mut unread, mut reason) = (Vec::with_capacity(places.len()), Vec::new(), None);
+        let (mut read, mut unread, mut why) = (Vec::with_capacity(places.len()), Vec::new(), None);
         for place in places {
             // What is wrong with one page need not be with others; anything else is wrong with all.
-            let is_hopeless = reason.as_ref().is_some_and(|error| !file::is_local(error));
-            match if is_hopeless { Ok(None) } else { file.load(&place) } {
-                _ if is_hopeless => unread.push(place),
+            if why.as_ref().is_some_and(|error| !file::is_local(error)) {
+                unread.push(place);
+                continue;
+            }
+            match file.load(&place) {
                 Ok(budget) => read.push((place, budget)),
                 Err(error) => {
                     unread.push(place);
-                    reason = Some(error);
+                    why = Some(error);
                 }
             }
         }
-        if reason.is_some() || self.core.log_is_long.load(Ordering::Relaxed) {
+        if why.is_some() || self.core.log_is_long.load(Ordering::Relaxed) {
             self.end_look();
         }
-        (read, reason.map(|error| (unread, format!("budgets cannot be read: {}", file::words(&error)))))
+        let unread = why.map(|error| Unread {
+            places: unread,
+            reason: format!("budgets cannot be read: {}", file::words(&error)),
+            is_hopeless: !file::is_local(&error),
+        });
+        (read, unread)
     }
 
     /// The file changes all the time, and with each new look at it SQLite forgets the pages it has read: a look lasts.
