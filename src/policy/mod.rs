@@ -6,9 +6,11 @@ mod decide;
 pub mod event;
 pub mod key;
 pub mod limit;
+mod settle;
 pub mod verdict;
 
-pub use decide::{Budget, Change, Charged, Loaded, Question, combine, decide, give_back};
+pub use decide::{Budget, Change, Loaded, Question, decide};
+pub use settle::{Charged, combine, give_back};
 
 use limit::Limit;
 
