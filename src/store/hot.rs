@@ -307,8 +307,8 @@ impl Hot {
         places.for_each(|place| self.lock(shard_of(&place)).changed.push(place));
     }
 
-    /// Drops budgets that were not of use lately until there is room. With `may_lose` also those that cannot be written, if nothing
-    /// else helps: how many.
+    /// Drops budgets that were not of use lately until there is room. If nothing else helps, also those of which the file could not be
+    /// asked, and with `may_lose` those that cannot be written: how many of both.
     pub fn make_room(&self, may_lose: bool) -> usize {
         let mut lost = 0;
         // Once around: what was of use since the last time is spared.
@@ -317,17 +317,23 @@ impl Hot {
                 break;
             }
             let index = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            lost += self.sweep(index, may_lose && self.octets() > 2 * MAX_OCTETS);
+            lost += self.sweep(index, self.octets() > 2 * MAX_OCTETS, may_lose);
         }
         lost
     }
 
-    fn sweep(&self, index: usize, everything: bool) -> usize {
+    fn sweep(&self, index: usize, is_urgent: bool, may_lose: bool) -> usize {
         let shard = &mut *self.lock(index);
         let (mut dropped, mut lost) = (0, 0);
         let before = shard.budgets.len();
         shard.budgets.retain(|key, slot| {
-            let keep = std::mem::take(&mut slot.used) || (slot.stage != Stage::Folded && !everything);
+            let is_needed = match slot.stage {
+                Stage::Folded => false,
+                Stage::Unread => !is_urgent,
+                // As long as they can be written they are not lost.
+                Stage::Changed | Stage::Folding => !(is_urgent && may_lose),
+            };
+            let keep = std::mem::take(&mut slot.used) || is_needed;
             if !keep {
                 dropped += octets(key, slot);
                 lost += usize::from(slot.stage != Stage::Folded);

@@ -291,12 +291,12 @@ impl Core {
 
     /// Drops budgets from memory where there is no more room.
     fn make_room(&self) {
-        let lost = self.hot.make_room(self.troubles.any());
+        let lost = self.hot.make_room(self.troubles.with_writing());
         match lost {
             0 if self.hot.is_crowded() => {}
             0 => self.troubles.note(Attempt::Hold, Ok(())),
             _ => {
-                let reason = format!("memory is full: {lost} budgets that could not be written were dropped");
+                let reason = format!("memory is full: {lost} budgets that could not be written or read were dropped");
                 self.troubles.note(Attempt::Hold, Err(reason));
             }
         }

@@ -107,6 +107,23 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
     }
 }
 
+#[test]
+fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
+    const MEGABYTES: usize = 340;
+    let rule = crate::engine::distinct::Rule::new(500e3, std::time::Duration::from_secs(86_400), None).unwrap();
+    let hot = Hot::default();
+    for n in 0..MEGABYTES {
+        let place = Place::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
+        let seen = Arc::new(rule.learn(None, at(0), crate::engine::distinct::Value::of("x")));
+        let state = crate::engine::State { at: at(0), level: 1.0 };
+        hot.replay(place, policy::Budget { state, seen: Some(seen) }, 0, |stored, _| stored);
+    }
+    assert_eq!(hot.make_room(false), 0);
+    assert_eq!(hot.len(), MEGABYTES);
+    let lost = hot.make_room(true);
+    assert!(lost > 0 && hot.len() == MEGABYTES - lost, "{lost}");
+}
+
 /// How full the one budget of a question is.
 async fn level(store: &Store, asked: &Asked) -> f64 {
     let keys = Question::new(&store.core.policy(), asked).into_keys();
