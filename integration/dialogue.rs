@@ -5,6 +5,7 @@
 //!     listener tls=starttls auth=required      what the listener asks; also trusted=NET, size=OCTETS, recipients=N
 //!     user alice sesame                        who may log in
 //!     limit recipients user 3 / 1d             a limit: count, per, rate
+//!     upstream SIZE 500, DSN                   what the upstream offers from now on; first it is 8BITMIME
 //!     c -> EHLO pc.example                     the client says this line; lines in a row come in one piece
 //!     c => NOOP\n                              the client sends these octets, with escapes
 //!     c <- 250 2.0.0 Ok                        and gets this reply line
@@ -23,8 +24,9 @@ use weir::policy::limit::{Algorithm, Charge, Count, Limit};
 use weir::policy::verdict::{Template, Verdict};
 use weir::policy::{self, Budget, Loaded, Policy, Question};
 use weir::session::{Answer, Ending, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
-use weir::smtp::command::Rcpt;
-use weir::smtp::data::{Piece, Reader};
+use weir::smtp::data::{Chunks, Piece, Reader};
+use weir::smtp::envelope::Rcpt;
+use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;
 use weir::smtp::reply::Reply;
 use weir::time::{Timestamp, parse_rate};
@@ -57,6 +59,9 @@ fn a_script_that_expects_something_else_fails() {
     }
 }
 
+/// What an upstream says that has nothing to say.
+const OK: &str = "250 2.0.0 Ok";
+
 /// A script being played.
 struct Play {
     options: Options,
@@ -72,6 +77,10 @@ struct Play {
     /// What the upstream will answer.
     answers: VecDeque<String>,
     reader: Option<Reader>,
+    /// The message that comes in pieces.
+    chunks: Chunks,
+    message: Vec<u8>,
+    offered: Extensions,
     closed: bool,
     now: Timestamp,
 }
@@ -97,6 +106,9 @@ impl Play {
             asked: VecDeque::new(),
             answers: VecDeque::new(),
             reader: None,
+            chunks: Chunks::default(),
+            message: Vec::new(),
+            offered: offers("8BITMIME"),
             closed: false,
             now: Timestamp::from_micros(1_700_000_000_000_000),
         }
@@ -113,6 +125,11 @@ impl Play {
         if let Some(words) = line.strip_prefix("user ") {
             let (name, password) = words.split_once(' ').ok_or("user NAME PASSWORD")?;
             self.users.push((name.to_owned(), password.to_owned()));
+            return Ok(());
+        }
+        if let Some(words) = line.strip_prefix("upstream") {
+            self.play();
+            self.offered = offers(words);
             return Ok(());
         }
         if let Some(words) = line.strip_prefix("limit ") {
@@ -197,13 +214,20 @@ impl Play {
         });
         loop {
             step = match step {
-                Step::Next(session) => session.step(&mut self.input, self.now),
+                Step::Next(session) => session.step(&mut self.input, self.now, self.offered),
                 Step::Read(mut session) => {
                     self.hear(&mut session);
-                    if self.input.is_empty() || !self.input.unused().contains(&b'\n') {
+                    let before = self.input.unused().len();
+                    if before == 0 {
                         break self.step = Some(Step::Read(session));
                     }
-                    session.step(&mut self.input, self.now)
+                    match session.step(&mut self.input, self.now, self.offered) {
+                        // Half a line: the session waits for the rest.
+                        Step::Read(session) if self.input.unused().len() == before => {
+                            break self.step = Some(Step::Read(session));
+                        }
+                        step => step,
+                    }
                 }
                 Step::StartTls(mut start) => {
                     self.hear(start.session());
@@ -242,6 +266,28 @@ impl Play {
                     };
                     body.answer(ending, reader.size(), self.now)
                 }
+                Step::Chunk(mut chunk) => {
+                    self.hear(chunk.session());
+                    if (self.input.unused().len() as u64) < chunk.size() {
+                        break self.step = Some(Step::Chunk(chunk));
+                    }
+                    if chunk.is_first() {
+                        (self.chunks, self.message) = (Chunks::default(), Vec::new());
+                    }
+                    let size = usize::try_from(chunk.size()).unwrap();
+                    let read = self.chunks.read(&self.input.unused()[..size], &mut self.message);
+                    self.input.consume(size);
+                    let ended = if chunk.is_last() { self.chunks.end(&mut self.message) } else { Ok(()) };
+                    match read.and(ended) {
+                        Ok(()) if !chunk.is_last() => chunk.taken(),
+                        Ok(()) => {
+                            let text = String::from_utf8_lossy(&self.message).escape_debug().to_string();
+                            let ending = self.end(&text);
+                            chunk.answer(ending, self.chunks.size(), self.now)
+                        }
+                        Err(what) => chunk.answer(Ending::Ambiguous(what), self.chunks.size(), self.now),
+                    }
+                }
                 Step::Close(mut session) => {
                     self.hear(&mut session);
                     self.closed = true;
@@ -264,22 +310,29 @@ impl Play {
             Request::Data => lines.push("DATA".to_owned()),
             Request::Envelope { mail, recipients } => {
                 if let Some(mail) = mail {
-                    self.asked.push_back(format!("MAIL FROM:<{}>", mail.sender));
-                    if let Answer::Reply(reply) = self.next_answer()
+                    let utf8 = if mail.smtp_utf8 { " SMTPUTF8" } else { "" };
+                    let dsn = [("RET", &mail.ret), ("ENVID", &mail.envid)]
+                        .map(|(name, value)| parameter(name, value))
+                        .concat();
+                    self.asked.push_back(format!("MAIL FROM:<{}>{utf8}{dsn}", mail.sender));
+                    if let Answer::Reply(reply) = self.next_answer(OK)
                         && !reply.is_positive()
                     {
                         refused = Some(Answer::MailRefused(reply));
                     }
                 }
-                lines.extend(recipients.iter().map(|Rcpt { recipient }| format!("RCPT TO:<{recipient}>")));
+                lines.extend(recipients.iter().map(|Rcpt { recipient, notify, orcpt }| {
+                    format!("RCPT TO:<{recipient}>{}{}", parameter("NOTIFY", notify), parameter("ORCPT", orcpt))
+                }));
             }
         }
         for line in lines {
             if let Some(refused) = &refused {
                 answers.push(refused.clone());
             } else {
+                let usual = if line == "DATA" { "354 Go on" } else { OK };
                 self.asked.push_back(line);
-                answers.push(self.next_answer());
+                answers.push(self.next_answer(usual));
             }
         }
         answers
@@ -287,14 +340,14 @@ impl Play {
 
     fn end(&mut self, message: &str) -> Ending {
         self.asked.push_back(message.to_owned());
-        match self.next_answer() {
+        match self.next_answer(OK) {
             Answer::Reply(reply) | Answer::MailRefused(reply) => Ending::Answered(reply),
             Answer::Away { reason, .. } => Ending::Away(reason),
         }
     }
 
-    fn next_answer(&mut self) -> Answer {
-        let text = self.answers.pop_front().unwrap_or_else(|| "250 2.0.0 Ok".to_owned());
+    fn next_answer(&mut self, usual: &str) -> Answer {
+        let text = self.answers.pop_front().unwrap_or_else(|| usual.to_owned());
         if text == "away" {
             return Answer::Away { reason: "away".to_owned(), words: None };
         }
@@ -311,6 +364,15 @@ impl Play {
             _ => Err("the session does not wait for a handshake".to_owned()),
         }
     }
+}
+
+fn parameter(name: &str, value: &Option<Box<str>>) -> String {
+    value.as_ref().map_or(String::new(), |value| format!(" {name}={value}"))
+}
+
+/// Extensions as EHLO's lines, separated by commas.
+fn offers(words: &str) -> Extensions {
+    Extensions::from_ehlo(&Reply::lines(250, [&["mx"][..], &words.trim().split(", ").collect::<Vec<_>>()].concat()))
 }
 
 /// Octets of a text with \r, \n, \0, \t, \\ and \xHH.

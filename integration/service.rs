@@ -174,7 +174,8 @@ fn the_log_is_json_where_that_is_asked_for() {
     let upstream = Upstream::start();
     let site = site(&upstream, "log = { format = \"json\" }\n");
     let weir = site.start();
-    let line = weir.log_lines().remove(0);
+    let listening = |line: &String| line.contains("\"listening\"");
+    let line = weir.log_lines().into_iter().find(listening).unwrap();
     assert!(line.starts_with("{\"timestamp\":\"20") && line.ends_with("\"}"), "{line}");
     assert!(
         line.contains("\"level\":\"INFO\",\"message\":\"listening\",\"listener\":\"s\",\"address\":\"127.0.0.1:"),

@@ -12,6 +12,7 @@ use crate::store::{Health, Store};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
@@ -93,6 +94,9 @@ impl Signals {
     }
 }
 
+/// How long the start may wait for the upstream.
+const FIRST_PROBE: Duration = Duration::from_secs(1);
+
 /// A Weir that serves.
 pub struct Running {
     /// Its configuration.
@@ -103,6 +107,8 @@ pub struct Running {
     pub admin: Option<std::net::SocketAddr>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
+    /// Learns what the upstream offers.
+    informing: tokio::task::JoinHandle<()>,
     administering: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -125,6 +131,10 @@ impl Running {
             certificate,
         });
         let bound = bind(config.listeners, sockets)?;
+        // The first clients are told what the upstream offers, if it answers at once.
+        if let Ok(Err(fault)) = tokio::time::timeout(FIRST_PROBE, server.relay.probe()).await {
+            tracing::warn!(reason = %fault, "upstream away: what it offers is not known yet");
+        }
         let mut listeners = Vec::new();
         for listener in &bound {
             let address = listener.address().map_err(|e| fail(exit::OS, &e))?;
@@ -147,8 +157,16 @@ impl Running {
                 }
             })
         });
+        let probed = server.clone();
+        let mut stopped = stopping.clone();
+        let informing = tokio::spawn(async move {
+            tokio::select! {
+                () = probed.relay.keep_informed() => {}
+                _ = stopped.wait_for(|stop| *stop) => {}
+            }
+        });
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
-        Ok(Self { path, server, listeners, admin, stop, serving, administering })
+        Ok(Self { path, server, listeners, admin, stop, serving, informing, administering })
     }
 
     /// Reads limits, certificate and users again. What is bad leaves the former in place.
@@ -177,6 +195,7 @@ impl Running {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
+        let _ = self.informing.await;
         if let Some(administering) = self.administering {
             // A scraper that keeps its connection open is not waited for.
             administering.abort();

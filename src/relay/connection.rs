@@ -1,8 +1,9 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
 
-use super::dialogue::{Answered, Capabilities, Envelope, Next, Opening};
-use super::{Fault, Options};
-use crate::smtp::command::{Mail, Rcpt};
+use super::dialogue::{Answered, Envelope, Next, Opening};
+use super::{Fault, Options, TlsPolicy};
+use crate::smtp::envelope::{Mail, Rcpt};
+use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Reader, Reply};
 use rustls::pki_types::ServerName;
 use std::future::poll_fn;
@@ -16,7 +17,7 @@ use tokio_rustls::TlsConnector;
 /// A connection to the upstream, past its opening.
 pub struct Upstream {
     wire: Wire,
-    offered: Capabilities,
+    offered: Extensions,
     state: State,
 }
 
@@ -71,10 +72,18 @@ impl Upstream {
                     plain = plain.secure(connector, name.clone()).await?;
                     next = opening.secured();
                 }
-                Next::Ready(offered) => return Ok(Self { wire: plain, offered, state: State::Idle }),
+                Next::Ready(mut offered) => {
+                    // RFC 8689 §4.2.1: it may go only where the certificate has been checked.
+                    offered.require_tls &= options.tls == TlsPolicy::Required;
+                    return Ok(Self { wire: plain, offered, state: State::Idle });
+                }
                 Next::Failed(fault) => return Err(fault),
             }
         }
+    }
+
+    pub fn offered(&self) -> Extensions {
+        self.offered
     }
 
     /// Sends MAIL, if given, and recipients; one answer a recipient. A fault comes with the number of commands answered before it.
@@ -83,6 +92,10 @@ impl Upstream {
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, (Fault, usize)> {
+        if self.state == State::Message {
+            // It waits for the rest of a message that the client has given up.
+            return Err((Fault::Closed, 0));
+        }
         let reset = mail.is_some() && self.state == State::Transaction;
         let mut envelope = Envelope::new(mail, recipients, reset, &self.offered);
         self.wire.check_quiet().await.map_err(|fault| (fault, 0))?;

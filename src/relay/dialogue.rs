@@ -1,34 +1,9 @@
 //! What to say to an upstream and what its replies mean. Pure: the [`connection`](super::connection) carries the octets.
 
 use super::{Fault, TlsPolicy};
-use crate::smtp::command::{Body, Mail, Rcpt};
+use crate::smtp::envelope::{Body, Mail, Rcpt};
+use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
-
-/// What an upstream offers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    pub pipelining: bool,
-    pub eight_bit_mime: bool,
-    pub size: bool,
-    pub start_tls: bool,
-}
-
-impl Capabilities {
-    /// From the reply to EHLO: the first line is a greeting, each further one an extension (RFC 5321 §4.1.1.1).
-    fn from_ehlo(reply: &Reply) -> Self {
-        let mut offered = Self::default();
-        for line in reply.texts().skip(1) {
-            match line.split(' ').next().unwrap_or_default().to_ascii_uppercase().as_str() {
-                "PIPELINING" => offered.pipelining = true,
-                "8BITMIME" => offered.eight_bit_mime = true,
-                "SIZE" => offered.size = true,
-                "STARTTLS" => offered.start_tls = true,
-                _ => {}
-            }
-        }
-        offered
-    }
-}
 
 /// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again.
 pub struct Opening {
@@ -42,7 +17,7 @@ enum Stage {
     Greeting,
     Ehlo,
     Helo,
-    StartTls(Capabilities),
+    StartTls(Extensions),
 }
 
 /// What to do next in an opening.
@@ -51,7 +26,7 @@ pub enum Next {
     Send(String),
     /// Begin TLS, then go on with [`Opening::secured`]. What was offered before counts no more.
     Handshake,
-    Ready(Capabilities),
+    Ready(Extensions),
     Failed(Fault),
 }
 
@@ -71,13 +46,13 @@ impl Opening {
     pub fn reply(&mut self, reply: Reply) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
-            Stage::Ehlo if reply.is_positive() => self.offered(Capabilities::from_ehlo(&reply)),
+            Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
             // A server that does not know EHLO is asked the old way, unless that would leave out TLS.
             Stage::Ehlo if reply.code() / 100 == 5 && self.tls != TlsPolicy::Required => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
-            Stage::Helo if reply.is_positive() => Next::Ready(Capabilities::default()),
+            Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
             Stage::StartTls(offered) if self.tls == TlsPolicy::Opportunistic => Next::Ready(offered),
@@ -90,7 +65,7 @@ impl Opening {
         Next::Send(format!("EHLO {}\r\n", self.hostname))
     }
 
-    fn offered(&mut self, offered: Capabilities) -> Next {
+    fn offered(&mut self, offered: Extensions) -> Next {
         match self.tls {
             _ if self.secured => Next::Ready(offered),
             TlsPolicy::None => Next::Ready(offered),
@@ -119,6 +94,8 @@ enum Command {
     Rset,
     Mail,
     Rcpt,
+    /// A recipient that the upstream is not asked about, as it no longer offers what is wanted for it.
+    Unasked,
 }
 
 /// What the upstream said to a recipient.
@@ -135,32 +112,34 @@ const WINDOW: usize = 500;
 
 impl Envelope {
     /// An envelope for an upstream that offers this. `reset` begins with RSET, since the connection was left inside a transaction.
-    pub fn new(mail: Option<&Mail>, recipients: &[&Rcpt], reset: bool, offered: &Capabilities) -> Self {
+    pub fn new(mail: Option<&Mail>, recipients: &[&Rcpt], reset: bool, offered: &Extensions) -> Self {
         let mut commands = Vec::with_capacity(recipients.len() + 2);
         let mut mail_refused = None;
         if reset {
             commands.push((Command::Rset, "RSET\r\n".to_owned()));
         }
         if let Some(mail) = mail {
-            if mail.body == Some(Body::EightBitMime) && !offered.eight_bit_mime {
-                // Weir does not convert (RFC 6152 §3): what is signed must arrive as it was sent.
-                mail_refused = Some(Reply::new(554, "5.6.3 The mail server behind this one takes no 8-bit messages"));
-            }
+            mail_refused = missing(mail, offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
-        commands.extend(recipients.iter().map(|rcpt| (Command::Rcpt, format!("RCPT TO:<{}>\r\n", rcpt.recipient))));
+        commands.extend(recipients.iter().map(|rcpt| match rcpt.asks_dsn() && !offered.dsn {
+            true => (Command::Unasked, String::new()),
+            false => (Command::Rcpt, rcpt_command(rcpt)),
+        }));
         let answers = Vec::with_capacity(recipients.len());
         let mut envelope =
             Self { commands, sent: 0, replied: 0, pipelining: offered.pipelining, mail_refused, answers };
         if envelope.mail_refused.is_some() {
             envelope.give_up();
         }
+        envelope.answer_unasked();
         envelope
     }
 
     /// Octets to send now; `None` while replies must come first.
     pub fn next_write(&mut self) -> Option<String> {
         let window = if self.pipelining { WINDOW } else { 1 };
+        self.sent = self.sent.max(self.replied);
         let end = self.commands.len().min(self.replied + window);
         let text: String = self.commands.get(self.sent..end)?.iter().map(|(_, line)| line.as_str()).collect();
         self.sent = end;
@@ -200,7 +179,10 @@ impl Envelope {
             (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(Fault::Unexpected(reply)),
             // 503, since MAIL did not hold.
             (Command::Rcpt, Some(refused)) => self.answers.push(Answered::MailRefused(refused.clone())),
+            // They are answered as soon as it is their turn.
+            (Command::Unasked, _) => return Err(Fault::Unexpected(reply)),
         }
+        self.answer_unasked();
         Ok(())
     }
 
@@ -209,19 +191,49 @@ impl Envelope {
         self.answers
     }
 
+    /// Answers those whose turn it is and that the upstream is not asked about.
+    fn answer_unasked(&mut self) {
+        while matches!(self.commands.get(self.replied), Some((Command::Unasked, _))) {
+            self.replied += 1;
+            self.answers.push(match &self.mail_refused {
+                Some(refused) => Answered::MailRefused(refused.clone()),
+                None => Answered::Reply(no_longer("DSN")),
+            });
+        }
+    }
+
     /// MAIL is refused: the commands not sent yet are not sent.
     fn give_up(&mut self) {
         if let Some(refused) = &self.mail_refused {
-            let left = self.commands[self.sent..].iter().filter(|(command, _)| *command == Command::Rcpt).count();
+            let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::Unasked);
+            let left = self.commands[self.sent..].iter().filter(|(command, _)| is_recipient(command)).count();
             self.answers.extend(vec![Answered::MailRefused(refused.clone()); left]);
             self.commands.truncate(self.sent);
         }
     }
 }
 
-fn mail_command(mail: &Mail, offered: &Capabilities) -> String {
+/// What the client wants of this message that the upstream does not offer. The session announced it, so the upstream has lost it since:
+/// to leave it out would be a promise broken in silence.
+fn missing(mail: &Mail, offered: &Extensions) -> Option<&'static str> {
+    let wanted = [
+        (mail.body == Some(Body::EightBitMime), offered.eight_bit_mime, "8BITMIME"),
+        (mail.smtp_utf8, offered.smtp_utf8, "SMTPUTF8"),
+        (mail.asks_dsn(), offered.dsn, "DSN"),
+        (mail.require_tls, offered.require_tls, "REQUIRETLS"),
+    ];
+    wanted.into_iter().find(|(is_wanted, is_offered, _)| *is_wanted && !is_offered).map(|(.., name)| name)
+}
+
+/// Temporary, as a client that connects anew learns that it is not offered, and can do without or give up for good reasons.
+fn no_longer(extension: &str) -> Reply {
+    let text = format!("4.3.5 The mail server behind this one no longer offers {extension}; say EHLO again");
+    Reply::new(451, text)
+}
+
+fn mail_command(mail: &Mail, offered: &Extensions) -> String {
     let mut line = format!("MAIL FROM:<{}>", mail.sender);
-    if let Some(size) = mail.size.filter(|_| offered.size) {
+    if let (Some(size), Some(_)) = (mail.size, offered.size) {
         line.push_str(&format!(" SIZE={size}"));
     }
     if let Some(body) = mail.body.filter(|_| offered.eight_bit_mime) {
@@ -230,8 +242,30 @@ fn mail_command(mail: &Mail, offered: &Capabilities) -> String {
             Body::EightBitMime => " BODY=8BITMIME",
         });
     }
+    if mail.smtp_utf8 {
+        line.push_str(" SMTPUTF8");
+    }
+    if mail.require_tls {
+        line.push_str(" REQUIRETLS");
+    }
+    add(&mut line, "RET", mail.ret.as_deref());
+    add(&mut line, "ENVID", mail.envid.as_deref());
     line.push_str("\r\n");
     line
+}
+
+fn rcpt_command(rcpt: &Rcpt) -> String {
+    let mut line = format!("RCPT TO:<{}>", rcpt.recipient);
+    add(&mut line, "NOTIFY", rcpt.notify.as_deref());
+    add(&mut line, "ORCPT", rcpt.orcpt.as_deref());
+    line.push_str("\r\n");
+    line
+}
+
+fn add(line: &mut String, name: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        line.push_str(&format!(" {name}={value}"));
+    }
 }
 
 #[cfg(test)]
@@ -305,7 +339,7 @@ mod tests {
                 _ => panic!(),
             })
             .collect();
-        let offered = Capabilities { pipelining, size: true, ..Capabilities::default() };
+        let offered = Extensions { pipelining, size: Some(0), ..Extensions::default() };
         Envelope::new(Some(&mail), &rcpts.iter().collect::<Vec<_>>(), reset, &offered)
     }
 
@@ -342,10 +376,50 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_that_takes_no_8_bit_is_not_asked() {
-        let mut envelope = envelope("MAIL FROM:<a@b> BODY=8BITMIME", true, true);
-        assert_eq!((envelope.next_write(), envelope.is_done()), (None, true));
-        assert!(matches!(&envelope.into_answers()[..], [Answered::MailRefused(reply), _] if reply.code() == 554));
+    fn what_the_upstream_no_longer_offers_is_not_asked_of_it() {
+        for parameter in ["BODY=8BITMIME", "SMTPUTF8", "RET=FULL", "ENVID=x", "REQUIRETLS"] {
+            let mut envelope = envelope(&format!("MAIL FROM:<a@b> {parameter}"), true, true);
+            assert_eq!((envelope.next_write(), envelope.is_done()), (None, true), "{parameter}");
+            assert!(matches!(&envelope.into_answers()[..], [Answered::MailRefused(reply), _] if reply.code() == 451));
+        }
+    }
+
+    #[test]
+    fn recipients_with_wishes_that_are_no_longer_offered_are_answered_in_their_place() {
+        let rcpt = |arguments: &str| Rcpt::parse(arguments).unwrap();
+        let recipients =
+            [rcpt("TO:<a@b> NOTIFY=NEVER"), rcpt("TO:<c@d>"), rcpt("TO:<e@f> ORCPT=rfc822;x"), rcpt("TO:<g@h>")];
+        let (mail, all) = (Mail::parse("FROM:<>").unwrap(), recipients.each_ref());
+        for pipelining in [false, true] {
+            let offered = Extensions { pipelining, ..Extensions::default() };
+            let mut envelope = Envelope::new(Some(&mail), &all, false, &offered);
+            let mut sent = String::new();
+            while !envelope.is_done() {
+                sent.extend(envelope.next_write());
+                envelope.reply(reply("250 ok")).unwrap();
+            }
+            assert_eq!(sent, "MAIL FROM:<>\r\nRCPT TO:<c@d>\r\nRCPT TO:<g@h>\r\n");
+            let codes: Vec<u16> = envelope
+                .into_answers()
+                .iter()
+                .map(|answer| if let Answered::Reply(reply) = answer { reply.code() } else { 0 })
+                .collect();
+            assert_eq!(codes, [451, 250, 451, 250]);
+            let mut envelope = Envelope::new(None, &all[..1], false, &offered);
+            assert_eq!((envelope.next_write(), envelope.is_done()), (None, true));
+        }
+    }
+
+    #[test]
+    fn parameters_go_on_as_they_were_written() {
+        let offered = Extensions { smtp_utf8: true, dsn: true, require_tls: true, ..Extensions::default() };
+        let mail = Mail::parse("FROM:<ü@b> requiretls SMTPUTF8 SIZE=9 ENVID=a+2B RET=hdrs").unwrap();
+        let rcpt = Rcpt::parse("TO:<é@d> ORCPT=utf-8;ü@b NOTIFY=DELAY,success").unwrap();
+        let mut envelope = Envelope::new(Some(&mail), &[&rcpt], false, &offered);
+        assert_eq!(envelope.next_write().unwrap(), "MAIL FROM:<ü@b> SMTPUTF8 REQUIRETLS RET=hdrs ENVID=a+2B\r\n");
+        envelope.reply(reply("250 ok")).unwrap();
+        let rest = "RCPT TO:<é@d> NOTIFY=DELAY,success ORCPT=utf-8;ü@b\r\n";
+        assert_eq!(envelope.next_write().unwrap(), rest);
     }
 
     #[test]

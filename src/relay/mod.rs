@@ -10,13 +10,15 @@ pub use connection::Upstream;
 pub use dialogue::Answered;
 
 use crate::metrics::Metrics;
-use crate::smtp::command::{Mail, Rcpt};
+use crate::smtp::envelope::{Mail, Rcpt};
+use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Garbage, Reply};
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 /// Where the upstream is and how to speak to it.
@@ -111,12 +113,18 @@ impl fmt::Display for Fault {
 pub struct Relay {
     options: Options,
     connector: Option<(TlsConnector, ServerName<'static>)>,
+    /// What it offered when it was last connected to, and when that was. The lock is held to copy it.
+    known: RwLock<Option<(Extensions, Instant)>>,
     metrics: Arc<Metrics>,
 }
 
 /// How long a client waits for the answers to a whole run of commands, though they keep coming: less than the 5 min that RFC 5321
 /// §4.5.3.2.3 has it wait for one.
 const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
+
+/// How old what is known of the upstream may grow, and how soon to try again after it could not be learnt.
+const REFRESH: Duration = Duration::from_secs(60);
+const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// RFC 5321 §4.5.3.2.6: after the final dot the upstream may have the message already, and giving up makes duplicates.
 const FINAL_PATIENCE: Duration = Duration::from_secs(600);
@@ -131,7 +139,51 @@ impl Relay {
                 Some((connector, name))
             }
         };
-        Ok(Self { options, connector, metrics })
+        Ok(Self { options, connector, known: RwLock::default(), metrics })
+    }
+
+    /// What the upstream offered when it was last connected to; nothing, if it never was.
+    pub fn offered(&self) -> Extensions {
+        self.known().map_or(Extensions::default(), |(offered, _)| offered)
+    }
+
+    /// Connects to the upstream to learn what it offers, and says good-bye.
+    pub async fn probe(&self) -> Result<(), Fault> {
+        let upstream = self.connect().await?;
+        self.quit(Some(Box::new(upstream))).await;
+        Ok(())
+    }
+
+    /// Learns what the upstream offers again and again, where clients do not have it connected to anyway.
+    pub async fn keep_informed(&self) {
+        let mut failing = false;
+        loop {
+            let age = self.known().map_or(REFRESH, |(_, at)| at.elapsed());
+            let pause = if failing { TRY_AGAIN } else { REFRESH.saturating_sub(age) };
+            tokio::time::sleep(pause).await;
+            if self.known().is_some_and(|(_, at)| at.elapsed() < REFRESH) {
+                failing = false;
+                continue;
+            }
+            let probed = self.probe().await;
+            if let Err(fault) = &probed
+                && !failing
+            {
+                tracing::warn!(upstream = self.options.name, reason = %fault, "upstream away: what it offers is not known anew");
+            }
+            failing = probed.is_err();
+        }
+    }
+
+    fn known(&self) -> Option<(Extensions, Instant)> {
+        *self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn learn(&self, offered: Extensions) {
+        let before = self.known.write().unwrap_or_else(PoisonError::into_inner).replace((offered, Instant::now()));
+        if before.is_none_or(|(before, _)| before != offered) {
+            tracing::info!(upstream = self.options.name, offers = offered.names(), "upstream offers");
+        }
     }
 
     /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
@@ -203,6 +255,12 @@ impl Relay {
     }
 
     async fn connect(&self) -> Result<Upstream, Fault> {
+        let upstream = self.try_connect().await?;
+        self.learn(upstream.offered());
+        Ok(upstream)
+    }
+
+    async fn try_connect(&self) -> Result<Upstream, Fault> {
         let tls = self.connector.as_ref();
         match Upstream::connect(&self.options, tls).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.

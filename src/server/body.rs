@@ -4,9 +4,10 @@ use super::Server;
 use super::stream::{Client, Read};
 use crate::clock;
 use crate::relay::{Fault, Upstream};
-use crate::session::{Body, Ending};
-use crate::smtp::data::{Piece, Reader};
+use crate::session::{Body, Chunk, Ending};
+use crate::smtp::data::{Chunks, Piece, Reader};
 use crate::smtp::line::Input;
+use crate::smtp::trace::Hops;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -18,73 +19,165 @@ const READ: usize = 64 * 1024;
 const PATIENCE_FACTOR: u64 = 2;
 
 /// Octets a second below which a client is holding the upstream rather than sending a message.
-const SLOWEST: u64 = 100;
+pub const SLOWEST: u64 = 100;
 
-/// Passes a message on. Returns how it ended and its size in octets.
-///
-/// The final dot goes out only when everything before it was well; after anything else the upstream's connection is closed, so that
-/// no half message counts there. `cut` turns true when the server stops and waits no longer; after the final dot that changes
-/// nothing, since the upstream may have the message by then.
-pub async fn pass(
-    server: &Server,
-    client: &mut Client,
-    input: &mut Input,
-    upstream: &mut Option<Box<Upstream>>,
-    body: &Body,
-    cut: &mut watch::Receiver<bool>,
-) -> (Ending, u64) {
-    let mut reader = Reader::default();
-    let began = Instant::now();
-    let received = body.received(clock::now());
-    let mut lost = server.relay.write(upstream, received.as_bytes()).await.err();
-    loop {
-        let waiting = input.unused();
-        let (passed, mark) = match reader.read(waiting) {
-            Piece::Message { held } => (waiting.len() - held, None),
-            Piece::End { message, mark } => (message, Some(mark)),
-            Piece::Refused(what) => {
-                *upstream = None;
-                return (Ending::Ambiguous(what), reader.size());
+/// Where a message comes from and where it goes.
+pub struct Way<'a> {
+    pub server: &'a Server,
+    pub client: &'a mut Client,
+    pub input: &'a mut Input,
+    pub upstream: &'a mut Option<Box<Upstream>>,
+    /// Turns true when the server stops and waits no longer.
+    pub cut: &'a mut watch::Receiver<bool>,
+}
+
+/// What has gone on so far.
+struct Passage {
+    began: Instant,
+    hops: Hops,
+    /// Why the upstream is not there any more.
+    lost: Option<Fault>,
+}
+
+/// A message that comes in pieces, between two of them.
+pub struct Parts {
+    passage: Passage,
+    chunks: Chunks,
+}
+
+impl Way<'_> {
+    /// Passes a message on. Returns how it ended and its size in octets.
+    ///
+    /// The final dot goes out only when everything before it was well; after anything else the upstream's connection is closed, so
+    /// that no half message counts there. After the final dot the server's stopping changes nothing, since the upstream may have
+    /// the message by then.
+    pub async fn pass(mut self, body: &Body) -> (Ending, u64) {
+        let mut reader = Reader::default();
+        let mut passage = self.begin(&body.received(clock::now())).await;
+        loop {
+            let (passed, mark) = match reader.read(self.input.unused()) {
+                Piece::Message { held } => (self.input.unused().len() - held, None),
+                Piece::End { message, mark } => (message, Some(mark)),
+                Piece::Refused(what) => return (self.cut_off(Ending::Ambiguous(what)), reader.size()),
+            };
+            let too_large = reader.size() > body.max_size();
+            if too_large {
+                *self.upstream = None;
+            } else {
+                passage.forward(self.server, self.upstream, &self.input.unused()[..passed]).await;
+            }
+            self.input.consume(passed + mark.unwrap_or(0));
+            let ending = match mark {
+                Some(_) if too_large => Ending::TooLarge,
+                Some(_) => passage.end(self.server, self.upstream).await,
+                None if reader.size() / PATIENCE_FACTOR > body.max_size() => self.cut_off(Ending::Endless),
+                None => match self.read(&passage, reader.size()).await {
+                    Ok(()) => continue,
+                    Err(ending) => self.cut_off(ending),
+                },
+            };
+            return (ending, reader.size());
+        }
+    }
+
+    /// Passes a piece of a message on; `parts` is what the pieces before it left, and it leaves. Returns how the message ended, if it
+    /// has, and its size in octets.
+    pub async fn pass_chunk(mut self, parts: &mut Option<Box<Parts>>, chunk: &Chunk) -> (Option<Ending>, u64) {
+        let former = parts.take().filter(|_| !chunk.is_first());
+        let mut parts_now = match former {
+            Some(former) => former,
+            None => {
+                let passage = self.begin(&chunk.received(clock::now())).await;
+                Box::new(Parts { passage, chunks: Chunks::default() })
             }
         };
-        let too_large = reader.size() > body.max_size();
-        if too_large {
-            *upstream = None;
-        } else if lost.is_none() && passed > 0 {
-            lost = server.relay.write(upstream, &waiting[..passed]).await.err();
-        }
-        input.consume(passed + mark.unwrap_or(0));
-        let ending = match (mark, too_large) {
-            (Some(_), true) => Ending::TooLarge,
-            (Some(_), false) => end(server, upstream, lost).await,
-            (None, _) if reader.size() / PATIENCE_FACTOR > body.max_size() => Ending::Endless,
-            (None, _) => {
-                let allowed = server.options.data_timeout + Duration::from_secs(reader.size() / SLOWEST);
-                let left = allowed.saturating_sub(began.elapsed()).min(server.options.data_timeout);
-                tokio::select! {
-                    read = client.read(input, READ, left) => match read {
-                        Read::Some => continue,
-                        Read::Gone => Ending::ClientGone,
-                        Read::TimedOut => Ending::ClientSilent,
-                    },
-                    _ = cut.wait_for(|cut| *cut) => Ending::Stopping,
-                }
+        let Parts { passage, chunks } = &mut *parts_now;
+        let (mut left, mut out) = (chunk.size(), Vec::new());
+        while left > 0 {
+            if self.input.is_empty()
+                && let Err(ending) = self.read(passage, chunks.size()).await
+            {
+                return (Some(self.cut_off(ending)), chunks.size());
             }
-        };
-        if mark.is_none() {
-            *upstream = None;
+            let here = self.input.unused().len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            out.clear();
+            if let Err(what) = chunks.read(&self.input.unused()[..here], &mut out) {
+                return (Some(self.cut_off(Ending::Ambiguous(what))), chunks.size());
+            }
+            self.input.consume(here);
+            left -= here as u64;
+            passage.forward(self.server, self.upstream, &out).await;
         }
-        return (ending, reader.size());
+        let size = chunks.size();
+        if !passage.failed() {
+            if !chunk.is_last() {
+                *parts = Some(parts_now);
+                return (None, size);
+            }
+            out.clear();
+            if let Err(what) = chunks.end(&mut out) {
+                return (Some(self.cut_off(Ending::Ambiguous(what))), size);
+            }
+            passage.forward(self.server, self.upstream, &out).await;
+        }
+        (Some(passage.end(self.server, self.upstream).await), size)
+    }
+
+    async fn begin(&mut self, received: &str) -> Passage {
+        let mut passage = Passage { began: Instant::now(), hops: Hops::default(), lost: None };
+        passage.forward(self.server, self.upstream, received.as_bytes()).await;
+        passage
+    }
+
+    /// Waits for more of a message of which so many octets have come.
+    async fn read(&mut self, passage: &Passage, size: u64) -> Result<(), Ending> {
+        let data_timeout = self.server.options.data_timeout;
+        let allowed = data_timeout + Duration::from_secs(size / SLOWEST);
+        let left = allowed.saturating_sub(passage.began.elapsed()).min(data_timeout);
+        tokio::select! {
+            read = self.client.read(self.input, READ, left) => match read {
+                Read::Some => Ok(()),
+                Read::Gone => Err(Ending::ClientGone),
+                Read::TimedOut => Err(Ending::ClientSilent),
+            },
+            _ = self.cut.wait_for(|cut| *cut) => Err(Ending::Stopping),
+        }
+    }
+
+    /// The message ends before its end.
+    fn cut_off(&mut self, ending: Ending) -> Ending {
+        *self.upstream = None;
+        ending
     }
 }
 
-async fn end(server: &Server, upstream: &mut Option<Box<Upstream>>, lost: Option<Fault>) -> Ending {
-    let outcome = match lost {
-        Some(fault) => Err(fault),
-        None => server.relay.end(upstream).await,
-    };
-    match outcome {
-        Ok(reply) | Err(Fault::Refused(reply)) => Ending::Answered(reply),
-        Err(fault) => Ending::Away(fault.to_string()),
+impl Passage {
+    /// Passes octets on, as long as there is somebody to take them.
+    async fn forward(&mut self, server: &Server, upstream: &mut Option<Box<Upstream>>, octets: &[u8]) {
+        self.hops.read(octets);
+        if self.hops.is_loop() {
+            *upstream = None;
+        } else if self.lost.is_none() && !octets.is_empty() {
+            self.lost = server.relay.write(upstream, octets).await.err();
+        }
+    }
+
+    /// Whether the message cannot arrive any more.
+    fn failed(&self) -> bool {
+        self.lost.is_some() || self.hops.is_loop()
+    }
+
+    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<Upstream>>) -> Ending {
+        if self.hops.is_loop() {
+            return Ending::Loop;
+        }
+        let outcome = match self.lost.take() {
+            Some(fault) => Err(fault),
+            None => server.relay.end(upstream).await,
+        };
+        match outcome {
+            Ok(reply) | Err(Fault::Refused(reply)) => Ending::Answered(reply),
+            Err(fault) => Ending::Away(fault.to_string()),
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! One connection: drives its session, asking the rest of the house what the session asks.
 
+use super::body::{Parts, SLOWEST, Way};
 use super::report::Teller;
 use super::stream::{Client, MOST_READ, Read};
-use super::{ListenerOptions, Server, Stop, body, session_id};
+use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts::Login as Verdict;
 use crate::clock;
 use crate::relay::{Answered, Fault, Upstream};
 use crate::session::{
-    Admit, Answer, Body, Ending, Login, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
+    Admit, Answer, Body, Chunk, Ending, Login, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
 use crate::store::Unavailable;
@@ -26,6 +27,8 @@ pub struct Connection {
     client: Client,
     input: Input,
     upstream: Option<Box<Upstream>>,
+    /// The message that comes in pieces.
+    parts: Option<Box<Parts>>,
     stop: Stop,
 }
 
@@ -47,6 +50,7 @@ impl Connection {
             client: Client::new(tcp),
             input: Input::default(),
             upstream: None,
+            parts: None,
             stop,
         }
     }
@@ -64,7 +68,7 @@ impl Connection {
         let mut step = Step::Read(Session::new(options, self.id.clone(), self.peer, tls, clock::now()));
         loop {
             step = match step {
-                Step::Next(session) => session.step(&mut self.input, clock::now()),
+                Step::Next(session) => self.step(session),
                 Step::Read(session) => self.read(session).await,
                 Step::StartTls(start) => match Box::pin(self.start_tls(start)).await {
                     Ok(step) => step,
@@ -74,9 +78,14 @@ impl Connection {
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
                 Step::Body(body) => Box::pin(self.pass(body)).await,
+                Step::Chunk(chunk) => Box::pin(self.pass_chunk(chunk)).await,
                 Step::Close(session) => return Box::pin(self.close(session)).await,
             };
         }
+    }
+
+    fn step(&mut self, session: Session) -> Step {
+        session.step(&mut self.input, clock::now(), self.server.relay.offered())
     }
 
     /// Sends what there is to say, then waits for more from the client.
@@ -88,7 +97,11 @@ impl Connection {
         let timeouts = &self.server.options;
         // A command is read to its end within one time-out, however slowly its octets come.
         let within_line = self.input.is_within_line();
-        let patience = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
+        let patience = match self.input.unwanted() {
+            0 if within_line => timeouts.command_timeout,
+            0 => timeouts.idle_timeout,
+            unwanted => timeouts.data_timeout + Duration::from_secs(unwanted / SLOWEST),
+        };
         let deadline = Instant::now() + patience;
         loop {
             let keep = self.upstream.is_some() && !session.in_transaction();
@@ -99,8 +112,12 @@ impl Connection {
                 () = self.stop.may_end(session.in_transaction()) => return session.shut_down(),
             };
             match read {
-                Read::Some if !within_line || self.has_enough() => return session.step(&mut self.input, clock::now()),
-                Read::Some => {}
+                Read::Some => {
+                    self.input.skip(0);
+                    if self.input.unwanted() == 0 && (!within_line || self.has_enough()) {
+                        return self.step(session);
+                    }
+                }
                 Read::Gone => return session.client_gone(),
                 Read::TimedOut if Instant::now() < deadline => {
                     let upstream = self.upstream.take();
@@ -185,9 +202,25 @@ impl Connection {
             self.upstream = None;
             return body.answer(Ending::ClientGone, 0, clock::now());
         }
-        let Self { server, client, input, upstream, stop, .. } = self;
-        let (ending, size) = body::pass(server, client, input, upstream, &body, &mut stop.cut).await;
+        let (ending, size) = self.way().0.pass(&body).await;
         body.answer(ending, size, clock::now())
+    }
+
+    async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
+        if self.flush(chunk.session()).await.is_err() {
+            self.upstream = None;
+            return chunk.answer(Ending::ClientGone, 0, clock::now());
+        }
+        let (way, parts) = self.way();
+        match way.pass_chunk(parts, &chunk).await {
+            (None, _) => chunk.taken(),
+            (Some(ending), size) => chunk.answer(ending, size, clock::now()),
+        }
+    }
+
+    fn way(&mut self) -> (Way<'_>, &mut Option<Box<Parts>>) {
+        let Self { server, client, input, upstream, parts, stop, .. } = self;
+        (Way { server, client, input, upstream, cut: &mut stop.cut }, parts)
     }
 
     async fn close(mut self, mut session: Session) {

@@ -77,6 +77,7 @@ impl Teller<'_> {
             Ending::Away(reason) => ("upstream-away", Some(reason.clone())),
             Ending::TooLarge | Ending::Endless => ("too-large", None),
             Ending::Ambiguous(_) => ("ambiguous", None),
+            Ending::Loop => ("loop", None),
             Ending::ClientGone | Ending::ClientSilent => ("client-gone", None),
             Ending::Stopping => ("stopping", None),
             Ending::Abandoned => ("abandoned", None),

@@ -4,6 +4,7 @@ use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
 use super::run::Gathered;
 use super::{Session, State, Step, Transaction, Upstream};
+use crate::smtp::command;
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
@@ -11,6 +12,13 @@ use crate::time::Timestamp;
 
 /// The client and the upstream wait for the message: the reply to DATA is written.
 pub struct Body(Session);
+
+/// The client sends a piece of the message, for which the upstream waits (RFC 3030 §2).
+pub struct Chunk {
+    session: Session,
+    chunk: command::Chunk,
+    first: bool,
+}
 
 /// How the message ended.
 #[derive(Clone, Debug)]
@@ -21,6 +29,8 @@ pub enum Ending {
     TooLarge,
     /// It was larger still, and the client does not stop.
     Endless,
+    /// It has passed through so many servers that it must be going round in a circle.
+    Loop,
     /// It contained what servers could disagree on.
     Ambiguous(Ambiguity),
     /// The upstream went away, for this reason.
@@ -35,6 +45,9 @@ pub enum Ending {
     Abandoned,
 }
 
+/// Pieces so much larger than a message may be are not even thrown away: the session ends.
+const PATIENCE_FACTOR: u64 = 2;
+
 impl Body {
     pub(super) fn begin(mut session: Session) -> Step {
         session.0.reply(&Reply::new(354, "End with a line of one dot"));
@@ -47,44 +60,93 @@ impl Body {
 
     /// The largest message taken, in octets.
     pub fn max_size(&self) -> u64 {
-        self.0.0.options.max_message_size
+        self.0.0.max_message_size()
     }
 
     /// The header line that goes before the message.
     pub fn received(&self, now: Timestamp) -> String {
-        let state = &*self.0.0;
-        let hello = state.hello.as_ref();
+        self.0.0.received(now)
+    }
+
+    /// Takes how the message ended and its size in octets.
+    pub fn answer(self, ending: Ending, size: u64, now: Timestamp) -> Step {
+        self.0.message_ended(ending, size, now)
+    }
+}
+
+impl Chunk {
+    pub(super) fn begin(mut session: Session, chunk: command::Chunk) -> Step {
+        let transaction = session.0.transaction.as_mut();
+        let first = transaction.is_some_and(|transaction| {
+            let first = transaction.chunked.is_none();
+            transaction.chunked = Some(transaction.chunked.unwrap_or(0) + chunk.size);
+            first
+        });
+        Step::Chunk(Self { session, chunk, first })
+    }
+
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// Its octets.
+    pub fn size(&self) -> u64 {
+        self.chunk.size
+    }
+
+    /// Whether the message begins with it.
+    pub fn is_first(&self) -> bool {
+        self.first
+    }
+
+    /// Whether the message ends with it.
+    pub fn is_last(&self) -> bool {
+        self.chunk.last
+    }
+
+    /// The header line that goes before the message.
+    pub fn received(&self, now: Timestamp) -> String {
+        self.session.0.received(now)
+    }
+
+    /// The piece is taken, and is not the last.
+    pub fn taken(mut self) -> Step {
+        self.session.0.reply(&Reply::new(250, format!("2.0.0 {} octets", self.chunk.size)));
+        Step::Next(self.session)
+    }
+
+    /// Takes how the message ended with this piece, or before its time, and its size in octets.
+    pub fn answer(self, ending: Ending, size: u64, now: Timestamp) -> Step {
+        self.session.message_ended(ending, size, now)
+    }
+}
+
+impl State {
+    fn received(&self, now: Timestamp) -> String {
+        let hello = self.hello.as_ref();
         Received {
             helo: hello.map_or("unknown", |hello| &hello.name),
-            client: state.client,
-            by: &state.options.hostname,
+            client: self.client,
+            by: &self.options.hostname,
             extended: hello.is_some_and(|hello| hello.extended),
-            tls: state.tls.as_ref().map(|tls| (tls.version.as_str(), tls.cipher.as_str())),
-            user: state.user.as_deref(),
-            id: &state.id,
+            utf8: self.transaction.as_ref().is_some_and(|transaction| transaction.mail.smtp_utf8),
+            tls: self.tls.as_ref().map(|tls| (tls.version.as_str(), tls.cipher.as_str())),
+            user: self.user.as_deref(),
+            id: &self.id,
             date: &now.rfc5322(),
         }
         .to_line()
     }
 
-    /// Takes how the message ended and its size in octets.
-    pub fn answer(self, ending: Ending, size: u64, now: Timestamp) -> Step {
-        let mut session = self.0;
-        let state = &mut *session.0;
-        let (reply, last) = state.final_reply(&ending);
-        if reply.as_ref().is_some_and(Reply::is_positive) {
-            // Whoever gets messages through is a client worth keeping.
-            (state.errors, state.unproductive) = (0, 0);
-        }
-        state.end_transaction(ending, size, reply.clone(), now);
-        if let Some(reply) = reply {
-            state.reply(&reply);
-        }
-        if last { Step::Close(session) } else { Step::Next(session) }
+    /// Has the octets of a piece thrown away that is not wanted. What the message would be without it nobody knows, so the
+    /// transaction has ended, and the pieces behind it are not wanted either (RFC 3030 §2).
+    pub(super) fn drop_chunk(&mut self, chunk: command::Chunk) {
+        self.abandon(self.now);
+        // One that would take for ever is not waited for.
+        self.closing |= chunk.size / PATIENCE_FACTOR > self.options.max_message_size;
+        self.unwanted = chunk.size;
     }
-}
 
-impl State {
     /// Forgets the transaction, if there is one, and records it.
     fn end_transaction(&mut self, ending: Ending, size: u64, reply: Option<Reply>, now: Timestamp) {
         if let Some(Transaction { mail, began, asked, accepted, .. }) = self.transaction.take() {
@@ -104,7 +166,7 @@ impl State {
     /// What the client is told, if it can be told anything, and whether that is the last word.
     fn final_reply(&self, ending: &Ending) -> (Option<Reply>, bool) {
         let (id, hostname) = (&self.id, &self.options.hostname);
-        let limit = self.options.max_message_size;
+        let limit = self.max_message_size();
         match ending {
             // 421 would close this session; from an upstream it means "not taken".
             Ending::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
@@ -120,6 +182,11 @@ impl State {
                 )),
                 true,
             ),
+            Ending::Loop => {
+                let text =
+                    format!("5.4.6 The message has passed through too many servers: it goes round in a circle ({id})");
+                (Some(Reply::new(554, text)), false)
+            }
             // The end of the message is in doubt, and so is everything after it.
             Ending::Ambiguous(what) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
@@ -138,23 +205,92 @@ impl Session {
     pub(super) fn data(mut self) -> Step {
         let state = &mut *self.0;
         let refusal = match &state.transaction {
-            None => Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first")),
-            Some(transaction) => match &transaction.upstream {
-                Upstream::Lost => Gathered::Answered(upstream_away(&state.id, None)),
-                _ if transaction.accepted == 0 => Gathered::Fault(Reply::new(554, "5.5.1 No valid recipients")),
-                _ if transaction.message_charged => {
-                    // The upstream refused DATA and is asked again: it is still one message.
-                    state.gather(Gathered::Data);
-                    return self.relay_or_answer();
-                }
-                _ => {
-                    state.gather(Gathered::Data);
-                    return self.ask();
-                }
-            },
+            Some(transaction) if transaction.chunked.is_some() => {
+                Some(Gathered::Fault(Reply::new(503, "5.5.1 The message has begun with BDAT")))
+            }
+            _ => state.not_yet(),
         };
-        state.gather(refusal);
-        state.answer_run();
-        Step::Next(self)
+        match refusal {
+            None => self.ask_for_message(),
+            Some(refusal) => {
+                state.gather(refusal);
+                state.answer_run();
+                Step::Next(self)
+            }
+        }
+    }
+
+    pub(super) fn bdat(mut self, chunk: command::Chunk) -> Step {
+        let state = &mut *self.0;
+        let so_far = state.transaction.as_ref().and_then(|transaction| transaction.chunked);
+        if so_far.is_some_and(|_| chunk.size == 0 && !chunk.last) {
+            state.unproductive += 1;
+        }
+        let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
+        let refusal = match state.not_yet() {
+            // It is not the client's fault alone: pieces may be on their way when one is refused.
+            Some(Gathered::Fault(reply)) => {
+                state.unproductive += 1;
+                Some(Gathered::Answered(reply))
+            }
+            None if is_too_large => {
+                let reply = state.final_reply(&Ending::TooLarge).0;
+                let size = so_far.unwrap_or(0);
+                state.end_transaction(Ending::TooLarge, size, reply.clone(), state.now);
+                reply.map(Gathered::Answered)
+            }
+            other => other,
+        };
+        match refusal {
+            None if so_far.is_some() => Chunk::begin(self, chunk),
+            None => {
+                state.chunk = Some(chunk);
+                self.ask_for_message()
+            }
+            Some(refusal) => {
+                state.chunk = Some(chunk);
+                state.gather(refusal);
+                state.answer_run();
+                Step::Next(self)
+            }
+        }
+    }
+
+    /// Asks policy, then the upstream, whether the message may come.
+    fn ask_for_message(mut self) -> Step {
+        let is_charged = self.0.transaction.as_ref().is_some_and(|transaction| transaction.message_charged);
+        self.0.gather(Gathered::Data);
+        // The upstream that refused DATA is asked again: it is still one message.
+        if is_charged { self.relay_or_answer() } else { self.ask() }
+    }
+
+    fn message_ended(mut self, ending: Ending, size: u64, now: Timestamp) -> Step {
+        let state = &mut *self.0;
+        let (reply, last) = state.final_reply(&ending);
+        if reply.as_ref().is_some_and(Reply::is_positive) {
+            // Whoever gets messages through is a client worth keeping.
+            (state.errors, state.unproductive) = (0, 0);
+        }
+        state.end_transaction(ending, size, reply.clone(), now);
+        if let Some(reply) = reply {
+            state.reply(&reply);
+        }
+        if last { Step::Close(self) } else { Step::Next(self) }
+    }
+}
+
+impl State {
+    /// Why a message cannot come now, if it cannot.
+    fn not_yet(&self) -> Option<Gathered> {
+        match &self.transaction {
+            None => Some(Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first"))),
+            Some(Transaction { upstream: Upstream::Lost, .. }) => {
+                Some(Gathered::Answered(upstream_away(&self.id, None)))
+            }
+            Some(transaction) if transaction.accepted == 0 => {
+                Some(Gathered::Fault(Reply::new(554, "5.5.1 No valid recipients")))
+            }
+            Some(_) => None,
+        }
     }
 }

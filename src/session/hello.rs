@@ -49,6 +49,7 @@ impl State {
     pub(super) fn hello(&mut self, hello: Hello, now: Timestamp) {
         // EHLO in mid-session is RSET, too (RFC 5321 §4.1.4).
         self.abandon(now);
+        self.announced = self.offered;
         if hello.extended {
             let lines = self.extensions();
             self.reply(&Reply::lines(250, lines));
@@ -60,13 +61,18 @@ impl State {
     }
 
     fn extensions(&self) -> Vec<String> {
-        let mut lines = vec![
-            self.options.hostname.clone(),
-            "PIPELINING".to_owned(),
-            format!("SIZE {}", self.options.max_message_size),
-            "8BITMIME".to_owned(),
-            "ENHANCEDSTATUSCODES".to_owned(),
+        let mut lines =
+            vec![self.options.hostname.clone(), "PIPELINING".to_owned(), format!("SIZE {}", self.max_message_size())];
+        // What the upstream does not do cannot be promised here.
+        let passed_on = [
+            (self.announced.eight_bit_mime, "8BITMIME"),
+            (self.announced.smtp_utf8, "SMTPUTF8"),
+            (self.announced.dsn, "DSN"),
+            (self.announced.require_tls && self.tls.is_some(), "REQUIRETLS"),
         ];
+        lines.extend(passed_on.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()));
+        lines.extend(["ENHANCEDSTATUSCODES".to_owned(), "CHUNKING".to_owned()]);
+        lines.push(format!("LIMITS RCPTMAX={}", self.max_recipients()));
         if self.options.tls == Security::StartTls && self.tls.is_none() {
             lines.push("STARTTLS".to_owned());
         }

@@ -2,7 +2,7 @@
 
 use super::run::Gathered;
 use super::{Requirement, Security, State, Transaction, Upstream};
-use crate::smtp::command::Mail;
+use crate::smtp::envelope::{Body, Mail};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 
@@ -17,14 +17,31 @@ impl State {
             Reply::new(530, "5.7.0 Say STARTTLS first, then log in")
         } else if self.must_log_in() {
             Reply::new(530, "5.7.0 Authentication required")
-        } else if mail.size.is_some_and(|size| size > self.options.max_message_size) {
-            let (id, limit) = (&self.id, self.options.max_message_size);
+        } else if let Some(name) = self.not_offered(&mail) {
+            Reply::new(555, format!("5.5.4 MAIL parameter {name} is not offered here"))
+        } else if !mail.smtp_utf8 && !mail.sender.is_ascii() {
+            // RFC 6531 §3.5.
+            Reply::new(553, "5.6.7 An address beyond ASCII needs SMTPUTF8")
+        } else if mail.size.is_some_and(|size| size > self.max_message_size()) {
+            let (id, limit) = (&self.id, self.max_message_size());
             let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets ({id})");
             return Gathered::Answered(Reply::new(552, text));
         } else {
             return Gathered::Mail(mail);
         };
         Gathered::Fault(fault)
+    }
+
+    /// The parameter that this client was not told of, or may not use here.
+    fn not_offered(&self, mail: &Mail) -> Option<&'static str> {
+        let announced = &self.announced;
+        let wanted = [
+            (mail.body == Some(Body::EightBitMime), announced.eight_bit_mime, "BODY"),
+            (mail.smtp_utf8, announced.smtp_utf8, "SMTPUTF8"),
+            (mail.require_tls, announced.require_tls && self.tls.is_some(), "REQUIRETLS"),
+            (mail.asks_dsn(), announced.dsn, if mail.ret.is_some() { "RET" } else { "ENVID" }),
+        ];
+        wanted.into_iter().find(|(is_wanted, is_offered, _)| *is_wanted && !is_offered).map(|(.., name)| name)
     }
 
     fn must_log_in(&self) -> bool {
@@ -38,6 +55,7 @@ impl State {
             asked: 0,
             accepted: 0,
             message_charged: false,
+            chunked: None,
             upstream: Upstream::Unaware,
         });
         Reply::new(250, "2.1.0 Sender ok")

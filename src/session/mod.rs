@@ -15,13 +15,15 @@ mod run;
 
 use auth::Challenge;
 pub use auth::{Login, Verified};
-pub use data::{Body, Ending};
+pub use data::{Body, Chunk, Ending};
 pub use hello::StartTls;
 pub use record::{By, Delivery, Record, Refused, Stage};
 pub use run::{Admit, Answer, Relay, Request};
 
 use crate::policy::event::Facts;
-use crate::smtp::command::{self, Command, Hello, Mail};
+use crate::smtp::command::{self, Command, Hello};
+use crate::smtp::envelope::Mail;
+use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -90,6 +92,8 @@ pub enum Step {
     Relay(Relay),
     /// Send the output, then pass the message on.
     Body(Body),
+    /// Pass a piece of the message on.
+    Chunk(Chunk),
     /// Send the output, then close.
     Close(Session),
 }
@@ -100,10 +104,17 @@ struct State {
     client: IpAddr,
     tls: Option<Tls>,
     hello: Option<Hello>,
+    /// What the upstream offers: as last heard, and as it was when this client was told.
+    offered: Extensions,
+    announced: Extensions,
     user: Option<Arc<str>>,
     challenge: Option<Challenge>,
     transaction: Option<Transaction>,
     run: Vec<Gathered>,
+    /// The piece of a message that the run asks for.
+    chunk: Option<command::Chunk>,
+    /// Octets of refused pieces that are still to come.
+    unwanted: u64,
     /// The command that ended a run, to be handled after it.
     held: Option<Command>,
     output: Vec<u8>,
@@ -126,6 +137,8 @@ struct Transaction {
     accepted: usize,
     /// DATA has been charged, and is not charged again.
     message_charged: bool,
+    /// Octets of the pieces that have come by BDAT; `None` before the first.
+    chunked: Option<u64>,
     upstream: Upstream,
 }
 
@@ -165,10 +178,14 @@ impl Session {
             client: client.to_canonical(),
             tls,
             hello: None,
+            offered: Extensions::default(),
+            announced: Extensions::default(),
             user: None,
             challenge: None,
             transaction: None,
             run: Vec::new(),
+            chunk: None,
+            unwanted: 0,
             held: None,
             output: Vec::new(),
             records: Vec::new(),
@@ -184,11 +201,13 @@ impl Session {
         Self(Box::new(state))
     }
 
-    /// Handles the input at hand as far as the session can alone.
-    pub fn step(mut self, input: &mut Input, now: Timestamp) -> Step {
+    /// Handles the input at hand as far as the session can alone. `offered` is what the upstream offers, as far as it is known.
+    pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions) -> Step {
         self.0.now = now;
+        self.0.offered = offered;
         loop {
             let state = &mut *self.0;
+            input.skip(std::mem::take(&mut state.unwanted));
             if state.closing {
                 return if state.run.is_empty() { self.close() } else { self.ask() };
             }
@@ -201,6 +220,12 @@ impl Session {
             }
             if state.run.len() >= MAX_RUN {
                 return self.ask();
+            }
+            if state.challenge.is_none() && is_foreign(input) {
+                let reply = Reply::new(421, format!("4.5.2 {} This is SMTP", state.options.hostname));
+                state.gather(Gathered::Answered(reply));
+                state.closing = true;
+                continue;
             }
             match input.line(state.longest_line(input)) {
                 Line::Incomplete if state.run.is_empty() => return Step::Read(self),
@@ -218,14 +243,15 @@ impl Session {
                     state.challenge = None;
                     let reply = Reply::new(500, format!("5.5.2 The line contains {}", what.name()));
                     state.gather(Gathered::Fault(reply));
-                    // Where lines end is in doubt, so nothing after this is a command.
-                    state.closing = what == Ambiguity::BareLf;
+                    // Where lines end is in doubt, or this is no text at all, so nothing after it is a command.
+                    state.closing = what != Ambiguity::BareCr;
                 }
                 Line::Complete(line) => {
                     let step = match (state.challenge.take(), command::parse(line)) {
                         (Some(challenge), _) => self.respond(challenge, String::from_utf8_lossy(line).into_owned()),
                         (None, Ok(command)) => self.take(command),
                         (None, Err(reply)) => {
+                            state.closing |= reply.code() == 421;
                             state.gather(Gathered::Fault(reply));
                             Step::Next(self)
                         }
@@ -291,7 +317,7 @@ impl Session {
 
     /// Gathers MAIL and RCPT into the run; any other command ends it.
     fn take(mut self, command: Command) -> Step {
-        if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Quit) {
+        if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat(_) | Command::Quit) {
             self.0.unproductive += 1;
         }
         if self.0.unproductive > MAX_UNPRODUCTIVE {
@@ -327,6 +353,7 @@ impl Session {
             Command::StartTls => return self.start_tls(),
             Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
             Command::Data => return self.data(),
+            Command::Bdat(chunk) => return self.bdat(chunk),
             Command::Rset => {
                 self.0.abandon(self.0.now);
                 self.0.reply(&Reply::new(250, "2.0.0 Ok"));
@@ -335,7 +362,7 @@ impl Session {
             Command::Vrfy => self.0.reply(&Reply::new(252, "2.5.2 Cannot verify; send it and see")),
             Command::Help => self.0.reply(&Reply::new(
                 214,
-                "2.0.0 EHLO HELO STARTTLS AUTH MAIL RCPT DATA RSET NOOP VRFY HELP QUIT (RFC 5321, RFC 6409)",
+                "2.0.0 EHLO HELO STARTTLS AUTH MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT (RFC 5321, RFC 6409)",
             )),
             Command::Quit => {
                 self.0.reply(&Reply::new(221, "2.0.0 Bye"));
@@ -377,6 +404,18 @@ impl State {
         format!("{}-{}", self.id, self.refusals.min(MAX_RECORDED))
     }
 
+    /// The largest message taken, in octets: what is too large for the upstream need not be sent.
+    fn max_message_size(&self) -> u64 {
+        let upstream = self.announced.size.filter(|limit| *limit > 0);
+        upstream.map_or(self.options.max_message_size, |limit| limit.min(self.options.max_message_size))
+    }
+
+    /// The most recipients of a message.
+    fn max_recipients(&self) -> usize {
+        let upstream = self.announced.max_recipients;
+        upstream.map_or(self.options.max_recipients, |limit| limit.min(self.options.max_recipients))
+    }
+
     fn stopping(&self) -> Reply {
         Reply::new(421, format!("4.3.2 {} Stopping; try again", self.options.hostname))
     }
@@ -393,4 +432,10 @@ impl State {
     fn is_trusted(&self) -> bool {
         self.options.trusted.iter().any(|network| network.contains(&self.client))
     }
+}
+
+/// Whether what comes next cannot be a command: a TLS handshake, or some other protocol's octets. No line end need come.
+fn is_foreign(input: &Input) -> bool {
+    let first = input.next();
+    first.is_some_and(|byte| !(b' '..=b'~').contains(&byte) && byte != b'\r' && byte != b'\n')
 }

@@ -2,22 +2,35 @@
 
 use super::run::Gathered;
 use super::{State, Upstream};
-use crate::smtp::command::Rcpt;
+use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
 
 impl State {
     /// Whether RCPT may come now; policy and the upstream are asked afterwards.
     pub(super) fn check_rcpt(&mut self, rcpt: Rcpt) -> Gathered {
         let gathered = self.run.iter().filter(|gathered| gathered.is_rcpt()).count();
-        let mail_gathered = self.run.iter().any(Gathered::is_mail);
-        let limit = self.options.max_recipients;
+        let gathered_mail = || self.run.iter().find_map(Gathered::mail);
+        let Some(mail) = self.transaction.as_ref().map(|transaction| &transaction.mail).or_else(gathered_mail) else {
+            return Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first"));
+        };
+        if !rcpt.is_ascii() && !mail.smtp_utf8 {
+            // RFC 6531 §3.5.
+            return Gathered::Fault(Reply::new(553, "5.6.7 An address beyond ASCII needs SMTPUTF8 at MAIL"));
+        }
+        if rcpt.asks_dsn() && !self.announced.dsn {
+            let name = if rcpt.notify.is_some() { "NOTIFY" } else { "ORCPT" };
+            return Gathered::Fault(Reply::new(555, format!("5.5.4 RCPT parameter {name} is not offered here")));
+        }
+        let limit = self.max_recipients();
         let Some(transaction) = &mut self.transaction else {
-            return match mail_gathered {
-                false => Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first")),
-                true if gathered >= limit => Gathered::Answered(too_many(&self.id, limit)),
-                true => Gathered::Rcpt(rcpt),
+            return match gathered >= limit {
+                true => Gathered::Answered(too_many(&self.id, limit)),
+                false => Gathered::Rcpt(rcpt),
             };
         };
+        if transaction.chunked.is_some() {
+            return Gathered::Fault(Reply::new(503, "5.5.1 The message has begun already"));
+        }
         let refusal = match &transaction.upstream {
             _ if transaction.accepted + gathered >= limit => too_many(&self.id, limit),
             Upstream::Refused(reply) => reply.clone(),

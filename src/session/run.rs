@@ -1,12 +1,12 @@
 //! A run of pipelined commands: asked of policy in one question, of the upstream in another, answered in order.
 
-use super::data::Body;
+use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
 use super::record::{By, Record, Refused, Stage};
 use super::{Session, State, Step, Upstream};
 use crate::policy::event::{Asked, Event};
 use crate::policy::verdict::{Refusal, Verdict};
-use crate::smtp::command::{Mail, Rcpt};
+use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 
@@ -16,7 +16,7 @@ pub(super) enum Gathered {
     Mail(Mail),
     /// RCPT, to be asked of policy, then of the upstream.
     Rcpt(Rcpt),
-    /// DATA, to be asked of policy, then of the upstream; always alone, since it depends on what was said to the recipients.
+    /// DATA or the first BDAT, to be asked of policy, then of the upstream; always alone, since it depends on what was said to the recipients.
     Data,
     /// Answered already.
     Answered(Reply),
@@ -25,8 +25,12 @@ pub(super) enum Gathered {
 }
 
 impl Gathered {
+    pub(super) fn mail(&self) -> Option<&Mail> {
+        if let Self::Mail(mail) = self { Some(mail) } else { None }
+    }
+
     pub(super) fn is_mail(&self) -> bool {
-        matches!(self, Self::Mail(_))
+        self.mail().is_some()
     }
 
     pub(super) fn is_rcpt(&self) -> bool {
@@ -125,7 +129,12 @@ impl Relay {
             let missing = || Answer::Away { reason: "no answer".to_owned(), words: None };
             let answer = answers.next().unwrap_or_else(missing);
             let reply = match (gathered, answer) {
-                (Gathered::Data, Answer::Reply(reply)) if reply.code() == 354 => return Body::begin(session),
+                (Gathered::Data, Answer::Reply(reply)) if reply.code() == 354 => {
+                    return match session.0.chunk.take() {
+                        Some(chunk) => Chunk::begin(session, chunk),
+                        None => Body::begin(session),
+                    };
+                }
                 (Gathered::Rcpt(rcpt), answer) => session.0.recipient_answered(&rcpt, answer, &mut recorded),
                 (_, answer) => session.0.data_refused(answer),
             };
@@ -176,6 +185,9 @@ impl State {
                 // Nobody calls this with a question open; should it happen, the client is not left waiting.
                 Gathered::Mail(_) | Gathered::Rcpt(_) | Gathered::Data => self.reply(&not_now()),
             }
+        }
+        if let Some(chunk) = self.chunk.take() {
+            self.drop_chunk(chunk);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Mailboxes and paths (RFC 5321 §4.1.2): read strictly, kept and passed on as they were written.
+//! Mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3): read strictly, kept and passed on as they were written.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,6 +30,16 @@ impl Mailbox {
     /// The domain or address literal as written.
     pub fn domain(&self) -> &str {
         &self.text[self.at + 1..]
+    }
+}
+
+impl Path {
+    /// Whether it can go to a server without SMTPUTF8.
+    pub fn is_ascii(&self) -> bool {
+        match self {
+            Self::Null | Self::Postmaster(_) => true,
+            Self::Mailbox(mailbox) => mailbox.text.is_ascii(),
+        }
     }
 }
 
@@ -67,7 +77,9 @@ pub fn parse_path(text: &str) -> Option<(Path, &str)> {
     let rest = rest.strip_prefix('@')?;
     let end = rest.find('>')?;
     let (domain, rest) = rest.split_at(end);
-    if !is_domain(domain) && !is_address_literal(domain) || at + domain.len() + 3 > MAX_PATH {
+    let is_known = is_domain(domain) || is_address_literal(domain) || is_unicode_domain(domain);
+    let fits = local.chars().all(|c| c.is_ascii() || is_fit(c)) && at + domain.len() + 3 <= MAX_PATH;
+    if !is_known || !fits {
         return None;
     }
     let mailbox = Mailbox { text: format!("{local}@{domain}").into(), at };
@@ -97,15 +109,23 @@ fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
         match byte {
             b'"' if !escaped => return Some(at + 1),
             b'\\' if !escaped => escaped = true,
-            b' '..=b'~' => escaped = false,
+            b' '..=b'~' | 0x80.. => escaped = false,
             _ => return None,
         }
     }
     None
 }
 
+/// RFC 6531 adds all that is beyond ASCII.
 fn is_atext(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte)
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
+}
+
+/// Whether a character beyond ASCII may stand in an address: not one that ends lines, is not seen, or turns the direction of writing,
+/// so that a log line shows what was said.
+pub fn is_fit(c: char) -> bool {
+    let format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !format
 }
 
 /// A domain of letters, digits, hyphens and (common, though not in RFC 5321) underscores; one label will do.
@@ -113,6 +133,21 @@ pub fn is_domain(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= MAX_DOMAIN && text.split('.').all(label)
+}
+
+/// A domain with letters beyond ASCII (U-labels, RFC 6531 §3.3). What IDNA may take for a dot is none here.
+fn is_unicode_domain(text: &str) -> bool {
+    let is_letter = |c: char| match c.is_ascii() {
+        true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
+        false => is_fit(c) && !matches!(c, '\u{3002}' | '\u{ff0e}' | '\u{ff61}'),
+    };
+    let label = |label: &str| {
+        (1..=63).contains(&label.chars().count())
+            && label.chars().all(is_letter)
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -153,6 +188,9 @@ mod tests {
             ("<@a.example,@b.example:c@d>", "c@d", ""),
             ("<r!#$&'*+-/=?^_`{|}~T@b>", "r!#$&'*+-/=?^_`{|}~T@b", ""),
             ("<a@my_host>", "a@my_host", ""),
+            ("<δοκιμή@παράδειγμα.example>", "δοκιμή@παράδειγμα.example", ""),
+            ("<\"用 户\"@例子.example> X", "\"用 户\"@例子.example", " X"),
+            ("<नमस्ते@उदाहरण.example>", "नमस्ते@उदाहरण.example", ""),
             (&format!("<{long}>"), &long, ""),
         ] {
             let (path, left) = parse_path(text).unwrap_or_else(|| panic!("{text}"));
@@ -193,7 +231,14 @@ mod tests {
             "<\"a\"b@c>",
             "<\"a\rb\"@c>",
             "<a@b c>",
-            "<é@b>",
+            "<a\u{85}@b>",
+            "<a\u{2028}@b>",
+            "<a\u{202e}@b>",
+            "<\"a\u{a0}\"@b>",
+            "<a@b\u{200b}c>",
+            "<a@b\u{3002}c>",
+            "<a@é..c>",
+            "<a@-é>",
             &long_path,
             &long_domain,
         ] {

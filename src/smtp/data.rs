@@ -98,10 +98,106 @@ impl Reader {
     }
 }
 
+/// Turns a message that comes in pieces (RFC 3030) into DATA format: as strictly as [`Reader`], since there it is going.
+#[derive(Debug)]
+pub struct Chunks {
+    state: State,
+    size: u64,
+}
+
+impl Default for Chunks {
+    fn default() -> Self {
+        Self { state: State::LineStart, size: 0 }
+    }
+}
+
+impl Chunks {
+    /// Octets of the message so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Reads octets of a piece, and appends to `out` what goes on: dots at the beginning of a line are stuffed, and a CR waits for
+    /// its LF. After an error nothing more of the message should be passed on.
+    pub fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Ambiguity> {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            self.state = match (self.state, byte) {
+                (_, 0) => return Err(Ambiguity::Nul),
+                (State::Cr, b'\n') => {
+                    out.extend_from_slice(b"\r\n");
+                    State::LineStart
+                }
+                (State::Cr, _) => return Err(Ambiguity::BareCr),
+                (_, b'\n') => return Err(Ambiguity::BareLf),
+                (_, b'\r') => State::Cr,
+                (state, _) => {
+                    if state == State::LineStart && *byte == b'.' {
+                        out.push(b'.');
+                    }
+                    let plain = memchr3(b'\r', b'\n', 0, &bytes[at..]).unwrap_or(bytes.len() - at);
+                    out.extend_from_slice(&bytes[at..at + plain]);
+                    at += plain;
+                    self.size += plain as u64;
+                    self.state = State::Inside;
+                    continue;
+                }
+            };
+            at += 1;
+            self.size += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends the message. DATA has no way to say that the last line has no end, so it gets one.
+    pub fn end(&self, out: &mut Vec<u8>) -> Result<(), Ambiguity> {
+        match self.state {
+            State::LineStart => {}
+            State::Cr => return Err(Ambiguity::BareCr),
+            _ => out.extend_from_slice(b"\r\n"),
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// What becomes of a message that comes in these pieces.
+    fn in_data_format(pieces: &[&[u8]]) -> Result<Vec<u8>, Ambiguity> {
+        let (mut chunks, mut out) = (Chunks::default(), Vec::new());
+        pieces.iter().try_for_each(|piece| chunks.read(piece, &mut out))?;
+        chunks.end(&mut out)?;
+        assert_eq!(chunks.size(), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
+        Ok(out)
+    }
+
+    #[test]
+    fn pieces_are_turned_into_data_format_wherever_they_are_cut() {
+        use Ambiguity::{BareCr, BareLf, Nul};
+        for (bytes, expected) in [
+            (&b""[..], Ok(&b""[..])),
+            (b"a\r\n", Ok(b"a\r\n")),
+            (b"a", Ok(b"a\r\n")),
+            (b".\r\n..\r\n.x\r\na.b\r\n", Ok(b"..\r\n...\r\n..x\r\na.b\r\n")),
+            (b"a\r\n.\r\nMAIL FROM:<>\r\n", Ok(b"a\r\n..\r\nMAIL FROM:<>\r\n")),
+            (b".", Ok(b"..\r\n")),
+            (b"a\n.\n", Err(BareLf)),
+            (b"\n", Err(BareLf)),
+            (b"a\rb", Err(BareCr)),
+            (b"a\r\r\n", Err(BareCr)),
+            (b"a\r", Err(BareCr)),
+            (b"a\0b", Err(Nul)),
+            (b"a\r\0\n", Err(Nul)),
+        ] {
+            for cut in 0..=bytes.len() {
+                let out = in_data_format(&[&bytes[..cut], &bytes[cut..]]);
+                assert_eq!(out.as_deref().map_err(|why| *why), expected, "{bytes:?} cut at {cut}");
+            }
+        }
+    }
 
     /// The message passed on, its size, and what was left after the end mark.
     type Message = (Vec<u8>, u64, Vec<u8>);
@@ -173,6 +269,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_comes_in_pieces_ends_where_it_ends(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a')], 0..24)) {
+            if let Ok(mut out) = in_data_format(&[&bytes]) {
+                out.extend_from_slice(b".\r\nQUIT\r\n");
+                let (_, _, left) = read(&[&out]).unwrap().unwrap();
+                prop_assert_eq!(left, b"QUIT\r\n");
+            }
+        }
+
         #[test]
         fn any_cutting_gives_the_same(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a'), Just(0u8)], 0..24),
                                       cut in 0usize..24) {

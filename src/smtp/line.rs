@@ -19,6 +19,8 @@ pub struct Input {
     used: usize,
     /// An overlong line has been reported; so much of it has been thrown away, and so will the rest be.
     skipped: Option<usize>,
+    /// Octets to come that nobody wants.
+    unwanted: u64,
 }
 
 /// What stands next in the input.
@@ -65,6 +67,25 @@ impl Input {
         !self.is_empty() || self.skipped.is_some()
     }
 
+    /// The octet that the next line begins with.
+    pub fn next(&self) -> Option<u8> {
+        let is_line = self.skipped.is_none() && self.unwanted == 0;
+        self.unused().first().copied().filter(|_| is_line)
+    }
+
+    /// Throws so many octets away, also such as have not come yet.
+    pub fn skip(&mut self, count: u64) {
+        self.unwanted = self.unwanted.saturating_add(count);
+        let here = self.unused().len().min(usize::try_from(self.unwanted).unwrap_or(usize::MAX));
+        self.consume(here);
+        self.unwanted -= here as u64;
+    }
+
+    /// How many octets that nobody wants are still to come.
+    pub fn unwanted(&self) -> u64 {
+        self.unwanted
+    }
+
     /// What has been read and not used.
     pub fn unused(&self) -> &[u8] {
         &self.bytes[self.used..]
@@ -102,6 +123,7 @@ impl Input {
 
     /// Takes the next line of at most `max` octets with its CRLF.
     pub fn line(&mut self, max: usize) -> Line<'_> {
+        self.skip(0);
         if let Some(skipped) = self.skipped {
             let Some(end) = memchr(b'\n', self.unused()) else {
                 self.skipped = Some(skipped + self.unused().len());
@@ -158,6 +180,22 @@ mod tests {
             (b"NO\0OP\r\n", Line::Ambiguous(Ambiguity::Nul)),
         ] {
             assert_eq!(input(bytes).line(512), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn unwanted_octets_are_no_lines_however_they_are_cut() {
+        let bytes = b"QUIT\r\nRSET\r\nNOOP\r\n";
+        for cut in 0..bytes.len() {
+            let (mut input, mut lines) = (Input::default(), Vec::new());
+            input.skip(9);
+            for part in [&bytes[..cut], &bytes[cut..]] {
+                input.space(part.len()).extend_from_slice(part);
+                while let Line::Complete(line) = input.line(512) {
+                    lines.push(line.to_vec());
+                }
+            }
+            assert_eq!((lines, input.unwanted()), (vec![b"T".to_vec(), b"NOOP".to_vec()], 0), "cut at {cut}");
         }
     }
 

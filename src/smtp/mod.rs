@@ -5,6 +5,8 @@
 pub mod address;
 pub mod command;
 pub mod data;
+pub mod envelope;
+pub mod extensions;
 pub mod line;
 pub mod reply;
 pub mod sasl;

@@ -1,5 +1,6 @@
-//! The one header line that Weir adds: `Received:` (RFC 5321 §4.4).
+//! `Received:` lines (RFC 5321 §4.4): the one that Weir adds, and how many there are already.
 
+use memchr::memchr;
 use std::net::IpAddr;
 
 /// What a `Received:` line tells.
@@ -12,6 +13,8 @@ pub struct Received<'a> {
     pub by: &'a str,
     /// EHLO rather than HELO.
     pub extended: bool,
+    /// MAIL said SMTPUTF8.
+    pub utf8: bool,
     /// TLS version and cipher suite, where TLS was used.
     pub tls: Option<(&'a str, &'a str)>,
     pub user: Option<&'a str>,
@@ -37,15 +40,14 @@ impl Received<'_> {
         line
     }
 
-    /// The keyword after `with` (RFC 3848). HELO has no keyword for TLS or AUTH, neither of which it can have begun.
-    fn protocol(&self) -> &'static str {
-        match (self.extended, self.tls.is_some(), self.user.is_some()) {
-            (false, ..) => "SMTP",
-            (true, false, false) => "ESMTP",
-            (true, false, true) => "ESMTPA",
-            (true, true, false) => "ESMTPS",
-            (true, true, true) => "ESMTPSA",
+    /// The keyword after `with` (RFC 3848, RFC 6531 §4.3). HELO has no keyword for TLS or AUTH, neither of which it can have begun.
+    fn protocol(&self) -> String {
+        if !self.extended {
+            return "SMTP".to_owned();
         }
+        let base = if self.utf8 { "UTF8SMTP" } else { "ESMTP" };
+        let (tls, user) = (self.tls.map_or("", |_| "S"), self.user.map_or("", |_| "A"));
+        format!("{base}{tls}{user}")
     }
 }
 
@@ -70,9 +72,88 @@ fn comment(text: &str) -> String {
     out
 }
 
+/// Counts the `Received:` lines of a message's header as it streams by: there is one for each server it has passed through.
+#[derive(Debug, Default)]
+pub struct Hops {
+    count: usize,
+    line: HeaderLine,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum HeaderLine {
+    /// So many octets of it are those of the field name that is looked for.
+    Name(usize),
+    Other,
+    /// There are no more: the body has begun.
+    Body,
+}
+
+impl Default for HeaderLine {
+    fn default() -> Self {
+        Self::Name(0)
+    }
+}
+
+/// RFC 5321 §6.3: "normally at least 100".
+const MAX_HOPS: usize = 100;
+
+const FIELD_NAME: &[u8] = b"received:";
+
+impl Hops {
+    /// Takes the next octets of the message.
+    pub fn read(&mut self, mut octets: &[u8]) {
+        while !octets.is_empty() {
+            self.line = match self.line {
+                HeaderLine::Body => return,
+                HeaderLine::Name(0) if octets[0] == b'\r' => HeaderLine::Body,
+                HeaderLine::Name(at) if octets[0].eq_ignore_ascii_case(&FIELD_NAME[at]) => {
+                    octets = &octets[1..];
+                    if at + 1 < FIELD_NAME.len() {
+                        HeaderLine::Name(at + 1)
+                    } else {
+                        self.count += 1;
+                        HeaderLine::Other
+                    }
+                }
+                HeaderLine::Name(_) | HeaderLine::Other => match memchr(b'\n', octets) {
+                    Some(end) => {
+                        octets = &octets[end + 1..];
+                        HeaderLine::Name(0)
+                    }
+                    None => {
+                        octets = &[];
+                        HeaderLine::Other
+                    }
+                },
+            };
+        }
+    }
+
+    /// Whether the message goes round in a circle.
+    pub fn is_loop(&self) -> bool {
+        self.count > MAX_HOPS
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hops_are_counted_in_the_header_alone_however_the_octets_are_cut() {
+        let message = b"Received: a\r\n\tfolded received: x\r\nRECEIVED: b\r\nReceive: no\r\nX-Received: no\r\nreceived:c\r\nRec\r\n\r\nReceived: body\r\n";
+        for cut in 0..message.len() {
+            let mut hops = Hops::default();
+            hops.read(&message[..cut]);
+            hops.read(&message[cut..]);
+            assert_eq!(hops.count, 3, "cut at {cut}");
+        }
+        let mut hops = Hops::default();
+        hops.read(&b"Received: x\r\n".repeat(100));
+        assert!(!hops.is_loop());
+        hops.read(b"Received: x\r\n");
+        assert!(hops.is_loop());
+    }
 
     fn received<'a>(user: Option<&'a str>, tls: Option<(&'a str, &'a str)>) -> Received<'a> {
         Received {
@@ -80,6 +161,7 @@ mod tests {
             client: "192.0.2.7".parse().unwrap(),
             by: "smtp.example.org",
             extended: true,
+            utf8: false,
             tls,
             user,
             id: "abc",
@@ -96,6 +178,13 @@ mod tests {
             let line = received(user, tls).to_line();
             assert!(line.contains(&format!(" with {keyword} id abc")), "{line}");
         }
+    }
+
+    #[test]
+    fn a_message_in_utf8_says_so() {
+        let tls = Some(("TLSv1.3", "TLS13_AES_256_GCM_SHA384"));
+        let line = Received { utf8: true, ..received(Some("u"), tls) }.to_line();
+        assert!(line.contains(" with UTF8SMTPSA id abc"), "{line}");
     }
 
     #[test]

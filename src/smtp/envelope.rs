@@ -1,0 +1,300 @@
+//! MAIL and RCPT with their parameters: checked when they are read, and passed on as they were written.
+
+use super::address::{self, Path};
+use super::reply::Reply;
+
+/// MAIL with the parameters that Weir knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mail {
+    pub sender: Path,
+    /// Declared size in octets (RFC 1870).
+    pub size: Option<u64>,
+    /// BODY, if it was given (RFC 6152).
+    pub body: Option<Body>,
+    /// Addresses and headers may be UTF-8 (RFC 6531).
+    pub smtp_utf8: bool,
+    /// No hop without TLS (RFC 8689).
+    pub require_tls: bool,
+    /// RET=FULL or RET=HDRS: what a bounce quotes (RFC 3461 §4.3).
+    pub ret: Option<Box<str>>,
+    /// ENVID: what a bounce names the message by, as xtext (RFC 3461 §4.4).
+    pub envid: Option<Box<str>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    SevenBit,
+    EightBitMime,
+}
+
+/// RCPT with the parameters that Weir knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rcpt {
+    pub recipient: Path,
+    /// NOTIFY: of what the sender wants to hear (RFC 3461 §4.1).
+    pub notify: Option<Box<str>>,
+    /// ORCPT: whom the message was first meant for, with the address type (RFC 3461 §4.2, RFC 6533 §3).
+    pub orcpt: Option<Box<str>>,
+}
+
+/// Longest ENVID and ORCPT (RFC 3461 §4.4 and §4.2).
+const MAX_ENVID: usize = 100;
+const MAX_ORCPT: usize = 500;
+
+impl Mail {
+    /// MAIL without parameters.
+    pub fn new(sender: Path) -> Self {
+        Self { sender, size: None, body: None, smtp_utf8: false, require_tls: false, ret: None, envid: None }
+    }
+
+    /// Reads what stands after `MAIL `. The error is the reply.
+    pub fn parse(arguments: &str) -> Result<Self, Reply> {
+        let (sender, parameters) =
+            path_after("FROM:", arguments).ok_or_else(|| Reply::new(501, "5.1.7 Say MAIL FROM:<address>"))?;
+        let mut mail = Self::new(sender);
+        let mut seen_auth = false;
+        for parameter in parameters {
+            let (name, value) = split(parameter);
+            let repeated = match (name.as_str(), value) {
+                ("SIZE", Some(value)) => mail.size.replace(size(value)?).is_some(),
+                ("BODY", Some(value)) => mail.body.replace(body(value)?).is_some(),
+                ("SMTPUTF8", None) => std::mem::replace(&mut mail.smtp_utf8, true),
+                ("REQUIRETLS", None) => std::mem::replace(&mut mail.require_tls, true),
+                ("RET", Some(value)) => mail.ret.replace(ret(value)?).is_some(),
+                ("ENVID", Some(value)) => mail.envid.replace(envid(value)?).is_some(),
+                // RFC 4954 §5: taken, and not passed on, as the upstream was not told to trust it.
+                ("AUTH", Some(value)) => {
+                    submitter(value)?;
+                    std::mem::replace(&mut seen_auth, true)
+                }
+                _ => return Err(unknown("MAIL", &name)),
+            };
+            if repeated {
+                return Err(twice("MAIL", &name));
+            }
+        }
+        Ok(mail)
+    }
+
+    /// Whether anything of it is a request about bounces (RFC 3461).
+    pub fn asks_dsn(&self) -> bool {
+        self.ret.is_some() || self.envid.is_some()
+    }
+}
+
+impl Rcpt {
+    /// RCPT without parameters.
+    pub fn new(recipient: Path) -> Self {
+        Self { recipient, notify: None, orcpt: None }
+    }
+
+    /// Reads what stands after `RCPT `. The error is the reply.
+    pub fn parse(arguments: &str) -> Result<Self, Reply> {
+        let (recipient, parameters) =
+            path_after("TO:", arguments).ok_or_else(|| Reply::new(501, "5.1.3 Say RCPT TO:<address>"))?;
+        if recipient == Path::Null {
+            return Err(Reply::new(501, "5.1.3 A recipient is not empty"));
+        }
+        let mut rcpt = Self::new(recipient);
+        for parameter in parameters {
+            let (name, value) = split(parameter);
+            let repeated = match (name.as_str(), value) {
+                ("NOTIFY", Some(value)) => rcpt.notify.replace(notify(value)?).is_some(),
+                ("ORCPT", Some(value)) => rcpt.orcpt.replace(orcpt(value)?).is_some(),
+                _ => return Err(unknown("RCPT", &name)),
+            };
+            if repeated {
+                return Err(twice("RCPT", &name));
+            }
+        }
+        Ok(rcpt)
+    }
+
+    /// Whether anything of it is a request about bounces (RFC 3461).
+    pub fn asks_dsn(&self) -> bool {
+        self.notify.is_some() || self.orcpt.is_some()
+    }
+
+    /// Whether it can go to a server without SMTPUTF8.
+    pub fn is_ascii(&self) -> bool {
+        self.recipient.is_ascii() && self.orcpt.as_ref().is_none_or(|orcpt| orcpt.is_ascii())
+    }
+}
+
+fn unknown(verb: &str, name: &str) -> Reply {
+    Reply::new(555, format!("5.5.4 {verb} parameter {name} not recognized"))
+}
+
+fn twice(verb: &str, name: &str) -> Reply {
+    Reply::new(501, format!("5.5.4 {verb} parameter {name} given twice"))
+}
+
+/// The path after `FROM:` or `TO:` and the parameters. A space before the path is common and harmless (RFC 5321 §3.3 forbids it).
+fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(Path, impl Iterator<Item = &'a str>)> {
+    let head = arguments.get(..keyword.len())?;
+    if !head.eq_ignore_ascii_case(keyword) {
+        return None;
+    }
+    let (path, rest) = address::parse_path(arguments[keyword.len()..].trim_start_matches(' '))?;
+    let stands_apart = rest.is_empty() || rest.starts_with(' ');
+    stands_apart.then(|| (path, rest.split(' ').filter(|word| !word.is_empty())))
+}
+
+fn split(parameter: &str) -> (String, Option<&str>) {
+    match parameter.split_once('=') {
+        Some((name, value)) => (name.to_ascii_uppercase(), Some(value)),
+        None => (parameter.to_ascii_uppercase(), None),
+    }
+}
+
+fn size(value: &str) -> Result<u64, Reply> {
+    // RFC 1870: at most 20 digits. u64 holds them, or the size is beyond any limit.
+    let digits = (1..=20).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
+    if !digits {
+        return Err(Reply::new(501, "5.5.4 SIZE is a number of octets"));
+    }
+    Ok(value.parse().unwrap_or(u64::MAX))
+}
+
+fn body(value: &str) -> Result<Body, Reply> {
+    match value.to_ascii_uppercase().as_str() {
+        "7BIT" => Ok(Body::SevenBit),
+        "8BITMIME" => Ok(Body::EightBitMime),
+        _ => Err(Reply::new(501, "5.5.4 BODY is 7BIT or 8BITMIME")),
+    }
+}
+
+fn ret(value: &str) -> Result<Box<str>, Reply> {
+    let known = ["FULL", "HDRS"].iter().any(|word| word.eq_ignore_ascii_case(value));
+    if known { Ok(value.into()) } else { Err(Reply::new(501, "5.5.4 RET is FULL or HDRS")) }
+}
+
+fn envid(value: &str) -> Result<Box<str>, Reply> {
+    if (1..=MAX_ENVID).contains(&value.len()) && is_xtext(value) {
+        return Ok(value.into());
+    }
+    Err(Reply::new(501, format!("5.5.4 ENVID is 1 to {MAX_ENVID} characters of xtext")))
+}
+
+fn notify(value: &str) -> Result<Box<str>, Reply> {
+    let mut words: Vec<String> = value.split(',').map(str::to_ascii_uppercase).collect();
+    let count = words.len();
+    words.sort();
+    words.dedup();
+    let known = words.iter().all(|word| ["SUCCESS", "FAILURE", "DELAY"].contains(&word.as_str()));
+    if known && words.len() == count || words == ["NEVER"] && count == 1 {
+        return Ok(value.into());
+    }
+    Err(Reply::new(501, "5.5.4 NOTIFY is NEVER, or some of SUCCESS,FAILURE,DELAY"))
+}
+
+fn orcpt(value: &str) -> Result<Box<str>, Reply> {
+    let is_type = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let good = value.split_once(';').is_some_and(|(kind, address)| {
+        // RFC 6533 §3: addresses of this type may be UTF-8 as they are, or have \x{NN} in them, which is xtext, too.
+        let fits = is_xtext(address) || kind.eq_ignore_ascii_case("utf-8") && is_unicode_text(address);
+        is_type(kind) && !address.is_empty() && fits
+    });
+    if good && value.len() <= MAX_ORCPT {
+        return Ok(value.into());
+    }
+    Err(Reply::new(501, "5.5.4 ORCPT is an address type, a semicolon and an address as xtext"))
+}
+
+/// AUTH: who submitted the message first, as xtext, or `<>` (RFC 4954 §5).
+fn submitter(value: &str) -> Result<(), Reply> {
+    if value == "<>" || !value.is_empty() && is_xtext(value) {
+        return Ok(());
+    }
+    Err(Reply::new(501, "5.5.4 AUTH is <> or an address as xtext"))
+}
+
+/// Printable ASCII without `=`, `+` standing before two hexadecimal digits (RFC 3461 §4). Digits in lower case are common.
+fn is_xtext(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let good = match byte {
+            b'+' => bytes.next().zip(bytes.next()).is_some_and(|(a, b)| a.is_ascii_hexdigit() && b.is_ascii_hexdigit()),
+            byte => (b'!'..=b'~').contains(&byte) && byte != b'=',
+        };
+        if !good {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_unicode_text(text: &str) -> bool {
+    text.chars().all(|c| if c.is_ascii() { ('!'..='~').contains(&c) && c != '=' } else { address::is_fit(c) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_parameters_and_keeps_them_as_written() {
+        let mail = Mail::parse("FROM:<a@b> ret=hdrs ENVID=QQ+2B314 smtputf8 AUTH=e+3Dmc2@example.com SIZE=7").unwrap();
+        assert_eq!((mail.ret.as_deref(), mail.envid.as_deref()), (Some("hdrs"), Some("QQ+2B314")));
+        assert_eq!((mail.smtp_utf8, mail.require_tls, mail.size), (true, false, Some(7)));
+        let rcpt = Rcpt::parse("TO:<c@d> NOTIFY=success,DELAY ORCPT=rfc822;Bob+2Bx@example.com").unwrap();
+        assert_eq!(rcpt.notify.as_deref(), Some("success,DELAY"));
+        assert_eq!(rcpt.orcpt.as_deref(), Some("rfc822;Bob+2Bx@example.com"));
+        assert!(rcpt.is_ascii());
+        for orcpt in ["utf-8;ü@é.example", r"UTF-8;\x{FC}@example.com", "x-other;+41"] {
+            let rcpt = Rcpt::parse(&format!("TO:<c@d> ORCPT={orcpt}")).unwrap();
+            assert_eq!((rcpt.orcpt.as_deref(), rcpt.is_ascii()), (Some(orcpt), orcpt.is_ascii()));
+        }
+    }
+
+    #[test]
+    fn refuses_wrong_parameters() {
+        for (parameter, code) in [
+            ("RET=FOO", 501),
+            ("RET", 555),
+            ("ENVID=", 501),
+            ("ENVID=a+ZZ", 501),
+            ("ENVID=a+4", 501),
+            ("ENVID=a=b", 501),
+            ("ENVID=é", 501),
+            ("ENVID=a ENVID=b", 501),
+            ("RET=FULL RET=FULL", 501),
+            ("SMTPUTF8=1", 555),
+            ("SMTPUTF8 SMTPUTF8", 501),
+            ("REQUIRETLS=yes", 555),
+            ("REQUIRETLS REQUIRETLS", 501),
+            ("AUTH=", 501),
+            ("AUTH", 555),
+            ("AUTH=<a@b>=", 501),
+            ("AUTH=<> AUTH=<>", 501),
+            ("NOTIFY=NEVER", 555),
+            ("=", 555),
+        ] {
+            let refused = Mail::parse(&format!("FROM:<a@b> {parameter}"));
+            assert_eq!(refused.map_err(|reply| reply.code()), Err(code), "{parameter}");
+        }
+        let long = format!("ENVID={}", "x".repeat(101));
+        assert!(Mail::parse(&format!("FROM:<a@b> {long}")).is_err());
+        for (parameter, code) in [
+            ("NOTIFY=", 501),
+            ("NOTIFY=NEVER,SUCCESS", 501),
+            ("NOTIFY=NEVER,NEVER", 501),
+            ("NOTIFY=SUCCESS,SUCCESS", 501),
+            ("NOTIFY=MAYBE", 501),
+            ("NOTIFY=SUCCESS,", 501),
+            ("NOTIFY=SUCCESS NOTIFY=DELAY", 501),
+            ("ORCPT=nosemicolon", 501),
+            ("ORCPT=;a@b", 501),
+            ("ORCPT=rfc822;", 501),
+            ("ORCPT=rfc822;é@b", 501),
+            ("ORCPT=utf-8;a\u{85}b", 501),
+            ("ORCPT=utf-8;a\u{2028}b", 501),
+            ("ORCPT=rf c;a", 501),
+            ("ORCPT=rfc822;a ORCPT=rfc822;a", 501),
+            ("RET=FULL", 555),
+        ] {
+            let refused = Rcpt::parse(&format!("TO:<a@b> {parameter}"));
+            assert_eq!(refused.map_err(|reply| reply.code()), Err(code), "{parameter}");
+        }
+    }
+}
