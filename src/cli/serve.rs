@@ -12,7 +12,6 @@ use crate::store::{Health, Store};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
@@ -94,9 +93,6 @@ impl Signals {
     }
 }
 
-/// How long the start may wait for the upstream.
-const FIRST_PROBE: Duration = Duration::from_secs(1);
-
 /// A Weir that serves.
 pub struct Running {
     /// Its configuration.
@@ -131,10 +127,6 @@ impl Running {
             certificate,
         });
         let bound = bind(config.listeners, sockets)?;
-        // The first clients are told what the upstream offers, if it answers at once.
-        if let Ok(Err(fault)) = tokio::time::timeout(FIRST_PROBE, server.relay.probe()).await {
-            tracing::warn!(reason = %fault, "upstream away: what it offers is not known yet");
-        }
         let mut listeners = Vec::new();
         for listener in &bound {
             let address = listener.address().map_err(|e| fail(exit::OS, &e))?;

@@ -4,6 +4,7 @@
 
 mod connection;
 mod dialogue;
+mod knowledge;
 mod tls;
 
 pub use connection::Upstream;
@@ -13,10 +14,11 @@ use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Garbage, Reply};
+use knowledge::{Knowledge, REFRESH};
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -113,8 +115,9 @@ impl fmt::Display for Fault {
 pub struct Relay {
     options: Options,
     connector: Option<(TlsConnector, ServerName<'static>)>,
-    /// What it offered when it was last connected to, and when that was. The lock is held to copy it.
-    known: RwLock<Option<(Extensions, Instant)>>,
+    known: Knowledge,
+    /// Held while what the upstream offers is learnt for clients that wait to be told.
+    probing: tokio::sync::Mutex<()>,
     metrics: Arc<Metrics>,
 }
 
@@ -122,9 +125,11 @@ pub struct Relay {
 /// §4.5.3.2.3 has it wait for one.
 const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
 
-/// How old what is known of the upstream may grow, and how soon to try again after it could not be learnt.
-const REFRESH: Duration = Duration::from_secs(60);
+/// How soon to try again after it could not be learnt what the upstream offers.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long a client waits for that.
+const ACQUAINTANCE: Duration = Duration::from_secs(1);
 
 /// RFC 5321 §4.5.3.2.6: after the final dot the upstream may have the message already, and giving up makes duplicates.
 const FINAL_PATIENCE: Duration = Duration::from_secs(600);
@@ -139,29 +144,33 @@ impl Relay {
                 Some((connector, name))
             }
         };
-        Ok(Self { options, connector, known: RwLock::default(), metrics })
+        Ok(Self { options, connector, known: Knowledge::default(), probing: tokio::sync::Mutex::default(), metrics })
     }
 
     /// What the upstream offered when it was last connected to; nothing, if it never was.
     pub fn offered(&self) -> Extensions {
-        self.known().map_or(Extensions::default(), |(offered, _)| offered)
+        self.known.get().map_or(Extensions::default(), |known| known.offered)
     }
 
-    /// Connects to the upstream to learn what it offers, and says good-bye.
-    pub async fn probe(&self) -> Result<(), Fault> {
-        let upstream = self.connect().await?;
-        self.quit(Some(Box::new(upstream))).await;
-        Ok(())
+    /// Makes sure that it is known what the upstream offers, if that can be learnt soon: before a client is told.
+    pub async fn acquaint(&self) {
+        if !self.known.is_doubtful(Instant::now()) {
+            return;
+        }
+        let _one_at_a_time = self.probing.lock().await;
+        if self.known.is_doubtful(Instant::now()) {
+            let _ = tokio::time::timeout(ACQUAINTANCE, self.probe()).await;
+            self.known.tried(Instant::now());
+        }
     }
 
     /// Learns what the upstream offers again and again, where clients do not have it connected to anyway.
     pub async fn keep_informed(&self) {
         let mut failing = false;
         loop {
-            let age = self.known().map_or(REFRESH, |(_, at)| at.elapsed());
-            let pause = if failing { TRY_AGAIN } else { REFRESH.saturating_sub(age) };
-            tokio::time::sleep(pause).await;
-            if self.known().is_some_and(|(_, at)| at.elapsed() < REFRESH) {
+            let fresh_for = REFRESH.saturating_sub(self.known.get().map_or(REFRESH, |known| known.at.elapsed()));
+            tokio::time::sleep(if failing { TRY_AGAIN } else { fresh_for }).await;
+            if self.known.get().is_some_and(|known| known.at.elapsed() < REFRESH) {
                 failing = false;
                 continue;
             }
@@ -169,21 +178,18 @@ impl Relay {
             if let Err(fault) = &probed
                 && !failing
             {
-                tracing::warn!(upstream = self.options.name, reason = %fault, "upstream away: what it offers is not known anew");
+                let upstream = &*self.options.name;
+                tracing::warn!(upstream, reason = %fault, "upstream away: what it offers cannot be learnt");
             }
             failing = probed.is_err();
         }
     }
 
-    fn known(&self) -> Option<(Extensions, Instant)> {
-        *self.known.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn learn(&self, offered: Extensions) {
-        let before = self.known.write().unwrap_or_else(PoisonError::into_inner).replace((offered, Instant::now()));
-        if before.is_none_or(|(before, _)| before != offered) {
-            tracing::info!(upstream = self.options.name, offers = offered.names(), "upstream offers");
-        }
+    /// Connects to the upstream to learn what it offers, and says good-bye.
+    async fn probe(&self) -> Result<(), Fault> {
+        let upstream = self.connect().await?;
+        self.quit(Some(Box::new(upstream))).await;
+        Ok(())
     }
 
     /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
@@ -256,7 +262,10 @@ impl Relay {
 
     async fn connect(&self) -> Result<Upstream, Fault> {
         let upstream = self.try_connect().await?;
-        self.learn(upstream.offered());
+        let offered = upstream.offered();
+        if self.known.learn(offered, Instant::now()) {
+            tracing::info!(upstream = self.options.name, offers = offered.names(), "upstream offers");
+        }
         Ok(upstream)
     }
 

@@ -64,6 +64,7 @@ impl Connection {
                 Err(Gone) => return,
             }
         }
+        self.server.relay.acquaint().await;
         let options = self.listener.session.clone();
         let mut step = Step::Read(Session::new(options, self.id.clone(), self.peer, tls, clock::now()));
         loop {

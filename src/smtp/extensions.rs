@@ -44,6 +44,24 @@ impl Extensions {
         offered
     }
 
+    /// Whether the other offers all of this, and perhaps more.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let flags = [
+            (self.pipelining, other.pipelining),
+            (self.start_tls, other.start_tls),
+            (self.eight_bit_mime, other.eight_bit_mime),
+            (self.smtp_utf8, other.smtp_utf8),
+            (self.dsn, other.dsn),
+            (self.require_tls, other.require_tls),
+        ];
+        // No limit is more than any.
+        let most = |limit: Option<u64>| limit.filter(|limit| *limit > 0).unwrap_or(u64::MAX);
+        let recipients = |limit: Option<usize>| limit.unwrap_or(usize::MAX);
+        flags.iter().all(|(ours, theirs)| !ours || *theirs)
+            && most(self.size) <= most(other.size)
+            && recipients(self.max_recipients) <= recipients(other.max_recipients)
+    }
+
     /// As EHLO writes them, in one line.
     pub fn names(&self) -> String {
         let flags = [
