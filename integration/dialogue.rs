@@ -2,7 +2,7 @@
 //!
 //! A script has a line for each thing said, and `#` comments:
 //!
-//!     listener tls=starttls auth=required      what the listener asks; also trusted=NET, size=OCTETS, recipients=N
+//!     listener tls=starttls auth=required      what the listener asks; also trusted=NET, xclient=NET, size=OCTETS, recipients=N
 //!     user alice sesame                        who may log in
 //!     limit recipients user 3 / 1d             a limit: count, per, rate
 //!     upstream SIZE 500, DSN                   what the upstream offers from now on; first it is 8BITMIME
@@ -92,6 +92,7 @@ impl Play {
             tls: Security::None,
             auth: Requirement::None,
             trusted: Vec::new(),
+            xclient: Vec::new(),
             max_message_size: 1000,
             max_recipients: 100,
         };
@@ -173,6 +174,7 @@ impl Play {
             ("auth", "optional") => self.options.auth = Requirement::Optional,
             ("auth", "none") => self.options.auth = Requirement::None,
             ("trusted", network) => self.options.trusted = vec![network.parse().map_err(|_| "not a network")?],
+            ("xclient", network) => self.options.xclient = vec![network.parse().map_err(|_| "not a network")?],
             ("size", number) => self.options.max_message_size = number.parse().map_err(|_| "not a number")?,
             ("recipients", number) => self.options.max_recipients = number.parse().map_err(|_| "not a number")?,
             _ => return Err(format!("what is {word}?")),

@@ -334,6 +334,7 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
         tls: s.value("tls", "\"starttls\"", choice(&securities)),
         auth: s.value("auth", "\"required\"", choice(&requirements)),
         trusted: s.list("trusted", Some("[]"), "", network).map_or(Vec::new(), |trusted| trusted.value),
+        xclient: s.list("xclient", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value),
         max_message_size: shared.max_message_size,
         max_recipients: shared.max_recipients,
     };

@@ -144,7 +144,7 @@ impl Connection {
         };
         for record in session.take_records() {
             let user = session.user().map(AsRef::as_ref);
-            let teller = Teller { metrics: &self.server.metrics, session: &self.id, client: self.peer, user };
+            let teller = Teller { metrics: &self.server.metrics, session: &self.id, client: session.client(), user };
             teller.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)

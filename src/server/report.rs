@@ -21,6 +21,9 @@ impl Teller<'_> {
         match record {
             Record::LoggedIn { user } => tracing::info!(session, %client, user, "logged in"),
             Record::WrongPassword { user } => tracing::warn!(session, %client, user, "wrong password"),
+            Record::SpokenFor { peer } => {
+                tracing::info!(session, %client, user = self.user, %peer, "client named by XCLIENT")
+            }
             Record::Unrecorded { refusals } => {
                 tracing::warn!(session, %client, user = self.user, refusals, "refused more often than is logged");
             }

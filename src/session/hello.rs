@@ -1,10 +1,12 @@
-//! EHLO, HELO and STARTTLS.
+//! EHLO, HELO, STARTTLS and XCLIENT: who speaks, and how.
 
-use super::{Requirement, Security, Session, State, Step, Tls};
+use super::{Record, Requirement, Security, Session, State, Step, Tls};
 use crate::smtp::command::Hello;
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
+use crate::smtp::xclient::{self, Xclient};
 use crate::time::Timestamp;
+use std::sync::Arc;
 
 /// The reply to STARTTLS is written: the handshake comes next.
 pub struct StartTls(Session);
@@ -57,7 +59,8 @@ impl State {
             let hostname = self.options.hostname.clone();
             self.reply(&Reply::new(250, hostname));
         }
-        self.hello = Some(hello);
+        let name = self.helo.clone().unwrap_or(hello.name);
+        self.hello = Some(Hello { name, ..hello });
     }
 
     fn extensions(&self) -> Vec<String> {
@@ -79,7 +82,26 @@ impl State {
         if self.offers_auth() {
             lines.push("AUTH PLAIN LOGIN".to_owned());
         }
+        if self.may_speak_for_others() {
+            lines.push(format!("XCLIENT {}", xclient::ATTRIBUTES));
+        }
         lines
+    }
+
+    /// XCLIENT: the session begins anew, for the client that the proxy names.
+    pub(super) fn speak_for(&mut self, named: Xclient) {
+        if !self.may_speak_for_others() {
+            self.refuse(&Reply::new(550, "5.7.0 XCLIENT is not for you"));
+        } else if self.transaction.is_some() {
+            self.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
+        } else {
+            self.client = named.address.unwrap_or(self.peer);
+            self.helo = named.helo;
+            self.user = named.login.map(Arc::from);
+            self.hello = None;
+            self.record(Record::SpokenFor { peer: self.peer });
+            self.greet();
+        }
     }
 
     /// AUTH is neither offered nor accepted where TLS could protect the password and does not (RFC 4954 §4).

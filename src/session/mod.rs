@@ -41,6 +41,8 @@ pub struct Options {
     pub auth: Requirement,
     /// Networks that may send without AUTH.
     pub trusted: Vec<IpNet>,
+    /// Networks of proxies that may say who the client is.
+    pub xclient: Vec<IpNet>,
     /// Octets (RFC 1870).
     pub max_message_size: u64,
     /// Recipients of one message.
@@ -101,7 +103,11 @@ pub enum Step {
 struct State {
     options: Arc<Options>,
     id: Arc<str>,
+    /// Who connected, and who that is for: the same, unless a proxy said otherwise.
+    peer: IpAddr,
     client: IpAddr,
+    /// What the client called itself, as a proxy says.
+    helo: Option<Box<str>>,
     tls: Option<Tls>,
     hello: Option<Hello>,
     /// What the upstream offers: as last heard, and as it was when this client was told.
@@ -175,7 +181,9 @@ impl Session {
         let mut state = State {
             options,
             id,
+            peer: client.to_canonical(),
             client: client.to_canonical(),
+            helo: None,
             tls,
             hello: None,
             offered: Extensions::default(),
@@ -196,8 +204,7 @@ impl Session {
             refusals: 0,
             closing: false,
         };
-        let greeting = format!("{} ESMTP Weir", state.options.hostname);
-        state.reply(&Reply::new(220, greeting));
+        state.greet();
         Self(Box::new(state))
     }
 
@@ -283,6 +290,11 @@ impl Session {
         self.0.transaction.is_some()
     }
 
+    /// Who the session is for.
+    pub fn client(&self) -> IpAddr {
+        self.0.client
+    }
+
     pub fn user(&self) -> Option<&Arc<str>> {
         self.0.user.as_ref()
     }
@@ -354,6 +366,7 @@ impl Session {
             Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
             Command::Data => return self.data(),
             Command::Bdat(chunk) => return self.bdat(chunk),
+            Command::Xclient(xclient) => self.0.speak_for(xclient),
             Command::Rset => {
                 self.0.abandon(self.0.now);
                 self.0.reply(&Reply::new(250, "2.0.0 Ok"));
@@ -374,6 +387,10 @@ impl Session {
 }
 
 impl State {
+    fn greet(&mut self) {
+        self.reply(&Reply::new(220, format!("{} ESMTP Weir", self.options.hostname)));
+    }
+
     fn reply(&mut self, reply: &Reply) {
         reply.write_to(&mut self.output);
     }
@@ -427,6 +444,10 @@ impl State {
 
     fn facts(&self) -> Facts {
         Facts { client: Some(self.client), user: self.user.clone() }
+    }
+
+    fn may_speak_for_others(&self) -> bool {
+        self.options.xclient.iter().any(|network| network.contains(&self.peer))
     }
 
     fn is_trusted(&self) -> bool {

@@ -3,6 +3,7 @@
 use super::data::Ending;
 use crate::policy::verdict::Refusal;
 use crate::smtp::reply::Reply;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Something worth a line in the log.
@@ -13,6 +14,10 @@ pub enum Record {
     },
     WrongPassword {
         user: String,
+    },
+    /// The session is for another client than the one that connected.
+    SpokenFor {
+        peer: IpAddr,
     },
     /// So many refusals by limits went without a line of their own.
     Unrecorded {

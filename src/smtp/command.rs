@@ -2,6 +2,7 @@
 
 use super::envelope::{Mail, Rcpt};
 use super::reply::Reply;
+use super::xclient::Xclient;
 
 /// A command with its arguments checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,7 @@ pub enum Command {
     Rcpt(Rcpt),
     Data,
     Bdat(Chunk),
+    Xclient(Xclient),
     Rset,
     Noop,
     Vrfy,
@@ -63,6 +65,7 @@ pub fn parse(line: &[u8]) -> Result<Command, Reply> {
         "RCPT" => Rcpt::parse(arguments).map(Command::Rcpt),
         "DATA" => without_arguments(Command::Data, arguments),
         "BDAT" => bdat(arguments),
+        "XCLIENT" => Xclient::parse(arguments).map(Command::Xclient),
         "RSET" => without_arguments(Command::Rset, arguments),
         "QUIT" => without_arguments(Command::Quit, arguments),
         "NOOP" => Ok(Command::Noop),
@@ -82,12 +85,17 @@ fn without_arguments(command: Command, arguments: &str) -> Result<Command, Reply
 }
 
 fn hello(extended: bool, name: &str) -> Result<Command, Reply> {
-    // Real clients say anything here (RFC 5321 §4.1.4 forbids refusing them for it); only what would break a header is refused.
-    let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
-    if name.is_empty() || name.len() > 255 || !name.bytes().all(harmless) {
+    if !is_host_name(name) {
         return Err(Reply::new(501, "5.5.4 Say EHLO and your host name"));
     }
     Ok(Command::Hello(Hello { extended, name: name.into() }))
+}
+
+/// Whether a client may call itself so. Real clients say anything here (RFC 5321 §4.1.4 forbids refusing them for it); only what would
+/// break a header is refused.
+pub fn is_host_name(name: &str) -> bool {
+    let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
+    (1..=255).contains(&name.len()) && name.bytes().all(harmless)
 }
 
 fn auth(arguments: &str) -> Result<Command, Reply> {

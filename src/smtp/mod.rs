@@ -11,3 +11,4 @@ pub mod line;
 pub mod reply;
 pub mod sasl;
 pub mod trace;
+pub mod xclient;

@@ -1,0 +1,135 @@
+//! XCLIENT: a proxy in front says who the client is (Postfix's XCLIENT_README).
+
+use super::reply::Reply;
+use super::sasl::is_user_name;
+use std::net::IpAddr;
+
+/// What the proxy says; what it leaves out or does not know is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Xclient {
+    /// ADDR.
+    pub address: Option<IpAddr>,
+    /// HELO.
+    pub helo: Option<Box<str>>,
+    /// LOGIN: the proxy has checked the password.
+    pub login: Option<Box<str>>,
+}
+
+/// The attributes, as EHLO names them.
+pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT";
+
+impl Xclient {
+    /// Reads what stands after `XCLIENT `. The error is the reply.
+    pub fn parse(arguments: &str) -> Result<Self, Reply> {
+        let mut read = Self::default();
+        let mut seen: Vec<String> = Vec::new();
+        for attribute in arguments.split(' ').filter(|word| !word.is_empty()) {
+            let (name, value) = attribute.split_once('=').unwrap_or((attribute, ""));
+            let name = name.to_ascii_uppercase();
+            let known = ATTRIBUTES.split(' ').any(|known| known == name);
+            let value = decode(value).filter(|_| known && !seen.contains(&name)).ok_or_else(|| bad(&name))?;
+            let is_unknown = ["[UNAVAILABLE]", "[TEMPUNAVAIL]"].iter().any(|word| value.eq_ignore_ascii_case(word));
+            if !is_unknown {
+                read.take(&name, &value).ok_or_else(|| bad(&name))?;
+            }
+            seen.push(name);
+        }
+        if seen.is_empty() { Err(bad("")) } else { Ok(read) }
+    }
+
+    fn take(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "ADDR" => self.address = Some(address(value)?),
+            "HELO" => self.helo = Some(Some(value).filter(|name| super::command::is_host_name(name))?.into()),
+            "LOGIN" => self.login = Some(Some(value).filter(|name| is_user_name(name))?.into()),
+            "PROTO" => return ["SMTP", "ESMTP"].iter().any(|word| word.eq_ignore_ascii_case(value)).then_some(()),
+            // Checked for what they are, and of no use here.
+            "PORT" | "DESTPORT" => return value.parse::<u16>().ok().map(|_| ()),
+            "DESTADDR" => return address(value).map(|_| ()),
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+fn bad(name: &str) -> Reply {
+    Reply::new(501, format!("5.5.4 Bad XCLIENT attribute {name}"))
+}
+
+fn address(value: &str) -> Option<IpAddr> {
+    let tagged = value.get(..5).is_some_and(|tag| tag.eq_ignore_ascii_case("IPV6:"));
+    let address: IpAddr = value[if tagged { 5 } else { 0 }..].parse().ok()?;
+    Some(address.to_canonical()).filter(|_| !tagged || address.is_ipv6())
+}
+
+/// The text of xtext (RFC 3461 §4), without what could break a line, a log or a header. Never empty.
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                let hexadecimal = digits.iter().all(u8::is_ascii_hexdigit);
+                let digits = std::str::from_utf8(&digits).ok().filter(|_| hexadecimal)?;
+                u8::from_str_radix(digits, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    let text = String::from_utf8(out).ok()?;
+    Some(text).filter(|text| !text.is_empty() && !text.contains(char::is_control))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_attributes() {
+        let read = Xclient::parse("NAME=a.example addr=192.0.2.7 PORT=4711 PROTO=ESMTP HELO=pc+2Eexample LOGIN=al+40b");
+        let expected = Xclient {
+            address: Some("192.0.2.7".parse().unwrap()),
+            helo: Some("pc.example".into()),
+            login: Some("al@b".into()),
+        };
+        assert_eq!(read, Ok(expected));
+        for (text, address) in [
+            ("ADDR=IPV6:2001:db8::1", Some("2001:db8::1")),
+            ("ADDR=2001:db8::1", Some("2001:db8::1")),
+            ("ADDR=::ffff:192.0.2.1", Some("192.0.2.1")),
+            ("ADDR=[UNAVAILABLE] LOGIN=[TEMPUNAVAIL]", None),
+            ("DESTADDR=192.0.2.1 DESTPORT=25", None),
+        ] {
+            let address = address.map(|text| text.parse().unwrap());
+            assert_eq!(Xclient::parse(text), Ok(Xclient { address, ..Xclient::default() }), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_attribute() {
+        for text in [
+            "",
+            " ",
+            "ADDR",
+            "ADDR=",
+            "ADDR=host.example",
+            "ADDR=IPV6:192.0.2.1",
+            "ADDR=192.0.2.1 ADDR=192.0.2.2",
+            "FOO=bar",
+            "PORT=65536",
+            "PROTO=HTTP",
+            "HELO=a(b",
+            "HELO=a+0D+0Ab",
+            "LOGIN=a+00b",
+            "LOGIN=a+0Ab",
+            "LOGIN=a+2",
+            "LOGIN=a++41",
+            "LOGIN=a:b",
+            "NAME=a+0Ab",
+            "NAME=+FF",
+        ] {
+            assert_eq!(Xclient::parse(text).map_err(|reply| reply.code()), Err(501), "{text}");
+        }
+    }
+}
