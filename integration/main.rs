@@ -14,5 +14,6 @@ mod real_clients;
 mod secrets;
 mod service;
 mod simulate;
+mod smuggling;
 mod state;
 mod upstream_faults;

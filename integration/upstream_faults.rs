@@ -25,6 +25,24 @@ fn send(client: &mut Client, body: &[u8]) -> String {
     client.reply()
 }
 
+/// The same in two pieces.
+fn send_in_pieces(client: &mut Client, body: &[u8]) -> String {
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let reply = client.ask("RCPT TO:<b@example.net>");
+    if !reply.starts_with('2') {
+        return reply;
+    }
+    let (one, other) = body.split_at(body.len() / 2);
+    for (piece, last) in [(one, ""), (other, " LAST")] {
+        client.send(&[format!("BDAT {}{last}\r\n", piece.len()).as_bytes(), piece].concat());
+        let reply = client.reply();
+        if !reply.starts_with('2') || !last.is_empty() {
+            return reply;
+        }
+    }
+    unreachable!()
+}
+
 fn connect(weir: &Process) -> Client {
     let mut client = Client::connect(weir.address("s"));
     client.say("EHLO client.example", "250");
@@ -48,7 +66,8 @@ fn no_fault_of_the_upstream_becomes_a_success_or_a_silence() {
         Fault::Say("what?"),
         Fault::SayAndClose("451 4.3.0 Later"),
     ];
-    for stage in stages {
+    let ways: [fn(&mut Client, &[u8]) -> String; 2] = [send, send_in_pieces];
+    for (stage, send) in stages.into_iter().flat_map(|stage| ways.map(|send| (stage, send))) {
         for fault in faults {
             if (stage, fault) == (Stage::End, Fault::Silence) {
                 // Waited for much longer: a test of its own.
@@ -106,8 +125,8 @@ fn an_upstream_connection_closed_between_two_messages_costs_the_client_nothing()
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
-    let before = upstream.connections();
     let mut client = connect(&weir);
+    let before = upstream.connections();
     upstream.fail(Some((Stage::End, Fault::SayAndClose("250 2.0.0 Queued, bye"))));
     assert!(send(&mut client, BODY).starts_with("250"));
     upstream.fail(None);
@@ -120,8 +139,8 @@ fn two_messages_of_a_session_share_a_connection_and_quit_reaches_it() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
-    let (before, said) = (upstream.connections(), upstream.commands().len());
     let mut client = connect(&weir);
+    let (before, said) = (upstream.connections(), upstream.commands().len());
     assert!(send(&mut client, BODY).starts_with("250"));
     assert!(send(&mut client, BODY).starts_with("250"));
     client.say("QUIT", "221");
@@ -151,6 +170,91 @@ fn a_client_that_leaves_in_mid_message_leaves_nothing_behind() {
     crate::harness::wait_for("end of the session", || {
         (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(())
     });
+}
+
+#[test]
+fn half_a_message_in_pieces_never_counts() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    let begin = |client: &mut Client| {
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.send(b"BDAT 7\r\nhello\r\n");
+        client.expect("250");
+    };
+    // The client leaves between two pieces, or within one.
+    for within in [&b""[..], b"BDAT 100 LAST\r\nhalf"] {
+        let mut client = connect(&weir);
+        begin(&mut client);
+        client.send(within);
+        drop(client);
+        crate::harness::wait_for("end of the session", || {
+            (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(())
+        });
+    }
+    // It begins anew.
+    let mut client = connect(&weir);
+    begin(&mut client);
+    client.say("RSET", "250");
+    assert_eq!(upstream.acknowledged().len(), 0);
+    assert!(send_in_pieces(&mut client, BODY).starts_with("250 2.0.0 Queued"));
+    let [message] = &upstream.acknowledged()[..] else { panic!("not one message") };
+    assert!(message.ends_with(BODY) && message.starts_with(b"Received: "));
+    assert_eq!(message.windows(9).filter(|part| part == b"Received:").count(), 1);
+}
+
+#[test]
+fn a_message_that_goes_round_in_a_circle_is_refused() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    let mut client = connect(&weir);
+    let passed = |hops| [&b"Received: from a by b; Fri, 20 Nov 2026 10:00:00 +0000\r\n".repeat(hops), BODY].concat();
+    for send in [send, send_in_pieces] {
+        assert!(send(&mut client, &passed(99)).starts_with("250"));
+        assert!(send(&mut client, &passed(100)).starts_with("554 5.4.6"));
+    }
+    assert_eq!(upstream.acknowledged().len(), 2);
+}
+
+#[test]
+fn what_the_upstream_has_lost_is_neither_left_out_nor_announced_again() {
+    let upstream = Upstream::start();
+    upstream.offer(&["PIPELINING", "8BITMIME", "SMTPUTF8", "DSN", "SIZE 1000000", "LIMITS RCPTMAX=7"]);
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    let mut clients = [connect(&weir), connect(&weir), connect(&weir), connect(&weir)];
+    let announced = clients[0].ask("EHLO client.example");
+    for line in ["250-8BITMIME", "250-SMTPUTF8", "250-DSN", "250-SIZE 1000000", "LIMITS RCPTMAX=7"] {
+        assert!(announced.contains(line), "{line}: {announced}");
+    }
+    upstream.offer(&["PIPELINING"]);
+    let said = upstream.commands().len();
+    for (client, parameter) in clients.iter_mut().zip(["BODY=8BITMIME", "SMTPUTF8", "RET=HDRS"]) {
+        client.say(&format!("MAIL FROM:<a@example.org> {parameter}"), "250");
+        client.say("RCPT TO:<b@example.net>", "451 4.3.5");
+    }
+    clients[3].say("MAIL FROM:<a@example.org>", "250");
+    clients[3].say("RCPT TO:<b@example.net> NOTIFY=NEVER", "451 4.3.5");
+    assert!(send_rest(&mut clients[3]).starts_with("250 2.0.0 Queued"));
+    assert!(upstream.commands()[said..].iter().all(|line| !line.contains('>') || line.ends_with('>')));
+    let announced = Client::connect(weir.address("s")).ask("EHLO client.example");
+    assert!(!announced.contains("DSN") && !announced.contains("8BITMIME"), "{announced}");
+    // It is back: the next client hears of it.
+    upstream.offer(&["PIPELINING", "DSN"]);
+    crate::harness::wait_for("DSN", || {
+        Client::connect(weir.address("s")).ask("EHLO client.example").contains("250-DSN").then_some(())
+    });
+}
+
+/// The rest of a message whose MAIL has been taken.
+fn send_rest(client: &mut Client) -> String {
+    client.say("RCPT TO:<c@example.net>", "250");
+    client.say("DATA", "354");
+    client.send(BODY);
+    client.send(b".\r\n");
+    client.reply()
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub enum Fault {
 #[derive(Default)]
 struct Shared {
     fault: Option<(Stage, Fault)>,
+    /// What EHLO announces.
+    offers: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
@@ -48,7 +50,8 @@ impl Upstream {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Shared { offers: vec!["PIPELINING", "8BITMIME"], ..Shared::default() };
+        let shared = Arc::new(Mutex::new(shared));
         let accepting = shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -66,6 +69,11 @@ impl Upstream {
 
     pub fn fail(&self, fault: Option<(Stage, Fault)>) {
         self.shared.lock().unwrap().fault = fault;
+    }
+
+    /// What it offers from now on.
+    pub fn offer(&self, extensions: &[&'static str]) {
+        self.shared.lock().unwrap().offers = extensions.to_vec();
     }
 
     /// Messages that were acknowledged, dots still stuffed.
@@ -127,7 +135,9 @@ fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
         let verb: String = line.chars().take(4).collect();
         match verb.to_ascii_uppercase().as_str() {
             "EHLO" | "HELO" => {
-                answer(Stage::Ehlo, "250-upstream\r\n250-PIPELINING\r\n250 8BITMIME", &mut stream, shared)
+                let offers: String =
+                    shared.lock().unwrap().offers.iter().map(|line| format!("250-{line}\r\n")).collect();
+                answer(Stage::Ehlo, &format!("250-upstream\r\n{offers}250 HELP"), &mut stream, shared)
             }
             "MAIL" => {
                 mail = answer(Stage::Mail, "250 2.1.0 Ok", &mut stream, shared)?;

@@ -170,6 +170,7 @@ impl Relay {
         loop {
             let fresh_for = REFRESH.saturating_sub(self.known.get().map_or(REFRESH, |known| known.at.elapsed()));
             tokio::time::sleep(if failing { TRY_AGAIN } else { fresh_for }).await;
+            let _one_at_a_time = self.probing.lock().await;
             if self.known.get().is_some_and(|known| known.at.elapsed() < REFRESH) {
                 failing = false;
                 continue;
