@@ -1,6 +1,7 @@
 //! The way in: listeners, and a task for each connection that drives its session.
 
 mod body;
+pub mod certificate;
 mod connection;
 mod report;
 mod stream;
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tls::Certificate;
+use tls::Certificates;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -55,7 +56,7 @@ pub struct Server {
     pub store: Store,
     pub relay: Relay,
     pub metrics: Arc<Metrics>,
-    pub certificate: Option<Certificate>,
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 /// A listener whose socket is bound.

@@ -1,0 +1,219 @@
+//! Certificates towards clients: by name, several, read again.
+
+use crate::harness::{Client, PATIENCE, Process, Site, run, wait_for, weir};
+use rustix::process::Signal;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    SupportedProtocolVersion,
+};
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Takes any certificate, to see which is shown.
+#[derive(Debug)]
+struct Any;
+
+impl ServerCertVerifier for Any {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A client program that speaks one version, and keeps the tickets it is given.
+fn program(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
+    Arc::new(builder.dangerous().with_custom_certificate_verifier(Arc::new(Any)).with_no_client_auth())
+}
+
+/// Connects, asking for this host, and reads the greeting: with TLS 1.3, tickets come before it.
+fn greeted(program: &Arc<ClientConfig>, name: &str, address: SocketAddr) -> ClientConnection {
+    let tcp = TcpStream::connect(address).unwrap();
+    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut stream = StreamOwned::new(ClientConnection::new(program.clone(), name).unwrap(), tcp);
+    let mut code = [0; 3];
+    stream.read_exact(&mut code).unwrap();
+    assert_eq!(&code, b"220");
+    stream.conn
+}
+
+fn shown(program: &Arc<ClientConfig>, name: &str, address: SocketAddr) -> CertificateDer<'static> {
+    greeted(program, name, address).peer_certificates().unwrap()[0].clone()
+}
+
+const LISTENERS: &str = "listener.implicit = { address = \"127.0.0.1:0\", tls = \"implicit\", auth = \"none\" }\n\
+    listener.starttls = { address = \"127.0.0.1:0\", tls = \"starttls\", auth = \"none\" }\n\
+    upstream = [{ address = \"127.0.0.1:9\", tls = \"none\" }]\n";
+
+/// A site whose further certificates are in these files.
+fn site(also: &[&str], more: &str) -> Site {
+    let site = Site::new(&format!("{LISTENERS}{more}"));
+    let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
+    let tables: Vec<_> =
+        also.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
+    let end = format!("key = \"key.pem\", also = [{}] }}", tables.join(", "));
+    std::fs::write(site.path("weir.toml"), config.replace("key = \"key.pem\" }", &end)).unwrap();
+    site
+}
+
+/// Puts a file in the place of another, as install(1) and certbot do.
+fn put(path: &Path, text: &str) {
+    std::fs::write(path.with_extension("new"), text).unwrap();
+    std::fs::rename(path.with_extension("new"), path).unwrap();
+}
+
+/// Makes a certificate for these names.
+fn make(site: &Site, name: &str, names: &[&str]) -> CertificateDer<'static> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    put(&site.path(&format!("{name}.pem")), &made.cert.pem());
+    put(&site.path(&format!("{name}.key")), &made.signing_key.serialize_pem());
+    made.cert.der().clone()
+}
+
+/// Puts another certificate in the place of the default one.
+fn renew_default(site: &Site) -> CertificateDer<'static> {
+    let made = make(site, "renewed", &["localhost"]);
+    std::fs::rename(site.path("renewed.pem"), site.path("certificate.pem")).unwrap();
+    std::fs::rename(site.path("renewed.key"), site.path("key.pem")).unwrap();
+    made
+}
+
+/// How often something has been logged.
+fn times(weir: &Process, what: &str) -> usize {
+    weir.log_lines().iter().filter(|line| line.contains(what)).count()
+}
+
+fn check(site: &Site) -> (Option<i32>, String) {
+    let output = run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn each_name_gets_its_certificate() {
+    let site = site(&["net", "wild"], "");
+    let net = make(&site, "net", &["smtp.example.net", "mail.example.net"]);
+    let wild = make(&site, "wild", &["*.example.net"]);
+    let default = CertificateDer::from_pem_file(site.path("certificate.pem")).unwrap();
+    let weir = site.start();
+    let address = weir.address("implicit");
+    for version in [&TLS12, &TLS13] {
+        let asks = program(version);
+        for (name, certificate) in [
+            ("localhost", &default),
+            ("unknown.example", &default),
+            ("127.0.0.1", &default),
+            ("mail.example.net", &net),
+            ("SMTP.Example.Net", &net),
+            ("any.example.net", &wild),
+            ("two.labels.example.net", &default),
+        ] {
+            assert!(shown(&asks, name, address) == *certificate, "{name}");
+        }
+    }
+    // After STARTTLS, too.
+    let mut client = Client::connect(weir.address("starttls"));
+    client.say("EHLO client.example", "250");
+    client.say("STARTTLS", "220");
+    client.secure(&site.path("certificate.pem"));
+    client.say("EHLO client.example", "250");
+    let line = weir.logged("name=smtp.example.net");
+    assert!(line.contains("certificate read") && line.contains("until=4096-01-01T00:00:00Z"), "{line}");
+}
+
+#[test]
+fn a_reload_takes_all_certificates_or_none() {
+    let site = site(&["net"], "");
+    make(&site, "net", &["smtp.example.net"]);
+    let weir = site.start();
+    let address = weir.address("implicit");
+    let both = || ["localhost", "smtp.example.net"].map(|name| shown(&program(&TLS13), name, address));
+    let before = both();
+    let default = renew_default(&site);
+    put(&site.path("net.pem"), "nonsense");
+    weir.signal(Signal::HUP);
+    let line = weir.logged("certificates not taken: the former ones stay");
+    assert!(line.contains("net.pem: there is no certificate in it"), "{line}");
+    assert!(both() == before);
+    let net = make(&site, "net", &["smtp.example.net"]);
+    weir.signal(Signal::HUP);
+    wait_for("both certificates", || (times(&weir, "certificate read again") == 2).then_some(()));
+    assert!(both() == [default, net]);
+}
+
+#[test]
+fn check_tells_what_is_wrong_with_each_certificate() {
+    let site = site(&["net", "nameless", "mismatch", "missing"], "");
+    make(&site, "net", &["smtp.example.net"]);
+    make(&site, "nameless", &["192.0.2.1"]);
+    make(&site, "mismatch", &["mismatch.example"]);
+    std::fs::copy(site.path("net.key"), site.path("mismatch.key")).unwrap();
+    let (code, said) = check(&site);
+    assert_eq!(code, Some(78), "{said}");
+    for words in [
+        "nameless.pem: it names no host",
+        "mismatch.key do not go together",
+        "missing.pem: No such file",
+        "weir.toml:2:",
+        "net.key can be read by everybody",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    assert_eq!(said.matches("error: ").count(), 3, "{said}");
+}
+
+#[test]
+fn check_warns_of_a_name_that_two_are_for_and_of_one_that_has_ended() {
+    let site = site(&["one", "two", "ended"], "");
+    make(&site, "one", &["smtp.example.net"]);
+    make(&site, "two", &["other.example.net", "SMTP.example.net"]);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["ended.example".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 2);
+    put(&site.path("ended.pem"), &params.self_signed(&key).unwrap().pem());
+    put(&site.path("ended.key"), &key.serialize_pem());
+    let (code, said) = check(&site);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("one.pem and ") && said.contains("two.pem are both for smtp.example.net"), "{said}");
+    assert!(said.contains("ended.pem: its validity ended on 2020-01-02T00:00:00Z"), "{said}");
+    assert!(!said.contains("error"), "{said}");
+    let weir = site.start();
+    let line = weir.logged("its validity has ended");
+    assert!(line.contains("level=warn") && line.contains("name=ended.example"), "{line}");
+}
