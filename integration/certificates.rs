@@ -1,4 +1,4 @@
-//! Certificates towards clients: by name, several, read again.
+//! TLS towards clients: versions, resumption, certificates by name, renewal.
 
 use crate::harness::{Client, PATIENCE, Process, Site, run, wait_for, weir};
 use rustix::process::Signal;
@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, SignatureScheme, StreamOwned,
     SupportedProtocolVersion,
 };
 use std::io::Read as _;
@@ -123,6 +123,31 @@ fn times(weir: &Process, what: &str) -> usize {
 fn check(site: &Site) -> (Option<i32>, String) {
     let output = run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn sessions_are_resumed_in_both_versions_also_with_another_certificate() {
+    let site = site(&[], "");
+    let weir = site.start();
+    let address = weir.address("implicit");
+    let programs = [&TLS12, &TLS13].map(|version| (program(version), version.version));
+    for (program, version) in &programs {
+        let kinds = [(); 3].map(|()| {
+            let connection = greeted(program, "localhost", address);
+            assert_eq!(connection.protocol_version(), Some(*version));
+            connection.handshake_kind().unwrap()
+        });
+        assert_eq!(kinds, [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed], "{version:?}");
+    }
+    let renewed = renew_default(&site);
+    weir.signal(Signal::HUP);
+    weir.logged("certificate read again");
+    for (known, version) in &programs {
+        assert_eq!(greeted(known, "localhost", address).handshake_kind(), Some(HandshakeKind::Resumed), "{version:?}");
+        let other_host = greeted(known, "other.example", address);
+        assert_eq!(other_host.handshake_kind(), Some(HandshakeKind::Full), "{version:?}");
+    }
+    assert_eq!(shown(&program(&TLS13), "localhost", address), renewed);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! TLS towards clients: the certificate for the name that a client gives.
+//! TLS towards clients: the certificate for the name that a client gives, tickets to resume a session.
 
 use super::certificate::{Certificate, CertificateError, Paths};
 use crate::clock;
 use crate::time::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -66,11 +66,15 @@ impl Certificates {
     }
 }
 
-/// TLS 1.2 and 1.3.
+/// TLS 1.2 and 1.3. The configuration stays for as long as the process runs, so tickets stay good when certificates change.
 fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let config = builder.with_no_client_auth().with_cert_resolver(chooser);
+    let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
+    // A ticket is the client's to keep (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The cache that rustls has
+    // by default costs memory here, and forgets all but the last 256 sessions.
+    config.ticketer = ring::Ticketer::new()?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
