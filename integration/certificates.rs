@@ -10,7 +10,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, SignatureScheme, StreamOwned,
     SupportedProtocolVersion,
 };
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -151,6 +151,24 @@ fn sessions_are_resumed_in_both_versions_also_with_another_certificate() {
 }
 
 #[test]
+fn tls_1_1_is_refused_with_an_alert() {
+    let site = site(&[], "");
+    let weir = site.start();
+    let mut stream = TcpStream::connect(weir.address("implicit")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // RFC 4346 §7.4.1.2: version 3.2, random, no session, two suites, no compression.
+    let mut hello = vec![0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 2];
+    hello.extend([7; 32]);
+    hello.extend([0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]);
+    stream.write_all(&hello).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    // handshake_failure and not protocol_version, as rustls first misses the list of signature algorithms, which came with TLS 1.2.
+    assert_eq!((answer[0], &answer[3..]), (0x15, &[0, 2, 2, 40][..]), "a fatal alert (RFC 5246 §7.2)");
+    weir.logged("TLS handshake failed");
+}
+
+#[test]
 fn each_name_gets_its_certificate() {
     let site = site(&["net", "wild"], "");
     let net = make(&site, "net", &["smtp.example.net", "mail.example.net"]);
@@ -200,6 +218,41 @@ fn a_reload_takes_all_certificates_or_none() {
     weir.signal(Signal::HUP);
     wait_for("both certificates", || (times(&weir, "certificate read again") == 2).then_some(()));
     assert!(both() == [default, net]);
+}
+
+#[test]
+fn what_is_no_handshake_is_one_line_in_the_log_and_the_end_of_the_connection() {
+    let site = site(&[], "session = { command-timeout = \"0.3s\" }\n");
+    let weir = site.start();
+    let before = weir.log_lines().len();
+    let attempts =
+        [("implicit", "EHLO client.example\r\n"), ("implicit", "\x16\x03\x01\x00\x05nothing"), ("implicit", "")];
+    for (n, (listener, bytes)) in attempts.into_iter().chain([("starttls", "EHLO client.example\r\n")]).enumerate() {
+        let mut stream = TcpStream::connect(weir.address(listener)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        if listener == "starttls" {
+            stream.write_all(b"EHLO client.example\r\n").unwrap();
+            stream.write_all(b"STARTTLS\r\n").unwrap();
+            let mut heard = String::new();
+            while !heard.ends_with("220 2.0.0 Ready to start TLS\r\n") {
+                let mut octet = [0];
+                stream.read_exact(&mut octet).unwrap();
+                heard.push(char::from(octet[0]));
+            }
+        }
+        stream.write_all(bytes.as_bytes()).unwrap();
+        // The last sends nothing, and is sent away in time.
+        let mut answer = Vec::new();
+        let end = stream.read_to_end(&mut answer);
+        assert!(end.is_ok() || end.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset, "{bytes:?}");
+        assert!(answer.is_empty() || answer[0] == 0x15, "{bytes:?}: an alert or nothing, not {answer:?}");
+        wait_for("a line in the log", || (times(&weir, "TLS handshake failed") == n + 1).then_some(()));
+    }
+    wait_for("the end of the sessions", || (weir.metric("weir_sessions{listener=\"implicit\"}") == 0.0).then_some(()));
+    let lines = weir.log_lines().split_off(before);
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains("level=info")), "{lines:#?}");
+    greeted(&program(&TLS13), "localhost", weir.address("implicit"));
 }
 
 #[test]
