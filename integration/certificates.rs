@@ -14,6 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Takes any certificate, to see which is shown.
 #[derive(Debug)]
@@ -218,6 +219,42 @@ fn a_reload_takes_all_certificates_or_none() {
     weir.signal(Signal::HUP);
     wait_for("both certificates", || (times(&weir, "certificate read again") == 2).then_some(()));
     assert!(both() == [default, net]);
+}
+
+/// The process looks once a minute; here the same server is driven faster.
+#[test]
+fn renewed_files_are_noticed_when_they_go_together() {
+    use weir::server::tls::Certificates;
+    use weir::server::{Bound, Server, serve};
+    let site = site(&[], "");
+    let Ok(mut config) = weir::config::read(&site.path("weir.toml")) else { panic!("a good configuration") };
+    config.server.certificate_pace = Duration::from_millis(10);
+    let metrics = Arc::new(weir::metrics::Metrics::new().unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let server = Server {
+        options: config.server,
+        accounts: None,
+        store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
+        relay: weir::relay::Relay::new(config.relay, metrics.clone()).unwrap(),
+        metrics,
+        certificates: Some(Arc::new(Certificates::read(config.tls.unwrap()).unwrap())),
+    };
+    let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();
+    let listener = Bound::bind(implicit).unwrap();
+    let address = listener.address().unwrap();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let serving = runtime.spawn(serve(Arc::new(server), vec![listener], stopped));
+
+    let shown = || shown(&program(&TLS13), "localhost", address);
+    let before = shown();
+    let renewed = make(&site, "renewed", &["localhost"]);
+    std::fs::rename(site.path("renewed.pem"), site.path("certificate.pem")).unwrap();
+    assert!(shown() == before);
+    std::fs::rename(site.path("renewed.key"), site.path("key.pem")).unwrap();
+    wait_for("the renewed certificate", || (shown() == renewed).then_some(()));
+    stop.send(true).unwrap();
+    runtime.block_on(serving).unwrap();
 }
 
 #[test]

@@ -8,6 +8,10 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the files are looked at. A certificate is renewed days before it ends: a minute is soon enough, and costs nothing.
+pub const PACE: Duration = Duration::from_secs(60);
 
 /// Reads the section. `places` gets the place of each certificate, the default first.
 pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Option<Options> {

@@ -259,6 +259,7 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),
         drain_timeout: s.value("drain-timeout", "\"30s\"", timeout),
+        certificate_pace: certificates::PACE,
     };
     let shared = Shared {
         hostname,

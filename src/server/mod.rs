@@ -47,6 +47,8 @@ pub struct Options {
     pub data_timeout: Duration,
     /// How long sessions may take to end their transactions when the server stops.
     pub drain_timeout: Duration,
+    /// How long until certificate files are looked at again.
+    pub certificate_pace: Duration,
 }
 
 /// What a connection needs of the rest of the house.
@@ -125,6 +127,11 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     let (cut, cutting) = watch::channel(false);
     let stop = Stop { drain: drain.clone(), cut: cutting };
     let places = Arc::new(Semaphore::new(server.options.max_connections));
+    // Its task ends when it is dropped.
+    let mut watching = JoinSet::new();
+    if let Some(certificates) = &server.certificates {
+        watching.spawn(certificates.clone().watch(server.options.certificate_pace));
+    }
     let mut listening = JoinSet::new();
     for listener in listeners {
         listening.spawn(listen(server.clone(), listener, places.clone(), stop.clone()));

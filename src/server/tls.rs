@@ -1,6 +1,7 @@
-//! TLS towards clients: the certificate for the name that a client gives, tickets to resume a session.
+//! TLS towards clients: the certificate for the name that a client gives, tickets to resume a session, renewal under way.
 
 use super::certificate::{Certificate, CertificateError, Paths};
+use crate::accounts::file::Changed;
 use crate::clock;
 use crate::time::Timestamp;
 use rustls::ServerConfig;
@@ -8,7 +9,8 @@ use rustls::crypto::ring;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
 /// The certificates there are.
@@ -25,6 +27,16 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<Chooser>,
+    /// Held while the files are read: only on threads that may block.
+    read: Mutex<Read>,
+}
+
+/// What was last read.
+struct Read {
+    /// The files as they were when all were good.
+    files: Vec<Changed>,
+    /// What has been logged of files that are bad since: said once, not each time.
+    complaint: Option<String>,
 }
 
 impl Options {
@@ -37,16 +49,23 @@ impl Options {
     pub fn read_each(&self) -> impl Iterator<Item = Result<Certificate, CertificateError>> {
         std::iter::once(Certificate::read(&self.default)).chain(self.also.iter().map(Certificate::read_named))
     }
+
+    /// How the files are at the moment.
+    fn files(&self) -> Vec<Changed> {
+        self.pairs().flat_map(|paths| [Changed::of(&paths.certificate), Changed::of(&paths.key)]).collect()
+    }
 }
 
 impl Certificates {
     /// Reads all certificates.
     pub fn read(options: Options) -> Result<Self, CertificateError> {
+        // Looked at before reading, so that a change in between is seen as one the next time.
+        let files = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
         log(&certificates, "certificate read", clock::now());
         let chooser = Arc::new(Chooser(RwLock::new(Choice::new(&certificates))));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
-        Ok(Self { options, acceptor, chooser })
+        Ok(Self { options, acceptor, chooser, read: Mutex::new(Read { files, complaint: None }) })
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
@@ -55,14 +74,49 @@ impl Certificates {
 
     /// Reads all certificates again. If one is bad, which is logged, all former ones stay.
     pub async fn reload(self: Arc<Self>) {
-        let reload = move || match self.options.read_each().collect::<Result<Vec<_>, _>>() {
+        let reload = move || {
+            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.complaint = None;
+            self.read_again(&mut read, self.options.files());
+        };
+        let _ = tokio::task::spawn_blocking(reload).await;
+    }
+
+    /// Looks at the files again and again, so long after the last time, and reads them when one has changed.
+    pub async fn watch(self: Arc<Self>, pace: Duration) {
+        loop {
+            tokio::time::sleep(pace).await;
+            let this = self.clone();
+            let _ = tokio::task::spawn_blocking(move || this.refresh()).await;
+        }
+    }
+
+    /// Reads all certificates again if a file has changed since they were good. Files that are bad are read each time: the key may
+    /// not have been written yet, or may become readable.
+    fn refresh(&self) {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.options.files();
+        match files == read.files {
+            true => read.complaint = None,
+            false => self.read_again(&mut read, files),
+        }
+    }
+
+    fn read_again(&self, read: &mut Read, files: Vec<Changed>) {
+        match self.options.read_each().collect::<Result<Vec<_>, _>>() {
             Ok(certificates) => {
                 self.chooser.replace(Choice::new(&certificates));
                 log(&certificates, "certificate read again", clock::now());
+                *read = Read { files, complaint: None };
             }
-            Err(error) => tracing::error!(%error, "certificates not taken: the former ones stay"),
-        };
-        let _ = tokio::task::spawn_blocking(reload).await;
+            Err(error) => {
+                let complaint = Some(error.to_string());
+                if read.complaint != complaint {
+                    tracing::error!(%error, "certificates not taken: the former ones stay");
+                    read.complaint = complaint;
+                }
+            }
+        }
     }
 }
 
@@ -215,5 +269,35 @@ mod tests {
         assert!(certificates(folder.path(), &[&["192.0.2.1"]]).is_ok());
         let error = certificates(folder.path(), &[&["smtp.example.org"], &["192.0.2.1"]]).err().unwrap().to_string();
         assert!(error.contains("1.pem: it names no host"), "{error}");
+    }
+
+    #[test]
+    fn files_are_read_again_when_they_have_changed_and_go_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = certificates(folder.path(), &[&["smtp.example.org"], &["smtp.example.net"]]).unwrap();
+        let both = || [None, Some("smtp.example.net")].map(|name| shown(&all, name));
+        let same =
+            |a: &[Arc<CertifiedKey>; 2], b: &[Arc<CertifiedKey>; 2]| a.iter().zip(b).all(|(a, b)| a.cert == b.cert);
+        let before = both();
+        all.refresh();
+        assert!(Arc::ptr_eq(&before[0], &both()[0]), "nothing has changed");
+
+        let (renewed, also_renewed) = (make(&["smtp.example.org"]), make(&["smtp.example.net"]));
+        put(&all.options.also[0].certificate, &also_renewed.0);
+        put_pair(&all.options.default, &renewed);
+        all.refresh();
+        assert!(same(&before, &both()), "all or nothing");
+        let complaint = all.read.lock().unwrap().complaint.clone().unwrap();
+        assert!(complaint.contains("1.key do not go together"), "{complaint}");
+        all.refresh();
+        assert!(same(&before, &both()));
+
+        put(&all.options.also[0].key, &also_renewed.1);
+        all.refresh();
+        let after = both();
+        assert!(after.iter().zip(&before).all(|(after, before)| after.cert != before.cert));
+        assert_eq!(all.read.lock().unwrap().complaint, None);
+        all.refresh();
+        assert!(Arc::ptr_eq(&after[0], &both()[0]), "nothing has changed");
     }
 }
