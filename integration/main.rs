@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
 
 mod bad_config;
+mod certificates;
 mod command_line;
 mod dialogue;
 mod flood;

@@ -109,7 +109,7 @@ fn sighup_reads_certificate_and_users_again_and_keeps_them_when_they_are_bad() {
     std::fs::write(site.path("certificate.pem"), "nonsense").unwrap();
     std::fs::write(site.path("users"), "nonsense").unwrap();
     weir.signal(Signal::HUP);
-    let line = weir.logged("certificate not taken");
+    let line = weir.logged("certificates not taken");
     assert!(line.contains("there is no certificate in it"), "{line}");
     let line = weir.logged("users file not taken");
     assert!(line.contains("line 1: a line is name:hash"), "{line}");
@@ -174,8 +174,7 @@ fn the_log_is_json_where_that_is_asked_for() {
     let upstream = Upstream::start();
     let site = site(&upstream, "log = { format = \"json\" }\n");
     let weir = site.start();
-    let listening = |line: &String| line.contains("\"listening\"");
-    let line = weir.log_lines().into_iter().find(listening).unwrap();
+    let line = weir.logged("\"listening\"");
     assert!(line.starts_with("{\"timestamp\":\"20") && line.ends_with("\"}"), "{line}");
     assert!(
         line.contains("\"level\":\"INFO\",\"message\":\"listening\",\"listener\":\"s\",\"address\":\"127.0.0.1:"),

@@ -1,6 +1,7 @@
 //! `weir check`: what is wrong with a configuration.
 
 use super::{Failure, draw, read_config, refused};
+use crate::clock;
 use crate::policy::limit::Limit;
 use crate::time::{format_amount, format_duration, format_wait};
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 pub fn run(path: &Path, print: bool, explain: bool) -> Result<(), Failure> {
     let config = read_config(path)?;
-    let problems = config.check_files();
+    let problems = config.check_files(clock::now());
     if problems.has_errors() {
         return Err(refused(&problems));
     }

@@ -3,10 +3,12 @@
 use super::{Failure, draw, exit, read_config, refused, systemd};
 use crate::accounts::Accounts;
 use crate::admin::{self, Readiness};
+use crate::clock;
 use crate::config::{self, Config, ConfigError, Problems, Severity};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::relay::Relay;
+use crate::server::tls::Certificates;
 use crate::server::{self, Bound, Server};
 use crate::store::{Health, Store};
 use std::collections::HashMap;
@@ -18,7 +20,7 @@ use tokio::sync::watch;
 
 pub fn run(path: &Path) -> Result<(), Failure> {
     let config = read_config(path)?;
-    let problems = config.check_files();
+    let problems = config.check_files(clock::now());
     if problems.has_errors() {
         return Err(refused(&problems));
     }
@@ -114,7 +116,7 @@ impl Running {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
         let path = config.problems.path.clone();
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
-        let certificate = config.read_certificate().map_err(|e| fail(exit::CONFIG, &e))?;
+        let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
         let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
         let relay = Relay::new(config.relay, metrics.clone()).map_err(|e| fail(exit::CONFIG, &e))?;
@@ -124,7 +126,7 @@ impl Running {
             store,
             relay,
             metrics: metrics.clone(),
-            certificate,
+            certificates: certificates.map(Arc::new),
         });
         let bound = bind(config.listeners, sockets)?;
         let mut listeners = Vec::new();
@@ -161,7 +163,7 @@ impl Running {
         Ok(Self { path, server, listeners, admin, stop, serving, informing, administering })
     }
 
-    /// Reads limits, certificate and users again. What is bad leaves the former in place.
+    /// Reads limits, certificates and users again. What is bad leaves the former in place.
     pub async fn reload(&self) {
         systemd::reloading();
         match read_limits(&self.path) {
@@ -171,11 +173,8 @@ impl Running {
             }
             Err(error) => tracing::error!(error, "limits not taken: the former ones stay"),
         }
-        if let Some(certificate) = &self.server.certificate {
-            match certificate.reload() {
-                Ok(()) => tracing::info!("certificate read again"),
-                Err(error) => tracing::error!(%error, "certificate not taken: the former one stays"),
-            }
+        if let Some(certificates) = &self.server.certificates {
+            certificates.clone().reload().await;
         }
         if let Some(accounts) = &self.server.accounts {
             accounts.reload().await;

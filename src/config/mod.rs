@@ -1,5 +1,6 @@
 //! `weir.toml`, read into the Options of each room. Errors point at the place in the file, and there may be several.
 
+mod certificates;
 mod limit;
 mod problem;
 mod section;
@@ -7,8 +8,8 @@ mod section;
 pub use problem::{Problem, Problems, Severity};
 
 use crate::policy::Policy;
-use crate::server::tls::Certificate;
 use crate::session::{Requirement, Security};
+use crate::time::Timestamp;
 use crate::{accounts, admin, log, relay, server, session, store};
 use ipnet::IpNet;
 pub use section::Setting;
@@ -24,7 +25,7 @@ use toml::de::DeTable;
 pub struct Config {
     pub server: server::Options,
     pub listeners: Vec<server::ListenerOptions>,
-    pub certificate: Option<CertificatePaths>,
+    pub tls: Option<server::tls::Options>,
     pub relay: relay::Options,
     pub accounts: Option<accounts::Options>,
     pub state: store::Options,
@@ -38,17 +39,11 @@ pub struct Config {
     places: Places,
 }
 
-/// Where certificate and key are.
-#[derive(Clone, Debug)]
-pub struct CertificatePaths {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-}
-
 /// Where in the file other files are named.
 #[derive(Default)]
 struct Places {
-    tls: Range<usize>,
+    /// Of each certificate, the default first.
+    certificates: Vec<Range<usize>>,
     upstream: Range<usize>,
     users: Range<usize>,
     state: Range<usize>,
@@ -97,16 +92,16 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
 }
 
 impl Config {
-    /// Reads the files that the configuration names, to see whether they will do.
-    pub fn check_files(&self) -> Problems {
+    /// Reads the files that the configuration names, to see whether they will do at the moment.
+    pub fn check_files(&self, now: Timestamp) -> Problems {
         let mut problems = self.problems.clone();
+        if let Some(tls) = &self.tls {
+            problems.found.extend(certificates::check(tls, &self.places.certificates, now));
+        }
         let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
             problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
         let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
-        if let Err(why) = self.read_certificate() {
-            error(&self.places.tls, why.to_string());
-        }
         let metrics = crate::metrics::Metrics::new().map(Arc::new);
         if let Ok(metrics) = metrics
             && let Err(why) = relay::Relay::new(self.relay.clone(), metrics)
@@ -124,9 +119,10 @@ impl Config {
             let help = "make it, for the user that Weir runs as alone; \"path\" of [state] names another";
             found(Severity::Error, &self.places.state, message, Some(help));
         }
-        let key = self.certificate.as_ref().map(|paths| (&paths.key, &self.places.tls));
+        let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
+        let keys = keys.zip(&self.places.certificates);
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
-        for (path, span) in key.into_iter().chain(users).filter(|(path, _)| accounts::file::is_exposed(path)) {
+        for (path, span) in keys.chain(users).filter(|(path, _)| accounts::file::is_exposed(path)) {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found(Severity::Warning, span, message, None);
         }
@@ -153,11 +149,6 @@ impl Config {
         }
         text
     }
-
-    /// The certificate, if listeners need one.
-    pub fn read_certificate(&self) -> Result<Option<Certificate>, server::tls::CertificateError> {
-        self.certificate.as_ref().map(|paths| Certificate::read(&paths.certificate, &paths.key)).transpose()
-    }
 }
 
 struct Reader {
@@ -179,9 +170,9 @@ impl Reader {
         let hostname = hostname.map_or_else(system_hostname, |name| name.value);
         let mut places = Places::default();
         let (server, shared) = session(root.section("session"), hostname);
-        let certificate = self.tls(root.section("tls"), &mut places);
+        let tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
         let accounts = self.accounts(root.section("accounts"), &mut places);
-        let listeners = listeners(&mut root, &shared, certificate.is_some(), accounts.is_some());
+        let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let relay = self.upstream(&mut root, shared, &mut places);
         let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));
@@ -193,7 +184,7 @@ impl Reader {
         Some(Config {
             server,
             listeners,
-            certificate,
+            tls,
             relay: relay?,
             accounts,
             state,
@@ -204,18 +195,6 @@ impl Reader {
             settings,
             places,
         })
-    }
-
-    fn tls(&self, mut s: Section<'_>, places: &mut Places) -> Option<CertificatePaths> {
-        if !s.exists() {
-            return None;
-        }
-        let certificate = s.required("certificate", "\"certs/fullchain.pem\"", text);
-        let key = s.required("key", "\"certs/key.pem\"", text);
-        s.finish();
-        let (certificate, key) = (certificate?, key?);
-        places.tls = certificate.span;
-        Some(CertificatePaths { certificate: self.folder.join(certificate.value), key: self.folder.join(key.value) })
     }
 
     fn accounts(&self, mut s: Section<'_>, places: &mut Places) -> Option<accounts::Options> {
@@ -280,6 +259,7 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),
         drain_timeout: s.value("drain-timeout", "\"30s\"", timeout),
+        certificate_pace: certificates::PACE,
     };
     let shared = Shared {
         hostname,

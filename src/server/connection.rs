@@ -157,8 +157,8 @@ impl Connection {
     }
 
     async fn secure(&mut self) -> Result<Tls, Gone> {
-        let Some(certificate) = &self.server.certificate else { return Err(Gone) };
-        let secured = self.client.secure(certificate.acceptor(), self.server.options.command_timeout).await;
+        let Some(certificates) = &self.server.certificates else { return Err(Gone) };
+        let secured = self.client.secure(certificates.acceptor(), self.server.options.command_timeout).await;
         secured.map_err(|error| {
             tracing::info!(session = &*self.id, client = %self.peer, %error, "TLS handshake failed");
             Gone

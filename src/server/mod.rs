@@ -1,6 +1,7 @@
 //! The way in: listeners, and a task for each connection that drives its session.
 
 mod body;
+pub mod certificate;
 mod connection;
 mod report;
 mod stream;
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tls::Certificate;
+use tls::Certificates;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -46,6 +47,8 @@ pub struct Options {
     pub data_timeout: Duration,
     /// How long sessions may take to end their transactions when the server stops.
     pub drain_timeout: Duration,
+    /// How long until certificate files are looked at again.
+    pub certificate_pace: Duration,
 }
 
 /// What a connection needs of the rest of the house.
@@ -55,7 +58,7 @@ pub struct Server {
     pub store: Store,
     pub relay: Relay,
     pub metrics: Arc<Metrics>,
-    pub certificate: Option<Certificate>,
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 /// A listener whose socket is bound.
@@ -124,6 +127,11 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     let (cut, cutting) = watch::channel(false);
     let stop = Stop { drain: drain.clone(), cut: cutting };
     let places = Arc::new(Semaphore::new(server.options.max_connections));
+    // Its task ends when it is dropped.
+    let mut watching = JoinSet::new();
+    if let Some(certificates) = &server.certificates {
+        watching.spawn(certificates.clone().watch(server.options.certificate_pace));
+    }
     let mut listening = JoinSet::new();
     for listener in listeners {
         listening.spawn(listen(server.clone(), listener, places.clone(), stop.clone()));

@@ -1,82 +1,303 @@
-//! TLS towards clients.
+//! TLS towards clients: the certificate for the name that a client gives, tickets to resume a session, renewal under way.
 
+use super::certificate::{Certificate, CertificateError, Paths};
+use crate::accounts::file::Changed;
+use crate::clock;
+use crate::time::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
-/// A certificate with its key, ready to be shown.
-pub struct Certificate {
-    certificate: PathBuf,
-    key: PathBuf,
-    /// Held to copy or replace it, never over an `.await`.
-    acceptor: RwLock<TlsAcceptor>,
+/// The certificates there are.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Shown to clients that give no name, or one that no certificate is for.
+    pub default: Paths,
+    /// Shown to clients that give one of their names. Where several are for a name, the first is shown.
+    pub also: Vec<Paths>,
 }
 
-/// Why a certificate cannot be used.
-#[derive(Debug)]
-pub enum CertificateError {
-    Certificate(PathBuf, String),
-    Key(PathBuf, String),
-    Mismatch(rustls::Error),
+/// All certificates, as they are shown to clients at the moment.
+pub struct Certificates {
+    options: Options,
+    acceptor: TlsAcceptor,
+    chooser: Arc<Chooser>,
+    /// Held while the files are read: only on threads that may block.
+    read: Mutex<Read>,
 }
 
-impl fmt::Display for CertificateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Certificate(path, why) => write!(f, "certificate {}: {why}", path.display()),
-            Self::Key(path, why) => write!(f, "key {}: {why}", path.display()),
-            Self::Mismatch(error) => write!(f, "certificate and key do not go together: {error}"),
+/// What was last read.
+struct Read {
+    /// The files as they were when all were good.
+    files: Vec<Changed>,
+    /// What has been logged of files that are bad since: said once, not each time.
+    complaint: Option<String>,
+}
+
+impl Options {
+    /// Where each certificate is, the default first.
+    pub fn pairs(&self) -> impl Iterator<Item = &Paths> {
+        std::iter::once(&self.default).chain(&self.also)
+    }
+
+    /// Reads each certificate, the default first.
+    pub fn read_each(&self) -> impl Iterator<Item = Result<Certificate, CertificateError>> {
+        std::iter::once(Certificate::read(&self.default)).chain(self.also.iter().map(Certificate::read_named))
+    }
+
+    /// How the files are at the moment.
+    fn files(&self) -> Vec<Changed> {
+        self.pairs().flat_map(|paths| [Changed::of(&paths.certificate), Changed::of(&paths.key)]).collect()
+    }
+}
+
+impl Certificates {
+    /// Reads all certificates.
+    pub fn read(options: Options) -> Result<Self, CertificateError> {
+        // Looked at before reading, so that a change in between is seen as one the next time.
+        let files = options.files();
+        let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
+        log(&certificates, "certificate read", clock::now());
+        let chooser = Arc::new(Chooser(RwLock::new(Choice::new(&certificates))));
+        let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
+        Ok(Self { options, acceptor, chooser, read: Mutex::new(Read { files, complaint: None }) })
+    }
+
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.clone()
+    }
+
+    /// Reads all certificates again. If one is bad, which is logged, all former ones stay.
+    pub async fn reload(self: Arc<Self>) {
+        let reload = move || {
+            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.complaint = None;
+            self.read_again(&mut read, self.options.files());
+        };
+        let _ = tokio::task::spawn_blocking(reload).await;
+    }
+
+    /// Looks at the files again and again, so long after the last time, and reads them when one has changed.
+    pub async fn watch(self: Arc<Self>, pace: Duration) {
+        loop {
+            tokio::time::sleep(pace).await;
+            let this = self.clone();
+            let _ = tokio::task::spawn_blocking(move || this.refresh()).await;
+        }
+    }
+
+    /// Reads all certificates again if a file has changed since they were good. Files that are bad are read each time: the key may
+    /// not have been written yet, or may become readable.
+    fn refresh(&self) {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.options.files();
+        match files == read.files {
+            true => read.complaint = None,
+            false => self.read_again(&mut read, files),
+        }
+    }
+
+    fn read_again(&self, read: &mut Read, files: Vec<Changed>) {
+        match self.options.read_each().collect::<Result<Vec<_>, _>>() {
+            Ok(certificates) => {
+                self.chooser.replace(Choice::new(&certificates));
+                log(&certificates, "certificate read again", clock::now());
+                *read = Read { files, complaint: None };
+            }
+            Err(error) => {
+                let complaint = Some(error.to_string());
+                if read.complaint != complaint {
+                    tracing::error!(%error, "certificates not taken: the former ones stay");
+                    read.complaint = complaint;
+                }
+            }
         }
     }
 }
 
-impl std::error::Error for CertificateError {}
-
-impl Certificate {
-    /// Reads a certificate chain and its key, both PEM.
-    pub fn read(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
-        let acceptor = RwLock::new(acceptor(certificate, key)?);
-        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), acceptor })
-    }
-
-    /// Reads both files again. After an error the former certificate stays.
-    pub fn reload(&self) -> Result<(), CertificateError> {
-        let acceptor = acceptor(&self.certificate, &self.key)?;
-        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
-        Ok(())
-    }
-
-    pub fn acceptor(&self) -> TlsAcceptor {
-        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, CertificateError> {
-    let bad_certificate = |why: String| CertificateError::Certificate(certificate.to_owned(), why);
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| bad_certificate(explain(error)))?;
-    if chain.is_empty() {
-        return Err(bad_certificate("there is no certificate in it".to_owned()));
-    }
-    let key =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| CertificateError::Key(key.to_owned(), explain(error)))?;
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-        .map_err(CertificateError::Mismatch)?;
+/// TLS 1.2 and 1.3. The configuration stays for as long as the process runs, so tickets stay good when certificates change.
+fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
+    // A ticket is the client's to keep (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The cache that rustls has
+    // by default costs memory here, and forgets all but the last 256 sessions.
+    config.ticketer = ring::Ticketer::new()?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn explain(error: rustls::pki_types::pem::Error) -> String {
-    match error {
-        rustls::pki_types::pem::Error::Io(error) => error.to_string(),
-        rustls::pki_types::pem::Error::NoItemsFound => "there is none in it".to_owned(),
-        other => format!("it is not PEM: {other}"),
+fn log(certificates: &[Certificate], message: &str, now: Timestamp) {
+    for certificate in certificates {
+        let (name, file) = (certificate.names.first(), certificate.file.display());
+        let until = certificate.end.map(Timestamp::rfc3339);
+        match certificate.end {
+            Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
+            _ => tracing::info!(name, until, %file, "{message}"),
+        }
+    }
+}
+
+/// Chooses the certificate in each handshake.
+#[derive(Debug)]
+struct Chooser(
+    /// Held to look up or replace, never over an `.await`.
+    RwLock<Choice>,
+);
+
+impl Chooser {
+    fn replace(&self, choice: Choice) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = choice;
+    }
+}
+
+impl ResolvesServerCert for Chooser {
+    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let choice = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        choice.of(client.server_name())
+    }
+}
+
+/// The certificate for each name.
+#[derive(Debug)]
+struct Choice {
+    /// There always is one.
+    default: Option<Arc<CertifiedKey>>,
+    /// By names in lower case.
+    named: HashMap<String, Arc<CertifiedKey>>,
+}
+
+impl Choice {
+    /// The first is the default.
+    fn new(certificates: &[Certificate]) -> Self {
+        let default = certificates.first().map(|certificate| certificate.key.clone());
+        let mut named = HashMap::new();
+        for Certificate { names, key, .. } in certificates {
+            for name in names {
+                named.entry(name.clone()).or_insert_with(|| key.clone());
+            }
+        }
+        Self { default, named }
+    }
+
+    /// The certificate for a name; one for just that name goes before one with a wildcard, which stands for one label (RFC 9525 §6.3).
+    fn of(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        let named = name.and_then(|name| {
+            let name = name.to_ascii_lowercase();
+            let wildcard = || name.split_once('.').and_then(|(_, domain)| self.named.get(&format!("*.{domain}")));
+            self.named.get(&name).or_else(wildcard)
+        });
+        named.or(self.default.as_ref()).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Makes a certificate for these names; returns it and its key.
+    fn make(names: &[&str]) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    /// Replaces a file, as install(1) and certbot do: a file that is only rewritten at once might look unchanged.
+    fn put(path: &Path, text: &str) {
+        std::fs::write(path.with_extension("new"), text).unwrap();
+        std::fs::rename(path.with_extension("new"), path).unwrap();
+    }
+
+    fn put_pair(paths: &Paths, (certificate, key): &(String, String)) {
+        put(&paths.certificate, certificate);
+        put(&paths.key, key);
+    }
+
+    /// Certificates in a folder, the first for the first names, and so on.
+    fn certificates(folder: &Path, names: &[&[&str]]) -> Result<Certificates, CertificateError> {
+        let pair = |(n, names): (usize, &&[&str])| {
+            let paths = Paths { certificate: folder.join(format!("{n}.pem")), key: folder.join(format!("{n}.key")) };
+            put_pair(&paths, &make(names));
+            paths
+        };
+        let mut pairs = names.iter().enumerate().map(pair);
+        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() })
+    }
+
+    fn shown(certificates: &Certificates, name: Option<&str>) -> Arc<CertifiedKey> {
+        certificates.chooser.0.read().unwrap().of(name).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_is_chosen_by_its_own_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = certificates(
+            folder.path(),
+            &[
+                &["smtp.example.org"],
+                &["*.example.net", "Mail.Example.com"],
+                &["smtp.example.net", "mail.example.com", "example.com"],
+            ],
+        )
+        .unwrap();
+        let keys = [Some("smtp.example.org"), Some("x.example.net"), Some("example.com")].map(|n| shown(&all, n));
+        for (name, expected) in [
+            (None, 0),
+            (Some("unknown.example"), 0),
+            (Some("localhost"), 0),
+            (Some("MAIL.example.COM"), 1),
+            (Some("any.example.net"), 1),
+            (Some("Any.Example.Net"), 1),
+            (Some("two.labels.example.net"), 0),
+            (Some("example.net"), 0),
+            (Some("smtp.example.net"), 2),
+            (Some("Example.com"), 2),
+        ] {
+            assert!(Arc::ptr_eq(&shown(&all, name), &keys[expected]), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_chosen_by_name_must_have_one() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(certificates(folder.path(), &[&["192.0.2.1"]]).is_ok());
+        let error = certificates(folder.path(), &[&["smtp.example.org"], &["192.0.2.1"]]).err().unwrap().to_string();
+        assert!(error.contains("1.pem: it names no host"), "{error}");
+    }
+
+    #[test]
+    fn files_are_read_again_when_they_have_changed_and_go_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = certificates(folder.path(), &[&["smtp.example.org"], &["smtp.example.net"]]).unwrap();
+        let both = || [None, Some("smtp.example.net")].map(|name| shown(&all, name));
+        let same =
+            |a: &[Arc<CertifiedKey>; 2], b: &[Arc<CertifiedKey>; 2]| a.iter().zip(b).all(|(a, b)| a.cert == b.cert);
+        let before = both();
+        all.refresh();
+        assert!(Arc::ptr_eq(&before[0], &both()[0]), "nothing has changed");
+
+        let (renewed, also_renewed) = (make(&["smtp.example.org"]), make(&["smtp.example.net"]));
+        put(&all.options.also[0].certificate, &also_renewed.0);
+        put_pair(&all.options.default, &renewed);
+        all.refresh();
+        assert!(same(&before, &both()), "all or nothing");
+        let complaint = all.read.lock().unwrap().complaint.clone().unwrap();
+        assert!(complaint.contains("1.key do not go together"), "{complaint}");
+        all.refresh();
+        assert!(same(&before, &both()));
+
+        put(&all.options.also[0].key, &also_renewed.1);
+        all.refresh();
+        let after = both();
+        assert!(after.iter().zip(&before).all(|(after, before)| after.cert != before.cert));
+        assert_eq!(all.read.lock().unwrap().complaint, None);
+        all.refresh();
+        assert!(Arc::ptr_eq(&after[0], &both()[0]), "nothing has changed");
     }
 }
