@@ -2,6 +2,7 @@
 
 mod body;
 mod connection;
+pub mod proxy;
 mod report;
 mod stream;
 pub mod tls;
