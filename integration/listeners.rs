@@ -126,6 +126,83 @@ fn one_connection_too_many_is_told_so() {
 }
 
 #[test]
+fn a_place_is_free_again_however_its_connection_ended() {
+    let (_upstream, site) = site("session = { max-connections-per-client = 1, command-timeout = \"0.3s\" }\n");
+    let weir = site.start();
+    let next = |listener| {
+        wait_for("a free place", || {
+            let mut client = Client::connect_silently(weir.address(listener));
+            client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
+        })
+    };
+    // By QUIT, by leaving, within a command, within a message, by a handshake that fails and by one that does not come.
+    next("plain").say("QUIT", "221");
+    drop(next("plain"));
+    next("plain").send(b"NOO");
+    let mut client = next("plain");
+    for (command, reply) in [("EHLO c", "250"), ("MAIL FROM:<a@b>", "250"), ("RCPT TO:<c@d>", "250"), ("DATA", "354")] {
+        client.say(command, reply);
+    }
+    drop(client);
+    drop(next("plain"));
+    let mut client = wait_for("a handshake that fails", || {
+        let mut client = Client::connect_silently(weir.address("implicit"));
+        let _ = client.try_send(b"EHLO client.example\r\n");
+        assert!(client.try_reply().is_err());
+        weir.log_lines().iter().any(|line| line.contains("TLS handshake failed")).then_some(client)
+    });
+    assert!(client.is_closed());
+    drop(next("plain"));
+    let mut client = next("starttls");
+    client.say("EHLO client.example", "250");
+    client.say("STARTTLS", "220");
+    assert!(client.is_closed());
+    drop(next("plain"));
+}
+
+#[test]
+fn two_hundred_at_once_are_no_more_than_there_are_places_for() {
+    for (limit, greeted, reply) in [
+        ("max-connections = 7, max-connections-per-client = 7", 7, "421 4.3.2"),
+        ("max-connections-per-client = 5", 5, "421 4.7.0"),
+    ] {
+        let (_upstream, site) = site(&format!("session = {{ {limit} }}\n"));
+        let weir = site.start();
+        let addresses = ["plain", "starttls", "trusting"].map(|listener| weir.address(listener));
+        let connecting: Vec<_> = (0..200)
+            .map(|n| {
+                std::thread::spawn(move || {
+                    let mut client = Client::connect_silently(addresses[n % 3]);
+                    (client.reply(), client)
+                })
+            })
+            .collect();
+        // All are held until the last one has been answered.
+        let held: Vec<(String, Client)> = connecting.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let count = |words: &str| held.iter().filter(|(heard, _)| heard.starts_with(words)).count();
+        assert_eq!((count("220"), count(reply)), (greeted, 200 - greeted), "{limit}");
+        weir.logged("too many connections");
+        let lines = weir.log_lines().iter().filter(|line| line.contains("too many connections")).count();
+        assert!((1..50).contains(&lines), "{lines} lines for {limit}");
+        let (_, metrics) = weir.get("/metrics");
+        let refused = metrics.lines().filter(|line| line.starts_with("weir_connections_refused_total{"));
+        let refused: f64 = refused.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+        assert_eq!(refused, (200 - greeted) as f64, "{metrics}");
+    }
+}
+
+#[test]
+fn a_client_turned_away_where_tls_comes_first_hears_nothing() {
+    let (_upstream, site) = site("session = { max-connections-per-client = 1 }\n");
+    let weir = site.start();
+    let _first = Client::connect(weir.address("plain"));
+    let mut second = Client::connect_silently(weir.address("implicit"));
+    assert!(second.is_closed());
+    let refused = "weir_connections_refused_total{listener=\"implicit\",reason=\"max-connections-per-client\"}";
+    assert_eq!(weir.metric(refused), 1.0);
+}
+
+#[test]
 fn a_message_over_the_limit_is_refused_and_the_session_goes_on() {
     let (upstream, site) = site("session = { max-message-size = \"10K\" }\n");
     let weir = site.start();

@@ -274,8 +274,12 @@ impl Reader {
 }
 
 fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
+    let max_connections = s.value("max-connections", "4000", count(1..=1_000_000));
+    // Nine tenths, so that no one client can take all places.
+    let of_one = (max_connections * 9 / 10).max(1).to_string();
     let options = server::Options {
-        max_connections: s.value("max-connections", "4000", count(1..=1_000_000)),
+        max_connections,
+        max_connections_per_client: s.value("max-connections-per-client", &of_one, count(1..=1_000_000)),
         idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),
