@@ -1,6 +1,7 @@
 //! What listeners do with connections: TLS, time-outs, limits, stopping.
 
-use crate::harness::{Client, SENTENCE, Site, Upstream, wait_for};
+use crate::harness::{Client, SENTENCE, Site, Upstream, field, wait_for};
+use std::net::SocketAddr;
 
 fn site(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
@@ -123,6 +124,51 @@ fn one_connection_too_many_is_told_so() {
     wait_for("a free place", || {
         Client::connect_silently(weir.address("plain")).reply().starts_with("220").then_some(())
     });
+}
+
+/// Connects by way of a proxy that says who the client is; the first reply.
+fn connect_as(client: &str, address: SocketAddr) -> (Client, String) {
+    let family = if client.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
+    let mut connection = Client::connect_silently(address);
+    connection.send(format!("PROXY {} {client} {} 1 587\r\n", family.0, family.1).as_bytes());
+    let reply = connection.reply();
+    (connection, reply)
+}
+
+#[test]
+fn a_client_has_so_many_connections_over_all_listeners_and_others_have_theirs() {
+    let listener = "{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"] }";
+    let (_upstream, site) = site(&format!(
+        "session = {{ max-connections-per-client = 2 }}\nlistener.a = {listener}\nlistener.b = {listener}\n"
+    ));
+    let weir = site.start();
+    let (a, b) = (weir.address("a"), weir.address("b"));
+    // One IPv4 address is a client, and so is one IPv6 /64.
+    for [first, second, third, other] in [
+        ["192.0.2.7", "192.0.2.7", "::ffff:192.0.2.7", "192.0.2.8"],
+        ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"],
+    ] {
+        let held = [connect_as(first, a), connect_as(second, b)];
+        assert!(held.iter().all(|(_, reply)| reply.starts_with("220")));
+        for address in [a, b] {
+            let (mut refused, reply) = connect_as(third, address);
+            assert_eq!(
+                reply,
+                "421 4.7.0 weir.example Too many connections from your network; close some and try again"
+            );
+            assert!(refused.is_closed());
+        }
+        let (_other, reply) = connect_as(other, a);
+        assert!(reply.starts_with("220"), "{reply}");
+        let [left, (quitting, _)] = held;
+        drop(quitting);
+        let back =
+            wait_for("a free place", || Some(connect_as(third, b)).filter(|(_, reply)| reply.starts_with("220")));
+        assert!(connect_as(first, a).1.starts_with("421"));
+        drop((left, back));
+    }
+    let line = weir.logged("too many connections of one client");
+    assert_eq!((field(&line, "client"), field(&line, "limit")), (Some("192.0.2.7".to_owned()), Some("2".to_owned())));
 }
 
 #[test]

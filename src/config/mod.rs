@@ -341,8 +341,10 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
         max_message_size: shared.max_message_size,
         max_recipients: shared.max_recipients,
     };
+    let proxies = s.list("proxy-protocol", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value);
     s.finish();
-    Some(server::ListenerOptions { name: name.value.into(), address: address?.value, session: Arc::new(session) })
+    let (name, address, proxies) = (name.value.into(), address?.value, proxies.into());
+    Some(server::ListenerOptions { name, address, proxies, session: Arc::new(session) })
 }
 
 fn admin(mut s: Section<'_>) -> Option<admin::Options> {

@@ -1,29 +1,77 @@
-//! What comes before a session: whether there is a place for a connection.
+//! What comes before a session: whose connection it is, and whether there is a place for it.
 
 use super::connection::Connection;
 use super::places::{Full, Place};
+use super::proxy::{self, Fault, Header};
 use super::{ListenerOptions, Server, Stop};
 use crate::session::Security;
 use prometheus::IntGauge;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
+
+/// How long a PROXY header may take. A proxy has it at hand; §2 of the protocol asks for at least 3 seconds, in which TCP sends
+/// again what was lost.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no PROXY header.
+enum NoHeader {
+    /// The connection ended before its first octet: a look whether somebody listens, of which most proxies take one every few
+    /// seconds.
+    OnlyLooked,
+    Wrong(Fault),
+}
 
 /// Serves a connection to its end, from its first octet. It keeps its place as long.
 pub async fn receive(
     server: Arc<Server>,
     listener: ListenerOptions,
-    tcp: TcpStream,
+    mut tcp: TcpStream,
     peer: IpAddr,
     mut place: Place,
-    stop: Stop,
+    mut stop: Stop,
 ) {
-    let client = peer.to_canonical();
+    let peer = peer.to_canonical();
+    let mut client = peer;
+    if listener.proxies.iter().any(|network| network.contains(&peer)) {
+        let patience = HEADER_TIMEOUT.min(server.options.command_timeout);
+        let header = tokio::select! {
+            header = tokio::time::timeout(patience, read_header(&mut tcp)) => header,
+            () = stop.may_end(false) => return,
+        };
+        match header.unwrap_or(Err(NoHeader::Wrong(Fault("it did not come in time")))) {
+            Ok(named) => client = named.unwrap_or(peer),
+            Err(NoHeader::OnlyLooked) => return,
+            Err(NoHeader::Wrong(error)) => {
+                count_refused(&server, &listener, "proxy-protocol");
+                tracing::warn!(listener = &*listener.name, %peer, %error, "no good PROXY header");
+                return;
+            }
+        }
+    }
     if let Err(full) = place.give_to(client) {
         return turn_client_away(&server, &listener, &tcp, client, full);
     }
     let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
     Connection::new(server, listener, tcp, client, stop).converse().await;
+}
+
+/// Reads a PROXY header and nothing of what follows it, which may be TLS. The client's address, if the header names one.
+async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
+    let mut bytes = Vec::new();
+    loop {
+        let more = match proxy::parse(&bytes).map_err(NoHeader::Wrong)? {
+            Header::Complete { client, .. } => return Ok(client),
+            Header::Incomplete { more } => more,
+        };
+        match (&mut *tcp).take(more as u64).read_buf(&mut bytes).await {
+            Ok(1..) => {}
+            _ if bytes.is_empty() => return Err(NoHeader::OnlyLooked),
+            _ => return Err(NoHeader::Wrong(Fault("the connection ended within it"))),
+        }
+    }
 }
 
 /// Refuses a connection for which there is no place at all.
@@ -58,7 +106,7 @@ fn say(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
     }
     let reply = format!("{code} {} {text}\r\n", listener.session.hostname);
     let _ = tcp.try_write(reply.as_bytes());
-    // Closing with octets unread resets the connection, which may take the words away again.
+    // Closing with octets unread, such as a PROXY header, resets the connection, which may take the words away again.
     let _ = tcp.try_read(&mut [0; 1024]);
 }
 

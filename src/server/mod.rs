@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
+use ipnet::IpNet;
 use places::Places;
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +33,8 @@ pub struct ListenerOptions {
     /// Its name in logs and metrics.
     pub name: Arc<str>,
     pub address: SocketAddr,
+    /// Networks whose connections begin with a PROXY header; nobody else's header is believed.
+    pub proxies: Arc<[IpNet]>,
     pub session: Arc<session::Options>,
 }
 
