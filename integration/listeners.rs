@@ -2,6 +2,7 @@
 
 use crate::harness::{Client, SENTENCE, Site, Upstream, field, wait_for};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 fn site(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
@@ -246,6 +247,69 @@ fn a_client_turned_away_where_tls_comes_first_hears_nothing() {
     assert!(second.is_closed());
     let refused = "weir_connections_refused_total{listener=\"implicit\",reason=\"max-connections-per-client\"}";
     assert_eq!(weir.metric(refused), 1.0);
+}
+
+/// Says something again and again, until the server has had enough: its last reply.
+fn drip(client: &mut Client, what: &[u8]) -> String {
+    let mut last = String::new();
+    while client.try_send(what).is_ok() {
+        // A drip: much slower, and it would be too many commands before it is too late.
+        std::thread::sleep(Duration::from_millis(10));
+        if what.ends_with(b"\n") {
+            match client.try_reply() {
+                Ok(reply) => last = reply,
+                Err(_) => return last,
+            }
+        }
+    }
+    client.try_reply().unwrap_or(last)
+}
+
+#[test]
+fn whoever_must_log_in_and_does_not_is_sent_away_whatever_it_says_meanwhile() {
+    let (_upstream, site) =
+        site("listener.open = { address = \"127.0.0.1:0\", tls = \"none\" }\nsession = { login-timeout = \"1s\" }\n");
+    let weir = site.start();
+    let told = "421 4.7.0 weir.example No login for too long; connect again and log in at once";
+    let mut silent = Client::connect(weir.address("open"));
+    let mut authenticating = Client::connect(weir.address("open"));
+    authenticating.say("EHLO client.example", "250");
+    authenticating.say("AUTH LOGIN", "334");
+    // A handshake is of the same time.
+    let mut shaking_hands = Client::connect(weir.address("starttls"));
+    shaking_hands.say("EHLO client.example", "250");
+    shaking_hands.say("STARTTLS", "220");
+    let mut mute = Client::connect_silently(weir.address("implicit"));
+    for client in [&mut silent, &mut authenticating] {
+        assert_eq!(client.reply(), told);
+        assert!(client.is_closed());
+    }
+    assert!(shaking_hands.is_closed() && mute.is_closed());
+
+    assert_eq!(drip(&mut Client::connect(weir.address("open")), b"NOOP\r\n"), told);
+    assert_eq!(drip(&mut Client::connect(weir.address("starttls")), b"x"), told);
+    let mut secured = Client::connect_silently(weir.address("implicit"));
+    secured.secure(&site.path("certificate.pem"));
+    secured.expect("220");
+    assert_eq!(drip(&mut secured, b"NOOP\r\n"), told);
+}
+
+#[test]
+fn whoever_need_not_log_in_or_has_may_stay() {
+    let (_upstream, site) = site(
+        "listener.open = { address = \"127.0.0.1:0\", tls = \"none\" }\n\
+         listener.optional = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }\n\
+         session = { login-timeout = \"3s\" }\n",
+    );
+    let weir = site.start();
+    let mut staying = vec![Client::logged_in(weir.address("open"), "alice")];
+    staying.extend(["plain", "trusting", "optional"].map(|listener| Client::connect(weir.address(listener))));
+    // It came last, so the time of all has run out with its own.
+    let mut last = Client::connect(weir.address("open"));
+    last.expect("421 4.7.0");
+    for mut client in staying {
+        client.say("NOOP", "250");
+    }
 }
 
 #[test]

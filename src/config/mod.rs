@@ -280,6 +280,7 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
     let options = server::Options {
         max_connections,
         max_connections_per_client: s.value("max-connections-per-client", &of_one, count(1..=1_000_000)),
+        login_timeout: s.value("login-timeout", "\"2m\"", timeout),
         idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// How long a PROXY header may take. A proxy has it at hand; §2 of the protocol asks for at least 3 seconds, in which TCP sends
 /// again what was lost.
@@ -33,6 +34,7 @@ pub async fn receive(
     mut place: Place,
     mut stop: Stop,
 ) {
+    let since = Instant::now();
     let peer = peer.to_canonical();
     let mut client = peer;
     if listener.proxies.iter().any(|network| network.contains(&peer)) {
@@ -55,7 +57,7 @@ pub async fn receive(
         return turn_client_away(&server, &listener, &tcp, client, full);
     }
     let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
-    Connection::new(server, listener, tcp, client, stop).converse().await;
+    Connection::new(server, listener, tcp, client, since, stop).converse().await;
 }
 
 /// Reads a PROXY header and nothing of what follows it, which may be TLS. The client's address, if the header names one.

@@ -45,6 +45,8 @@ pub struct Options {
     pub max_connections: usize,
     /// Connections at once of one client's network.
     pub max_connections_per_client: usize,
+    /// How long a client that must log in may be here before it has.
+    pub login_timeout: Duration,
     /// How long a client may be silent between commands.
     pub idle_timeout: Duration,
     /// How long a command may take from its first octet to its last.
