@@ -68,6 +68,17 @@ fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
 }
 
 #[test]
+fn one_client_has_nine_tenths_of_all_places_unless_said_otherwise() {
+    for (given, found) in
+        [("max-connections = 1", 1), ("max-connections = 50", 45), ("max-connections-per-client = 7", 7)]
+    {
+        let site = Site::new(&format!("{MINIMAL}session = {{ {given} }}\n"));
+        let config = weir::config::read(&site.path("weir.toml")).ok().unwrap();
+        assert_eq!(config.server.max_connections_per_client, found, "{given}");
+    }
+}
+
+#[test]
 fn files_that_everybody_may_read_are_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let site = Site::new(MINIMAL);

@@ -1,6 +1,8 @@
 //! What listeners do with connections: TLS, time-outs, limits, stopping.
 
-use crate::harness::{Client, SENTENCE, Site, Upstream, wait_for};
+use crate::harness::{Client, SENTENCE, Site, Upstream, field, wait_for};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 fn site(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
@@ -123,6 +125,191 @@ fn one_connection_too_many_is_told_so() {
     wait_for("a free place", || {
         Client::connect_silently(weir.address("plain")).reply().starts_with("220").then_some(())
     });
+}
+
+/// Connects by way of a proxy that says who the client is; the first reply.
+fn connect_as(client: &str, address: SocketAddr) -> (Client, String) {
+    let family = if client.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
+    let mut connection = Client::connect_silently(address);
+    connection.send(format!("PROXY {} {client} {} 1 587\r\n", family.0, family.1).as_bytes());
+    let reply = connection.reply();
+    (connection, reply)
+}
+
+#[test]
+fn a_client_has_so_many_connections_over_all_listeners_and_others_have_theirs() {
+    let listener = "{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"] }";
+    let (_upstream, site) = site(&format!(
+        "session = {{ max-connections-per-client = 2 }}\nlistener.a = {listener}\nlistener.b = {listener}\n"
+    ));
+    let weir = site.start();
+    let (a, b) = (weir.address("a"), weir.address("b"));
+    // One IPv4 address is a client, and so is one IPv6 /64.
+    for [first, second, third, other] in [
+        ["192.0.2.7", "192.0.2.7", "::ffff:192.0.2.7", "192.0.2.8"],
+        ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"],
+    ] {
+        let held = [connect_as(first, a), connect_as(second, b)];
+        assert!(held.iter().all(|(_, reply)| reply.starts_with("220")));
+        for address in [a, b] {
+            let (mut refused, reply) = connect_as(third, address);
+            assert_eq!(
+                reply,
+                "421 4.7.0 weir.example Too many connections from your network; close some and try again"
+            );
+            assert!(refused.is_closed());
+        }
+        let (_other, reply) = connect_as(other, a);
+        assert!(reply.starts_with("220"), "{reply}");
+        let [left, (quitting, _)] = held;
+        drop(quitting);
+        let back =
+            wait_for("a free place", || Some(connect_as(third, b)).filter(|(_, reply)| reply.starts_with("220")));
+        assert!(connect_as(first, a).1.starts_with("421"));
+        drop((left, back));
+    }
+    let line = weir.logged("too many connections of one client");
+    assert_eq!((field(&line, "client"), field(&line, "limit")), (Some("192.0.2.7".to_owned()), Some("2".to_owned())));
+}
+
+#[test]
+fn a_place_is_free_again_however_its_connection_ended() {
+    let (_upstream, site) = site("session = { max-connections-per-client = 1, command-timeout = \"0.3s\" }\n");
+    let weir = site.start();
+    let next = |listener| {
+        wait_for("a free place", || {
+            let mut client = Client::connect_silently(weir.address(listener));
+            client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
+        })
+    };
+    // By QUIT, by leaving, within a command, within a message, by a handshake that fails and by one that does not come.
+    next("plain").say("QUIT", "221");
+    drop(next("plain"));
+    next("plain").send(b"NOO");
+    let mut client = next("plain");
+    for (command, reply) in [("EHLO c", "250"), ("MAIL FROM:<a@b>", "250"), ("RCPT TO:<c@d>", "250"), ("DATA", "354")] {
+        client.say(command, reply);
+    }
+    drop(client);
+    drop(next("plain"));
+    let mut client = wait_for("a handshake that fails", || {
+        let mut client = Client::connect_silently(weir.address("implicit"));
+        let _ = client.try_send(b"EHLO client.example\r\n");
+        assert!(client.try_reply().is_err());
+        weir.log_lines().iter().any(|line| line.contains("TLS handshake failed")).then_some(client)
+    });
+    assert!(client.is_closed());
+    drop(next("plain"));
+    let mut client = next("starttls");
+    client.say("EHLO client.example", "250");
+    client.say("STARTTLS", "220");
+    assert!(client.is_closed());
+    drop(next("plain"));
+}
+
+#[test]
+fn two_hundred_at_once_are_no_more_than_there_are_places_for() {
+    for (limit, greeted, reply) in [
+        ("max-connections = 7, max-connections-per-client = 7", 7, "421 4.3.2"),
+        ("max-connections-per-client = 5", 5, "421 4.7.0"),
+    ] {
+        let (_upstream, site) = site(&format!("session = {{ {limit} }}\n"));
+        let weir = site.start();
+        let addresses = ["plain", "starttls", "trusting"].map(|listener| weir.address(listener));
+        let connecting: Vec<_> = (0..200)
+            .map(|n| {
+                std::thread::spawn(move || {
+                    let mut client = Client::connect_silently(addresses[n % 3]);
+                    (client.reply(), client)
+                })
+            })
+            .collect();
+        // All are held until the last one has been answered.
+        let held: Vec<(String, Client)> = connecting.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let count = |words: &str| held.iter().filter(|(heard, _)| heard.starts_with(words)).count();
+        assert_eq!((count("220"), count(reply)), (greeted, 200 - greeted), "{limit}");
+        weir.logged("too many connections");
+        let lines = weir.log_lines().iter().filter(|line| line.contains("too many connections")).count();
+        assert!((1..50).contains(&lines), "{lines} lines for {limit}");
+        let (_, metrics) = weir.get("/metrics");
+        let refused = metrics.lines().filter(|line| line.starts_with("weir_connections_refused_total{"));
+        let refused: f64 = refused.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+        assert_eq!(refused, (200 - greeted) as f64, "{metrics}");
+    }
+}
+
+#[test]
+fn a_client_turned_away_where_tls_comes_first_hears_nothing() {
+    let (_upstream, site) = site("session = { max-connections-per-client = 1 }\n");
+    let weir = site.start();
+    let _first = Client::connect(weir.address("plain"));
+    let mut second = Client::connect_silently(weir.address("implicit"));
+    assert!(second.is_closed());
+    let refused = "weir_connections_refused_total{listener=\"implicit\",reason=\"max-connections-per-client\"}";
+    assert_eq!(weir.metric(refused), 1.0);
+}
+
+/// Says something again and again, until the server has had enough: its last reply.
+fn drip(client: &mut Client, what: &[u8]) -> String {
+    let mut last = String::new();
+    while client.try_send(what).is_ok() {
+        // A drip: much slower, and it would be too many commands before it is too late.
+        std::thread::sleep(Duration::from_millis(10));
+        if what.ends_with(b"\n") {
+            match client.try_reply() {
+                Ok(reply) => last = reply,
+                Err(_) => return last,
+            }
+        }
+    }
+    client.try_reply().unwrap_or(last)
+}
+
+#[test]
+fn whoever_must_log_in_and_does_not_is_sent_away_whatever_it_says_meanwhile() {
+    let (_upstream, site) =
+        site("listener.open = { address = \"127.0.0.1:0\", tls = \"none\" }\nsession = { login-timeout = \"1s\" }\n");
+    let weir = site.start();
+    let told = "421 4.7.0 weir.example No login for too long; connect again and log in at once";
+    let mut silent = Client::connect(weir.address("open"));
+    let mut authenticating = Client::connect(weir.address("open"));
+    authenticating.say("EHLO client.example", "250");
+    authenticating.say("AUTH LOGIN", "334");
+    // A handshake is of the same time.
+    let mut shaking_hands = Client::connect(weir.address("starttls"));
+    shaking_hands.say("EHLO client.example", "250");
+    shaking_hands.say("STARTTLS", "220");
+    let mut mute = Client::connect_silently(weir.address("implicit"));
+    for client in [&mut silent, &mut authenticating] {
+        assert_eq!(client.reply(), told);
+        assert!(client.is_closed());
+    }
+    assert!(shaking_hands.is_closed() && mute.is_closed());
+
+    assert_eq!(drip(&mut Client::connect(weir.address("open")), b"NOOP\r\n"), told);
+    assert_eq!(drip(&mut Client::connect(weir.address("starttls")), b"x"), told);
+    let mut secured = Client::connect_silently(weir.address("implicit"));
+    secured.secure(&site.path("certificate.pem"));
+    secured.expect("220");
+    assert_eq!(drip(&mut secured, b"NOOP\r\n"), told);
+}
+
+#[test]
+fn whoever_need_not_log_in_or_has_may_stay() {
+    let (_upstream, site) = site(
+        "listener.open = { address = \"127.0.0.1:0\", tls = \"none\" }\n\
+         listener.optional = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }\n\
+         session = { login-timeout = \"3s\" }\n",
+    );
+    let weir = site.start();
+    let mut staying = vec![Client::logged_in(weir.address("open"), "alice")];
+    staying.extend(["plain", "trusting", "optional"].map(|listener| Client::connect(weir.address(listener))));
+    // It came last, so the time of all has run out with its own.
+    let mut last = Client::connect(weir.address("open"));
+    last.expect("421 4.7.0");
+    for mut client in staying {
+        client.say("NOOP", "250");
+    }
 }
 
 #[test]

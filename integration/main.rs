@@ -11,6 +11,7 @@ mod harness;
 mod layers;
 mod listeners;
 mod oracles;
+mod proxy_protocol;
 mod real_clients;
 mod secrets;
 mod service;

@@ -11,6 +11,8 @@ pub struct Metrics {
     pub sessions: IntGaugeVec,
     /// Connections accepted, by listener.
     pub connections: IntCounterVec,
+    /// Connections closed before they had a session, by listener and reason: the key of the configuration that says so.
+    pub connections_refused: IntCounterVec,
     /// Logins, by result.
     pub logins: IntCounterVec,
     /// Messages that reached their end, by result.
@@ -65,6 +67,11 @@ impl Metrics {
         Ok(Self {
             sessions,
             connections: counter("weir_connections_total", "Connections accepted", &["listener"])?,
+            connections_refused: counter(
+                "weir_connections_refused_total",
+                "Connections closed before they had a session",
+                &["listener", "reason"],
+            )?,
             logins,
             messages,
             recipients: counter(

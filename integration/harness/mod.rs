@@ -9,7 +9,7 @@ mod upstream;
 pub use client::Client;
 pub use disk::Disk;
 pub use postfix::Postfix;
-pub use process::{Process, SENTENCE, Site, free_port, run, weir};
+pub use process::{Process, SENTENCE, Site, field, free_port, run, weir};
 pub use upstream::{Fault, Stage, Upstream};
 
 use std::time::{Duration, Instant};

@@ -2,6 +2,7 @@
 //!
 //! Needs root and a number of Debian packages; `integration/test` installs them or says what it left out.
 
+mod balancers;
 mod programs;
 mod relays;
 

@@ -253,8 +253,13 @@ impl Reader {
 }
 
 fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
+    let max_connections = s.value("max-connections", "4000", count(1..=1_000_000));
+    // Nine tenths, so that no one client can take all places.
+    let of_one = (max_connections * 9 / 10).max(1).to_string();
     let options = server::Options {
-        max_connections: s.value("max-connections", "4000", count(1..=1_000_000)),
+        max_connections,
+        max_connections_per_client: s.value("max-connections-per-client", &of_one, count(1..=1_000_000)),
+        login_timeout: s.value("login-timeout", "\"2m\"", timeout),
         idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),
@@ -318,8 +323,10 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
         max_message_size: shared.max_message_size,
         max_recipients: shared.max_recipients,
     };
+    let proxies = s.list("proxy-protocol", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value);
     s.finish();
-    Some(server::ListenerOptions { name: name.value.into(), address: address?.value, session: Arc::new(session) })
+    let (name, address, proxies) = (name.value.into(), address?.value, proxies.into());
+    Some(server::ListenerOptions { name, address, proxies, session: Arc::new(session) })
 }
 
 fn admin(mut s: Section<'_>) -> Option<admin::Options> {

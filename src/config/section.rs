@@ -122,7 +122,7 @@ impl<'a> Section<'a> {
     pub fn value<T>(
         &mut self,
         key: &'static str,
-        default: &'static str,
+        default: &str,
         read: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> T {
         let given = self.take(key, Some(default));
@@ -241,7 +241,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a key, noted as a setting.
-    fn take(&mut self, key: &'static str, default: Option<&'static str>) -> Option<&'a Spanned<DeValue<'a>>> {
+    fn take(&mut self, key: &'static str, default: Option<&str>) -> Option<&'a Spanned<DeValue<'a>>> {
         self.asked.push(key);
         let given = self.table.and_then(|table| table.get(key));
         let written = given.and_then(|value| self.source.text.get(value.span())).map(str::to_owned);

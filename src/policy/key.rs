@@ -50,7 +50,7 @@ fn lower_case(text: &str) -> Cow<'_, str> {
 }
 
 /// One IPv4 address, or one IPv6 /64: what a single customer can change at will is one client.
-pub(super) fn network(client: IpAddr) -> String {
+pub fn network(client: IpAddr) -> String {
     match client {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => {

@@ -23,7 +23,10 @@ pub struct Connection {
     server: Arc<Server>,
     listener: ListenerOptions,
     id: Arc<str>,
+    /// The client's address, of which a proxy may have told.
     peer: IpAddr,
+    /// When the client must have logged in, if it must.
+    login_by: Option<Instant>,
     client: Client,
     input: Input,
     upstream: Option<Box<Upstream>>,
@@ -39,14 +42,24 @@ const KEEP_UPSTREAM: Duration = Duration::from_secs(5);
 struct Gone;
 
 impl Connection {
-    pub fn new(server: Arc<Server>, listener: ListenerOptions, tcp: TcpStream, peer: IpAddr, stop: Stop) -> Self {
+    /// A connection that was accepted at `since`; `peer` is the client's address in canonical form.
+    pub fn new(
+        server: Arc<Server>,
+        listener: ListenerOptions,
+        tcp: TcpStream,
+        peer: IpAddr,
+        since: Instant,
+        stop: Stop,
+    ) -> Self {
         // Replies are small and waited for.
         let _ = tcp.set_nodelay(true);
+        let login_by = listener.session.must_log_in(peer).then(|| since + server.options.login_timeout);
         Self {
             server,
             listener,
             id: session_id(),
-            peer: peer.to_canonical(),
+            peer,
+            login_by,
             client: Client::new(tcp),
             input: Input::default(),
             upstream: None,
@@ -95,6 +108,12 @@ impl Connection {
             return session.client_gone();
         }
         self.input.shrink();
+        let login_by = self.login_by.filter(|_| session.user().is_none());
+        let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
+        // Whoever has more commands at hand than time would never be waited for, and so never time out.
+        if login_overdue() {
+            return session.login_overdue();
+        }
         let timeouts = &self.server.options;
         // A command is read to its end within one time-out, however slowly its octets come.
         let within_line = self.input.is_within_line();
@@ -104,6 +123,7 @@ impl Connection {
             unwanted => timeouts.data_timeout + Duration::from_secs(unwanted / SLOWEST),
         };
         let deadline = Instant::now() + patience;
+        let deadline = login_by.map_or(deadline, |by| by.min(deadline));
         loop {
             let keep = self.upstream.is_some() && !session.in_transaction();
             let until = if keep { deadline.min(Instant::now() + KEEP_UPSTREAM) } else { deadline };
@@ -124,6 +144,7 @@ impl Connection {
                     let upstream = self.upstream.take();
                     Box::pin(self.server.relay.quit(upstream)).await;
                 }
+                Read::TimedOut if login_overdue() => return session.login_overdue(),
                 Read::TimedOut => return session.time_out(),
             }
         }
@@ -158,7 +179,11 @@ impl Connection {
 
     async fn secure(&mut self) -> Result<Tls, Gone> {
         let Some(certificates) = &self.server.certificates else { return Err(Gone) };
-        let secured = self.client.secure(certificates.acceptor(), self.server.options.command_timeout).await;
+        // Nobody logs in before the handshake, so its time is of that for the login.
+        let patience = self.server.options.command_timeout;
+        let left = self.login_by.map(|by| by.saturating_duration_since(Instant::now()));
+        let patience = left.map_or(patience, |left| left.min(patience));
+        let secured = self.client.secure(certificates.acceptor(), patience).await;
         secured.map_err(|error| {
             tracing::info!(session = &*self.id, client = %self.peer, %error, "TLS handshake failed");
             Gone

@@ -1,8 +1,11 @@
 //! The way in: listeners, and a task for each connection that drives its session.
 
+mod arrival;
 mod body;
 pub mod certificate;
 mod connection;
+mod places;
+pub mod proxy;
 mod report;
 mod stream;
 pub mod tls;
@@ -13,16 +16,16 @@ use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
-use connection::Connection;
-use prometheus::IntGauge;
+use ipnet::IpNet;
+use places::Places;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tls::Certificates;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// A listener as configured.
@@ -31,6 +34,8 @@ pub struct ListenerOptions {
     /// Its name in logs and metrics.
     pub name: Arc<str>,
     pub address: SocketAddr,
+    /// Networks whose connections begin with a PROXY header; nobody else's header is believed.
+    pub proxies: Arc<[IpNet]>,
     pub session: Arc<session::Options>,
 }
 
@@ -39,6 +44,10 @@ pub struct ListenerOptions {
 pub struct Options {
     /// Connections at once, over all listeners.
     pub max_connections: usize,
+    /// Connections at once of one client's network.
+    pub max_connections_per_client: usize,
+    /// How long a client that must log in may be here before it has.
+    pub login_timeout: Duration,
     /// How long a client may be silent between commands.
     pub idle_timeout: Duration,
     /// How long a command may take from its first octet to its last.
@@ -126,7 +135,7 @@ impl Stop {
 pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
     let (cut, cutting) = watch::channel(false);
     let stop = Stop { drain: drain.clone(), cut: cutting };
-    let places = Arc::new(Semaphore::new(server.options.max_connections));
+    let places = Places::new(server.options.max_connections, server.options.max_connections_per_client);
     // Its task ends when it is dropped.
     let mut watching = JoinSet::new();
     if let Some(certificates) = &server.certificates {
@@ -147,7 +156,7 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
 }
 
 /// Accepts connections until the server stops; ends when their sessions have.
-async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Semaphore>, mut stop: Stop) {
+async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut stop: Stop) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
     loop {
@@ -160,13 +169,16 @@ async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Semaphore>, mu
             accepted = socket.accept() => accepted,
         };
         match accepted {
-            Ok((tcp, peer)) => match places.clone().try_acquire_owned() {
-                Ok(place) => {
-                    let session = session(server.clone(), options.clone(), tcp, peer, stop.clone(), place);
-                    sessions.spawn(session);
+            Ok((tcp, peer)) => {
+                server.metrics.connections.with_label_values(&[&*options.name]).inc();
+                match places.take() {
+                    Ok(place) => {
+                        let (server, stop) = (server.clone(), stop.clone());
+                        sessions.spawn(arrival::receive(server, options.clone(), tcp, peer.ip(), place, stop));
+                    }
+                    Err(full) => arrival::turn_away(&server, &options, &tcp, full),
                 }
-                Err(_) => refuse(&server, tcp, &options),
-            },
+            }
             Err(error) => {
                 // Out of file descriptors, mostly: the next try would fail at once, and the one after.
                 tracing::error!(listener = &*options.name, %error, "cannot accept a connection");
@@ -180,48 +192,10 @@ async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Semaphore>, mu
     }
 }
 
-async fn session(
-    server: Arc<Server>,
-    listener: ListenerOptions,
-    tcp: TcpStream,
-    peer: SocketAddr,
-    stop: Stop,
-    _place: OwnedSemaphorePermit,
-) {
-    let metrics = server.metrics.clone();
-    metrics.connections.with_label_values(&[&*listener.name]).inc();
-    let _counted = Counted::new(metrics.sessions.with_label_values(&[&*listener.name]));
-    Connection::new(server, listener, tcp, peer.ip(), stop).converse().await;
-}
-
-/// Counts one for as long as it lives.
-struct Counted(IntGauge);
-
-impl Counted {
-    fn new(gauge: IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a session ended by a fault of Weir's own");
     }
-}
-
-/// Tells a client that there are too many; without waiting for it.
-fn refuse(server: &Server, tcp: TcpStream, listener: &ListenerOptions) {
-    let text = format!("421 4.3.2 {} Too many connections; try again\r\n", listener.session.hostname);
-    let _ = tcp.try_write(text.as_bytes());
-    server.metrics.connections.with_label_values(&[&*listener.name]).inc();
-    tracing::warn!(listener = &*listener.name, limit = server.options.max_connections, "too many connections");
 }
 
 /// A new session's id: unique on this host as long as its clock does not stand still, and short enough to be read out.

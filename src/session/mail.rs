@@ -1,7 +1,7 @@
 //! MAIL.
 
 use super::run::Gathered;
-use super::{Requirement, Security, State, Transaction, Upstream};
+use super::{Security, State, Transaction, Upstream};
 use crate::smtp::envelope::{Body, Mail};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -45,7 +45,7 @@ impl State {
     }
 
     fn must_log_in(&self) -> bool {
-        self.options.auth == Requirement::Required && self.user.is_none() && !self.is_trusted()
+        self.user.is_none() && self.options.must_log_in(self.client)
     }
 
     pub(super) fn begin(&mut self, mail: Mail, now: Timestamp) -> Reply {

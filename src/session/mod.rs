@@ -49,6 +49,14 @@ pub struct Options {
     pub max_recipients: usize,
 }
 
+impl Options {
+    /// Whether this client may send only once it has logged in.
+    pub fn must_log_in(&self, client: IpAddr) -> bool {
+        let is_trusted = self.trusted.iter().any(|network| network.contains(&client));
+        self.auth == Requirement::Required && !is_trusted
+    }
+}
+
 /// How a listener is secured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
@@ -306,6 +314,13 @@ impl Session {
         self.close()
     }
 
+    /// Ends the session because the client has not logged in for as long as it may be here without.
+    pub fn login_overdue(mut self) -> Step {
+        let text = format!("4.7.0 {} No login for too long; connect again and log in at once", self.0.options.hostname);
+        self.0.reply(&Reply::new(421, text));
+        self.close()
+    }
+
     /// Ends the session because the server stops.
     pub fn shut_down(mut self) -> Step {
         let reply = self.0.stopping();
@@ -448,10 +463,6 @@ impl State {
 
     fn may_speak_for_others(&self) -> bool {
         self.options.xclient.iter().any(|network| network.contains(&self.peer))
-    }
-
-    fn is_trusted(&self) -> bool {
-        self.options.trusted.iter().any(|network| network.contains(&self.client))
     }
 }
 

@@ -1,0 +1,261 @@
+//! Behind a load balancer: the PROXY protocol, by which it says who its clients are.
+
+use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
+use std::net::Ipv4Addr;
+
+/// The proxy's address. Tests themselves are at 127.0.0.1, which is none.
+const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn site(more: &str) -> (Upstream, Site) {
+    let upstream = Upstream::start();
+    let listener = |more: &str| format!("{{ address = \"127.0.0.1:0\", proxy-protocol = [\"127.0.0.2\"], {more} }}");
+    let site = Site::new(&format!(
+        "listener.plain = {}\nlistener.trusting = {}\nlistener.starttls = {}\nlistener.implicit = {}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
+        listener("tls = \"none\", auth = \"none\""),
+        listener("tls = \"none\", trusted = [\"192.0.2.0/24\"]"),
+        listener("tls = \"starttls\""),
+        listener("tls = \"implicit\""),
+        upstream.address()
+    ));
+    (upstream, site)
+}
+
+/// A header of version 1.
+fn line(client: &str) -> Vec<u8> {
+    let (family, server) = if client.contains(':') { ("TCP6", "2001:db8::1") } else { ("TCP4", "198.51.100.1") };
+    format!("PROXY {family} {client} {server} 56712 587\r\n").into_bytes()
+}
+
+/// A header of version 2, with an extension after the addresses.
+fn block(client: &str) -> Vec<u8> {
+    let (protocol, mut rest) = match client.parse().unwrap() {
+        std::net::IpAddr::V4(client) => (0x11, [client.octets(), [198, 51, 100, 1]].concat()),
+        std::net::IpAddr::V6(client) => (0x21, [client.octets(), [9; 16]].concat()),
+    };
+    rest.extend([0xdd, 0x88, 2, 75, 0x02, 0, 4]);
+    rest.extend(b"name");
+    binary(0x21, protocol, &rest)
+}
+
+fn binary(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
+    [b"\r\n\r\n\0\r\nQUIT\n", &[command, protocol, 0, rest.len() as u8][..], rest].concat()
+}
+
+/// Connects by way of the proxy, and says nothing but the header.
+fn connect(weir: &Process, listener: &str, header: &[u8]) -> Client {
+    let mut client = Client::try_connect_from(PROXY, weir.address(listener)).unwrap();
+    client.send(header);
+    client
+}
+
+fn send_message(client: &mut Client) {
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("DATA", "354");
+    client.send(b"hello\r\n.\r\n");
+    client.expect("250");
+}
+
+/// The address in the topmost line of the one message that has arrived.
+fn received_from(upstream: &Upstream) -> String {
+    let message = String::from_utf8(upstream.acknowledged().remove(0)).unwrap();
+    upstream.forget();
+    let (_, rest) = message.split_once("Received: from client.example ([").unwrap();
+    rest.split(']').next().unwrap().to_owned()
+}
+
+#[test]
+fn the_address_in_the_header_is_the_clients_in_received_lines_and_in_the_log() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    for (address, received) in
+        [("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "IPv6:2001:db8::7"), ("::ffff:192.0.2.8", "192.0.2.8")]
+    {
+        for header in [line(address), block(address)] {
+            let mut client = connect(&weir, "plain", &header);
+            client.expect("220");
+            send_message(&mut client);
+            client.say("QUIT", "221");
+            assert_eq!(received_from(&upstream), received);
+        }
+    }
+    let clients = ["192.0.2.7", "192.0.2.7", "2001:db8::7", "2001:db8::7", "192.0.2.8", "192.0.2.8"];
+    wait_for("a line for each message", || {
+        let logged: Vec<String> = weir.log_lines().iter().filter_map(|line| field(line, "client")).collect();
+        (logged == clients).then_some(())
+    });
+}
+
+#[test]
+fn trust_and_limits_are_of_the_address_in_the_header() {
+    let limit = "[[limit]]\nname = \"client\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"1 / 1d\"\nalgorithm = \"token-bucket\"\n";
+    let (_upstream, site) = site(limit);
+    let weir = site.start();
+    for address in ["192.0.2.7", "192.0.2.8"] {
+        let mut client = connect(&weir, "trusting", &block(address));
+        client.expect("220");
+        send_message(&mut client);
+        client.say("MAIL FROM:<a@example.org>", "450 4.7.1 1.0 of 1 recipients");
+    }
+    for header in [line("198.51.100.7"), b"PROXY UNKNOWN\r\n".to_vec(), binary(0x20, 0, b"")] {
+        let mut client = connect(&weir, "trusting", &header);
+        client.expect("220");
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<a@example.org>", "530");
+    }
+}
+
+#[test]
+fn a_health_check_and_an_unknown_client_keep_the_address_of_the_connection() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    for header in [
+        &b"PROXY UNKNOWN\r\n"[..],
+        b"PROXY UNKNOWN 192.0.2.7 198.51.100.1 1 587\r\n",
+        &binary(0x20, 0, b""),
+        &binary(0x20, 0x11, &[192, 0, 2, 7, 198, 51, 100, 1, 0, 1, 2, 75]),
+        &binary(0x21, 0, b""),
+    ] {
+        let mut client = connect(&weir, "plain", header);
+        client.expect("220");
+        send_message(&mut client);
+        assert_eq!(received_from(&upstream), "127.0.0.2");
+    }
+}
+
+#[test]
+fn what_follows_a_header_is_left_for_the_session() {
+    let (_upstream, site) = site("");
+    let weir = site.start();
+    for header in [line("192.0.2.7"), block("192.0.2.7"), b"PROXY UNKNOWN\r\n".to_vec()] {
+        let mut client = connect(&weir, "plain", &[&header[..], b"EHLO client.example\r\nNOOP\r\n"].concat());
+        for reply in ["220", "250-weir.example", "250 2.0.0"] {
+            client.expect(reply);
+        }
+        // A second header is a wrong command, as it would be from anybody.
+        let mut client =
+            connect(&weir, "plain", &[&header[..], b"PROXY TCP4 192.0.2.9 198.51.100.1 1 587\r\n"].concat());
+        client.expect("220");
+        client.expect("500");
+
+        let mut client = Client::try_connect_from(PROXY, weir.address("plain")).unwrap();
+        for octet in header {
+            client.send(&[octet]);
+        }
+        client.expect("220");
+    }
+}
+
+#[test]
+fn tls_comes_after_the_header() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    for header in [line("192.0.2.7"), block("192.0.2.7")] {
+        let mut client = connect(&weir, "implicit", &header);
+        client.secure(&site.path("certificate.pem"));
+        client.expect("220");
+        client.say("EHLO client.example", "250");
+        client.log_in("alice", crate::harness::SENTENCE);
+        send_message(&mut client);
+        assert_eq!(received_from(&upstream), "192.0.2.7");
+
+        let mut client = connect(&weir, "starttls", &header);
+        client.expect("220");
+        client.say("EHLO client.example", "250");
+        client.say("STARTTLS", "220");
+        client.secure(&site.path("certificate.pem"));
+        client.say("EHLO client.example", "250");
+        client.log_in("alice", crate::harness::SENTENCE);
+    }
+    assert_eq!(field(&weir.logged("logged in"), "client").unwrap(), "192.0.2.7");
+}
+
+#[test]
+fn a_header_from_anybody_else_is_a_wrong_command_and_not_believed() {
+    let (upstream, site) = site("");
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("plain"));
+    client.send(&line("192.0.2.7"));
+    client.expect("500");
+    send_message(&mut client);
+    assert_eq!(received_from(&upstream), "127.0.0.1");
+
+    // Version 2 has lines that end in LF alone: after such a thing no command is taken.
+    let mut client = Client::connect(weir.address("plain"));
+    client.send(&block("192.0.2.7"));
+    let mut replies = Vec::new();
+    while let Ok(reply) = client.try_reply() {
+        replies.push(reply);
+    }
+    assert!(!replies.is_empty() && replies.iter().all(|reply| reply.starts_with("500")), "{replies:?}");
+
+    let mut client = Client::connect(weir.address("trusting"));
+    client.send(&line("192.0.2.7"));
+    client.expect("500");
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "530");
+
+    let mut client = Client::connect_silently(weir.address("implicit"));
+    client.send(&line("192.0.2.7"));
+    assert_eq!(field(&weir.logged("TLS handshake failed"), "client").unwrap(), "127.0.0.1");
+    drop(client);
+}
+
+#[test]
+fn a_client_for_whom_there_is_no_place_is_told_so_before_and_after_its_header() {
+    let (_upstream, site) = site("session = { max-connections = 2, max-connections-per-client = 1 }\n");
+    let weir = site.start();
+    let mut first = connect(&weir, "plain", &line("192.0.2.7"));
+    first.expect("220");
+    let mut again = connect(&weir, "plain", &block("192.0.2.7"));
+    again.expect("421 4.7.0");
+    assert!(again.is_closed());
+    let mut second = wait_for("a free place", || {
+        let mut second = connect(&weir, "plain", &block("192.0.2.8"));
+        second.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(second)
+    });
+    connect(&weir, "plain", &line("192.0.2.9")).expect("421 4.3.2");
+    for client in [&mut first, &mut second] {
+        client.say("NOOP", "250");
+    }
+}
+
+#[test]
+fn a_connection_without_a_good_header_is_closed_without_a_word() {
+    let (_upstream, site) = site("session = { command-timeout = \"0.3s\" }\n");
+    let weir = site.start();
+    let refused = |listener| {
+        weir.metric(&format!("weir_connections_refused_total{{listener=\"{listener}\",reason=\"proxy-protocol\"}}"))
+    };
+    let wrong: [&[u8]; 6] = [
+        b"EHLO client.example\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"PROXY TCP4 192.0.2.7 198.51.100.1 1 587\n",
+        b"PROXY TCP4 192.0.2.07 198.51.100.1 1 587\r\n",
+        &binary(0x21, 0x11, b"short"),
+        &binary(0x31, 0x11, b""),
+    ];
+    for listener in ["plain", "implicit"] {
+        for header in wrong {
+            assert!(connect(&weir, listener, header).is_closed(), "{:?}", header.escape_ascii().to_string());
+        }
+        // These take longer than a header may.
+        let slow: [&[u8]; 4] = [b"", b"PROXY TCP4 192.0.2.7", b"\r\n\r\n\0\r\nQUIT\n\x21", &block("192.0.2.7")[..30]];
+        for header in slow {
+            assert!(connect(&weir, listener, header).is_closed());
+        }
+        // Who only looks whether somebody listens is not worth a line.
+        drop(connect(&weir, listener, b""));
+        drop(connect(&weir, listener, b"PROXY"));
+        wait_for("the last of them", || (refused(listener) == 11.0).then_some(()));
+        assert_eq!(weir.metric(&format!("weir_sessions{{listener=\"{listener}\"}}")), 0.0);
+    }
+    let lines = wait_for("a line for each", || {
+        let lines: Vec<String> = weir.log_lines().into_iter().filter(|line| line.contains("no good PROXY")).collect();
+        (lines.len() == 22).then_some(lines)
+    });
+    assert_eq!(field(&lines[0], "peer").unwrap(), "127.0.0.2");
+    assert_eq!(field(&lines[0], "error").unwrap(), "the connection does not begin with one");
+}

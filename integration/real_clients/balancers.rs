@@ -1,0 +1,71 @@
+//! Load balancers in front of Weir.
+
+use crate::harness::{Client, Site, Upstream, free_port, wait_for};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command};
+
+/// Ended when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts HAProxy in front of a server, and waits until it listens: on two ports, since of IPv4 clients it passes on IPv4 from the
+/// one, and IPv6 that stands for it from the other. `None` if somebody has taken them meanwhile.
+fn start(site: &Site, server: &str) -> Option<(Running, [u16; 2])> {
+    let ports = [free_port(), free_port()];
+    let text = format!(
+        "defaults\n mode tcp\n timeout connect 5s\n timeout client 30s\n timeout server 30s\n\
+         listen weir\n bind 127.0.0.1:{}\n bind :::{} v4v6\n server weir {server} inter 20ms\n",
+        ports[0], ports[1]
+    );
+    let file = site.path("haproxy.cfg");
+    std::fs::write(&file, text).unwrap();
+    let mut haproxy = Running(Command::new("haproxy").arg("-db").arg("-f").arg(file).spawn().unwrap());
+    let listens = wait_for("HAProxy", || match haproxy.0.try_wait().unwrap() {
+        Some(_) => Some(false),
+        None => TcpStream::connect((Ipv4Addr::LOCALHOST, ports[1])).is_ok().then_some(true),
+    });
+    listens.then_some((haproxy, ports))
+}
+
+#[test]
+fn haproxy() {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
+        upstream.address()
+    ));
+    let weir = site.start();
+    for options in [
+        "send-proxy check",
+        "send-proxy check check-send-proxy",
+        "send-proxy-v2 check check-send-proxy",
+        "send-proxy-v2 proxy-v2-options crc32c,unique-id check check-send-proxy",
+    ] {
+        let (_haproxy, ports) = wait_for("HAProxy", || start(&site, &format!("{} {options}", weir.address("plain"))));
+        for (port, last) in [(ports[0], 3), (ports[1], 4)] {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let source = Ipv4Addr::new(127, 0, 0, last);
+            let mut client = Client::connect_from(source, address);
+            client.say("EHLO client.example", "250");
+            client.say("MAIL FROM:<a@example.org>", "250");
+            client.say("RCPT TO:<b@example.net>", "250");
+            client.say("DATA", "354");
+            client.send(b"hello\r\n.\r\n");
+            client.expect("250");
+            let message = String::from_utf8(upstream.acknowledged().pop().unwrap()).unwrap();
+            assert!(
+                message.starts_with(&format!("Received: from client.example ([{source}])")),
+                "{options}: {message}"
+            );
+        }
+    }
+    // Health checks, too, were understood, or were not worth a line.
+    assert!(!weir.log_lines().iter().any(|line| line.contains("PROXY")), "{:#?}", weir.log_lines());
+}

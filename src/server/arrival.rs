@@ -1,0 +1,131 @@
+//! What comes before a session: whose connection it is, and whether there is a place for it.
+
+use super::connection::Connection;
+use super::places::{Full, Place};
+use super::proxy::{self, Fault, Header};
+use super::{ListenerOptions, Server, Stop};
+use crate::session::Security;
+use prometheus::IntGauge;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// How long a PROXY header may take. A proxy has it at hand; §2 of the protocol asks for at least 3 seconds, in which TCP sends
+/// again what was lost.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no PROXY header.
+enum NoHeader {
+    /// The connection ended before its first octet: a look whether somebody listens, of which most proxies take one every few
+    /// seconds.
+    OnlyLooked,
+    Wrong(Fault),
+}
+
+/// Serves a connection to its end, from its first octet. It keeps its place as long.
+pub async fn receive(
+    server: Arc<Server>,
+    listener: ListenerOptions,
+    mut tcp: TcpStream,
+    peer: IpAddr,
+    mut place: Place,
+    mut stop: Stop,
+) {
+    let since = Instant::now();
+    let peer = peer.to_canonical();
+    let mut client = peer;
+    if listener.proxies.iter().any(|network| network.contains(&peer)) {
+        let patience = HEADER_TIMEOUT.min(server.options.command_timeout);
+        let header = tokio::select! {
+            header = tokio::time::timeout(patience, read_header(&mut tcp)) => header,
+            () = stop.may_end(false) => return,
+        };
+        match header.unwrap_or(Err(NoHeader::Wrong(Fault("it did not come in time")))) {
+            Ok(named) => client = named.unwrap_or(peer),
+            Err(NoHeader::OnlyLooked) => return,
+            Err(NoHeader::Wrong(error)) => {
+                count_refused(&server, &listener, "proxy-protocol");
+                tracing::warn!(listener = &*listener.name, %peer, %error, "no good PROXY header");
+                return;
+            }
+        }
+    }
+    // A proxy that names its clients with XCLIENT comes for many.
+    let is_one = !listener.session.xclient.iter().any(|network| network.contains(&client));
+    if is_one && let Err(full) = place.give_to(client) {
+        return turn_client_away(&server, &listener, &tcp, client, full);
+    }
+    let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
+    Connection::new(server, listener, tcp, client, since, stop).converse().await;
+}
+
+/// Reads a PROXY header and nothing of what follows it, which may be TLS. The client's address, if the header names one.
+async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
+    let mut bytes = Vec::new();
+    loop {
+        let more = match proxy::parse(&bytes).map_err(NoHeader::Wrong)? {
+            Header::Complete { client, .. } => return Ok(client),
+            Header::Incomplete { more } => more,
+        };
+        match (&mut *tcp).take(more as u64).read_buf(&mut bytes).await {
+            Ok(1..) => {}
+            _ if bytes.is_empty() => return Err(NoHeader::OnlyLooked),
+            _ => return Err(NoHeader::Wrong(Fault("the connection ended within it"))),
+        }
+    }
+}
+
+/// Refuses a connection for which there is no place at all.
+pub fn turn_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, full: Full) {
+    count_refused(server, listener, "max-connections");
+    say(listener, tcp, "421 4.3.2", "Too many connections; try again");
+    if let Some(refused) = full.refused {
+        let limit = server.options.max_connections;
+        tracing::warn!(listener = &*listener.name, limit, refused, "too many connections");
+    }
+}
+
+/// Refuses a connection of a client whose network has as many as it may.
+fn turn_client_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, client: IpAddr, full: Full) {
+    count_refused(server, listener, "max-connections-per-client");
+    say(listener, tcp, "421 4.7.0", "Too many connections from your network; close some and try again");
+    if let Some(refused) = full.refused {
+        let limit = server.options.max_connections_per_client;
+        tracing::warn!(listener = &*listener.name, %client, limit, refused, "too many connections of one client");
+    }
+}
+
+fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {
+    server.metrics.connections_refused.with_label_values(&[&*listener.name, reason]).inc();
+}
+
+/// Says why there is no session, without waiting: whoever is turned away takes no place meanwhile. Where TLS comes first nothing
+/// is said: plain text would be taken for broken TLS, and a handshake costs what the refusal is to spare.
+fn say(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
+    if listener.session.tls == Security::Implicit {
+        return;
+    }
+    let reply = format!("{code} {} {text}\r\n", listener.session.hostname);
+    let _ = tcp.try_write(reply.as_bytes());
+    // Closing with octets unread, such as a PROXY header, resets the connection, which may take the words away again.
+    let _ = tcp.try_read(&mut [0; 1024]);
+}
+
+/// Counts one for as long as it lives.
+struct Counted(IntGauge);
+
+impl Counted {
+    fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
