@@ -204,3 +204,34 @@ fn a_certificate_that_does_not_verify_is_refused_where_tls_is_required_and_taken
     let log = std::fs::read_to_string(postfix.path("log")).unwrap();
     assert!(log.contains("connect from"), "{log}");
 }
+
+#[test]
+fn addresses_beyond_ascii_wishes_about_bounces_and_pieces_reach_postfix() {
+    let postfix = Postfix::start();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"localhost:{}\", tls = \"none\" }}]\n",
+        postfix.address().port()
+    ));
+    let weir = site.start();
+    let mut client = crate::harness::Client::connect(weir.address("s"));
+    let announced = client.ask("EHLO client.example");
+    for extension in ["8BITMIME", "SMTPUTF8", "DSN", "CHUNKING"] {
+        assert!(announced.contains(extension), "{extension} is not in {announced}");
+    }
+    client.say("MAIL FROM:<alice@example.net> SMTPUTF8 RET=HDRS ENVID=QQ+2B314", "250");
+    client.say("RCPT TO:<grüße@example.net> NOTIFY=SUCCESS ORCPT=utf-8;grüße@example.net", "250");
+    let text = "From: Alice <alice@example.net>\r\nTo: Grüße <grüße@example.net>\r\nMessage-ID: <1@example.org>\r\nDate: Sat, 21 Nov 2026 10:00:00 +0000\r\n\r\n.\r\n..x\r\n";
+    let (one, other) = text.as_bytes().split_at(text.len() - 6);
+    for (piece, last) in [(one, ""), (other, " LAST")] {
+        client.send(&[format!("BDAT {}{last}\r\n", piece.len()).as_bytes(), piece].concat());
+        client.expect("250");
+    }
+    let (received, arrived) = unwrapped(&postfix.message_for("grüße@example.net"));
+    assert_eq!(String::from_utf8(arrived).unwrap(), text);
+    assert!(received[1].contains("with UTF8SMTP id"), "{received:?}");
+    let report = String::from_utf8(postfix.message_for("alice@example.net")).unwrap();
+    for part in ["Original-Envelope-Id: QQ+314", "Original-Recipient: utf-8;grüße@example.net", "Action: delivered"] {
+        assert!(report.contains(part), "{part} is not in {report}");
+    }
+}
