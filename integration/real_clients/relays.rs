@@ -64,5 +64,6 @@ fn exim() {
         succeed(&mut command, &sending.with_unix_lines());
         let log = std::fs::read_to_string(folder.path().join("mainlog")).unwrap();
         assert!(log.contains(&format!("=> {}", sending.recipient)), "{log}");
+        assert!(log.contains(" K C="), "not sent by BDAT: {log}");
     });
 }
