@@ -9,7 +9,7 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub struct Knowledge(RwLock<Inner>);
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Inner {
     known: Option<Known>,
     tried: Option<Instant>,
@@ -27,8 +27,9 @@ pub struct Known {
 /// How old it may grow before it is learnt anew.
 pub const REFRESH: Duration = Duration::from_secs(60);
 
-/// The least time between two attempts that clients wait for.
+/// The least time between two looks that clients wait for; and after the first one in vain, when each takes half as long again.
 const PAUSE: Duration = Duration::from_millis(100);
+const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Knowledge {
     pub fn get(&self) -> Option<Known> {
@@ -48,9 +49,14 @@ impl Knowledge {
     /// It could be wrong, so that it is worth while to look before a client is told: nothing is known, or something was lost a moment
     /// ago, as when one of several servers behind an address is not like the others, or one begins anew.
     pub fn is_doubtful(&self, now: Instant) -> bool {
-        let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let doubtful = inner.known.is_none_or(|known| known.lost.is_some_and(|at| now.duration_since(at) < REFRESH));
-        doubtful && inner.tried.is_none_or(|at| now.duration_since(at) >= PAUSE)
+        let Inner { known, tried } = *self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let lost = known.map(|known| known.lost.filter(|at| now.duration_since(*at) < REFRESH));
+        let pause = match (lost, tried) {
+            (Some(None), _) => return false,
+            (Some(Some(lost)), Some(tried)) if tried > lost => NEXT_PAUSE.max(tried.duration_since(lost) / 2),
+            _ => PAUSE,
+        };
+        tried.is_none_or(|at| now.duration_since(at) >= pause)
     }
 
     /// It has been looked, with success or without.
@@ -76,8 +82,13 @@ mod tests {
         knowledge.tried(now);
         assert!(!knowledge.is_doubtful(now));
         assert!(knowledge.is_doubtful(now + PAUSE));
-        assert!(knowledge.learn(full, now) && !knowledge.is_doubtful(now + PAUSE));
-        assert!(knowledge.learn(Extensions { size: Some(5), ..full }, now) && knowledge.is_doubtful(now + PAUSE));
-        assert!(!knowledge.is_doubtful(now + REFRESH));
+        knowledge.tried(now + PAUSE);
+        assert!(!knowledge.is_doubtful(now + 2 * PAUSE) && knowledge.is_doubtful(now + PAUSE + NEXT_PAUSE));
+        let late = now + REFRESH / 2;
+        knowledge.tried(late);
+        assert!(!knowledge.is_doubtful(late + REFRESH / 5) && knowledge.is_doubtful(late + REFRESH / 4));
+        assert!(knowledge.learn(full, late) && !knowledge.is_doubtful(late + REFRESH / 4));
+        assert!(knowledge.learn(Extensions { size: Some(5), ..full }, late) && knowledge.is_doubtful(late + PAUSE));
+        assert!(!knowledge.is_doubtful(late + REFRESH));
     }
 }
