@@ -5,6 +5,7 @@
 mod bad_config;
 mod command_line;
 mod dialogue;
+mod differential;
 mod flood;
 mod harness;
 mod layers;
