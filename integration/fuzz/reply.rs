@@ -8,7 +8,8 @@ pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let read_whole = read(&[whole]);
     assert_eq!(read_whole, read(&pieces));
-    for reply in &read_whole.0 {
+    // A few will do: many short ones take long and show nothing new.
+    for reply in read_whole.0.iter().take(4) {
         check(reply);
         assert!(reply.texts().count() <= 16 && reply.texts().all(|text| text.len() <= 500));
         let mut written = Vec::new();
