@@ -6,6 +6,7 @@ mod bad_config;
 mod certificates;
 mod command_line;
 mod dialogue;
+mod differential;
 mod flood;
 mod harness;
 mod layers;

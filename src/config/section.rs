@@ -341,10 +341,22 @@ pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
     octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
 }
 
-/// A key as TOML writes it.
+/// A key as TOML writes it; what cannot be seen is escaped.
 fn quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if bare { key.to_owned() } else { format!("{key:?}") }
+    if bare {
+        return key.to_owned();
+    }
+    let mut text = String::new();
+    for c in key.chars() {
+        match c {
+            '"' | '\\' => text.extend(['\\', c]),
+            ' '..='~' => text.push(c),
+            _ if c.is_alphanumeric() => text.push(c),
+            _ => text.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    format!("\"{text}\"")
 }
 
 /// The known word that was probably meant.
@@ -363,4 +375,20 @@ fn expected(what: &str, value: &DeValue<'_>) -> String {
         kind => format!("a {kind}"),
     };
     format!("{what} is expected, not {kind}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_key_is_written_so_that_toml_reads_it_again() {
+        for key in
+            ["plain", "", "two words", "it's", "\"", "\\", "a\tb\0c", "\u{7f}", "\u{e9}\u{301}\u{202e}", "\u{1f600}"]
+        {
+            let text = format!("{} = 1", quoted(key));
+            let table = DeTable::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert!(table.get_ref().contains_key(key), "{text}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! [`dialogue`] knows what to say, [`connection`] carries it; [`Relay`] opens connections and asks.
 
 mod connection;
-mod dialogue;
+pub mod dialogue;
 mod knowledge;
 mod tls;
 

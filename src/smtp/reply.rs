@@ -125,12 +125,11 @@ impl fmt::Display for Garbage {
 /// could be smuggled.
 #[derive(Default)]
 pub struct Reader {
+    /// The beginning of a line; of an overlong one, what will be kept of it.
     pending: Vec<u8>,
     lines: Vec<Box<str>>,
     code: Option<u16>,
     read: usize,
-    /// The beginning of an overlong line is in `pending`; what follows is dropped up to its end.
-    overlong: bool,
 }
 
 impl Reader {
@@ -163,15 +162,12 @@ impl Reader {
 
     fn keep(&mut self, part: &[u8]) {
         let room = (MAX_TEXT + 4).saturating_sub(self.pending.len());
-        self.overlong |= part.len() > room;
         self.pending.extend_from_slice(&part[..part.len().min(room)]);
     }
 
     fn end_line(&mut self) -> Result<Option<Reply>, Garbage> {
         let line = std::mem::take(&mut self.pending);
-        let whole = if self.overlong { &line[..] } else { line.trim_ascii_end() };
-        self.overlong = false;
-        let (code, last, text) = split(whole).ok_or(Garbage::NoCode)?;
+        let (code, last, text) = split(line.trim_ascii_end()).ok_or(Garbage::NoCode)?;
         if self.code.is_some_and(|first| first != code) {
             return Err(Garbage::MixedCodes);
         }
@@ -272,6 +268,14 @@ mod tests {
             assert_eq!(replies.len(), 2, "{cut}");
             assert_eq!(replies[0].texts().next().map(str::len), Some(MAX_TEXT));
             assert_eq!(replies[1].to_string(), "250 ok");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_line_end_is_kept_however_long_the_line() {
+        for length in MAX_TEXT - 5..MAX_TEXT + 5 {
+            let reply = read_all(format!("250 {}\r\n", "x".repeat(length)).as_bytes()).unwrap().unwrap();
+            assert_eq!(reply, Reply::new(250, "x".repeat(length)), "{length}");
         }
     }
 

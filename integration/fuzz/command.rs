@@ -1,0 +1,107 @@
+//! Lines out of a stream, and commands out of lines.
+
+use crate::cut::cut;
+use crate::reply;
+use weir::relay::dialogue::Envelope;
+use weir::smtp::command::{Command, parse};
+use weir::smtp::extensions::Extensions;
+use weir::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND};
+
+/// The same lines come out however the stream is cut, and what is accepted is passed on as a line that reads the same.
+pub fn target(input: &[u8]) {
+    let (whole, pieces) = cut(input);
+    // Overlong lines are rare by the usual measure.
+    for max in [MAX_COMMAND, 40] {
+        let lines = lines(&[whole], max);
+        assert_eq!(lines, self::lines(&pieces, max), "max {max}");
+        for line in lines.complete {
+            assert!(line.len() + 2 <= max);
+            assert!(!line.iter().any(|octet| b"\r\n\0".contains(octet)));
+            check(&line);
+        }
+    }
+    // Strictness must not hang on what reads the lines.
+    check(whole);
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lines {
+    complete: Vec<Vec<u8>>,
+    /// After how many complete lines, and why.
+    refused: Vec<(usize, Option<Ambiguity>)>,
+    left: Vec<u8>,
+}
+
+fn lines(pieces: &[&[u8]], max: usize) -> Lines {
+    let (mut input, mut lines) = (Input::default(), Lines::default());
+    for piece in pieces {
+        input.space(piece.len()).extend_from_slice(piece);
+        loop {
+            match input.line(max) {
+                Line::Complete(line) => lines.complete.push(line.to_vec()),
+                Line::TooLong => lines.refused.push((lines.complete.len(), None)),
+                Line::Ambiguous(what) => lines.refused.push((lines.complete.len(), Some(what))),
+                Line::Incomplete | Line::Endless => break,
+            }
+        }
+    }
+    lines.left = input.unused().to_vec();
+    lines
+}
+
+fn check(line: &[u8]) {
+    let command = match parse(line) {
+        Ok(command) => command,
+        Err(reply) => {
+            assert!(reply.code() / 100 == 5 || reply.code() == 421);
+            return reply::check(&reply);
+        }
+    };
+    match &command {
+        Command::Mail(mail) => {
+            let upstream = upstream_line(Envelope::new(Some(mail), &[], false, &ALL));
+            assert_eq!(parse(upstream.as_bytes()), Ok(command.clone()), "{upstream}");
+        }
+        Command::Rcpt(rcpt) => {
+            let upstream = upstream_line(Envelope::new(None, &[rcpt], false, &ALL));
+            assert_eq!(parse(upstream.as_bytes()), Ok(command.clone()), "{upstream}");
+        }
+        Command::Hello(hello) => {
+            // The name stands in a header, beside a comment.
+            assert!(hello.name.bytes().all(|b| b.is_ascii_graphic() && !b"()<>\"\\,;@".contains(&b)));
+            let verb = if hello.extended { "EHLO" } else { "HELO" };
+            assert_eq!(parse(format!("{verb} {}", hello.name).as_bytes()), Ok(command.clone()));
+        }
+        Command::Auth { mechanism, initial } => {
+            let words: Vec<&str> = [mechanism.as_str()].into_iter().chain(initial.as_deref()).collect();
+            assert!(words.iter().all(|word| word.bytes().all(|b| b.is_ascii_graphic())));
+            assert_eq!(parse(format!("AUTH {}", words.join(" ")).as_bytes()), Ok(command.clone()));
+        }
+        Command::Xclient(named) => {
+            let names = named.login.iter().chain(&named.helo);
+            assert!(names.into_iter().all(|name| !name.is_empty() && !name.contains(char::is_control)));
+        }
+        _ => {}
+    }
+}
+
+/// The one line that an upstream gets, without its CRLF.
+fn upstream_line(mut envelope: Envelope) -> String {
+    let text = envelope.next_write().expect("a command to send");
+    let line = text.strip_suffix("\r\n").expect("a CRLF at the end");
+    assert!(!line.contains(char::is_control), "{line:?}");
+    assert!(line.len() < 2 * MAX_COMMAND);
+    line.to_owned()
+}
+
+/// What an upstream offers that knows everything.
+const ALL: Extensions = Extensions {
+    pipelining: true,
+    start_tls: true,
+    eight_bit_mime: true,
+    smtp_utf8: true,
+    dsn: true,
+    require_tls: true,
+    size: Some(0),
+    max_recipients: None,
+};

@@ -1,0 +1,48 @@
+//! The text of a configuration file.
+
+use std::path::Path;
+use weir::config::{Config, ConfigError, Problems, parse};
+
+/// Whatever is wrong is said at a place within the text; what is good can be printed, and that means the same.
+pub fn target(input: &[u8]) {
+    let text = String::from_utf8_lossy(input).into_owned();
+    match read(&text) {
+        Ok(config) => {
+            check(&config.problems, &text);
+            let effective = config.effective();
+            match read(&effective) {
+                Ok(again) => assert_eq!(values(&again), values(&config), "{effective}"),
+                Err(problems) => panic!("{}", problems.render(false)),
+            }
+        }
+        Err(problems) => {
+            assert!(problems.has_errors());
+            check(&problems, &text);
+        }
+    }
+}
+
+fn read(text: &str) -> Result<Config, Problems> {
+    match parse(Path::new("weir.toml"), text.to_owned()) {
+        Ok(config) => Ok(config),
+        Err(ConfigError::Problems(problems)) => Err(problems),
+        Err(ConfigError::Io(_, error)) => panic!("no file is read here: {error}"),
+    }
+}
+
+/// What every key is, wherever it stands and whether it was written.
+fn values(config: &Config) -> Vec<(&str, &str, Option<&str>)> {
+    config.settings.iter().map(|s| (s.section.as_str(), s.key, s.value.as_deref())).collect()
+}
+
+fn check(problems: &Problems, text: &str) {
+    assert_eq!(problems.text, text);
+    for problem in &problems.found {
+        assert!(text.get(problem.span.clone()).is_some(), "{problem:?}");
+        assert!(!problem.message.is_empty());
+    }
+    // Drawing takes longer than all the rest.
+    if text.len().is_multiple_of(64) {
+        assert_eq!(problems.render(false).is_empty(), problems.found.is_empty());
+    }
+}

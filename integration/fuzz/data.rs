@@ -1,0 +1,77 @@
+//! A message after DATA.
+
+use crate::cut::cut;
+use weir::smtp::data::{Piece, Reader};
+use weir::smtp::line::Ambiguity;
+
+/// Any cutting gives the same outcome, and nothing is passed on that an upstream could end the message at.
+pub fn target(input: &[u8]) {
+    let (whole, pieces) = cut(input);
+    let (passed, outcome) = read(&[whole]);
+    let (passed_in_pieces, outcome_in_pieces) = read(&pieces);
+    assert_eq!(outcome, outcome_in_pieces);
+    assert!(whole.starts_with(&passed_in_pieces));
+    for passed in [&passed, &passed_in_pieces] {
+        assert_unambiguous(passed);
+    }
+    match outcome {
+        Outcome::Ended { size, left } => {
+            assert_eq!(passed, passed_in_pieces);
+            assert_eq!([&passed[..], b".\r\n", &left].concat(), whole);
+            assert!(passed.is_empty() || passed.ends_with(b"\r\n"));
+            let stuffed = passed.split_inclusive(|b| *b == b'\n').filter(|line| line.starts_with(b".")).count();
+            assert_eq!(size, (passed.len() - stuffed) as u64);
+        }
+        Outcome::Open { left } => {
+            assert_eq!(passed, passed_in_pieces);
+            assert_eq!([passed, left].concat(), whole);
+        }
+        Outcome::Refused(_) => {}
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Size, and what came after the end mark.
+    Ended {
+        size: u64,
+        left: Vec<u8>,
+    },
+    /// What was held back when the input ended.
+    Open {
+        left: Vec<u8>,
+    },
+    Refused(Ambiguity),
+}
+
+/// Feeds the pieces as a connection would; returns also what was passed on.
+fn read(pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
+    let (mut reader, mut passed, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
+    for (n, piece) in pieces.iter().enumerate() {
+        waiting.extend_from_slice(piece);
+        match reader.read(&waiting) {
+            Piece::Message { held } => {
+                assert!(held <= 2);
+                passed.extend(waiting.drain(..waiting.len() - held));
+            }
+            Piece::End { message, mark } => {
+                passed.extend(waiting.drain(..message));
+                let left = [&waiting[mark..], &pieces[n + 1..].concat()].concat();
+                return (passed, Outcome::Ended { size: reader.size(), left });
+            }
+            Piece::Refused(why) => return (passed, Outcome::Refused(why)),
+        }
+    }
+    (passed, Outcome::Open { left: waiting })
+}
+
+/// No NUL, no CR or LF but in CRLF, and no line of a single dot.
+pub fn assert_unambiguous(passed: &[u8]) {
+    let mut lines = passed.split(|b| *b == b'\n').peekable();
+    while let Some(line) = lines.next() {
+        let is_whole = lines.peek().is_some();
+        let text = if is_whole { line.strip_suffix(b"\r").expect("an LF comes after a CR") } else { line };
+        assert!(!text.contains(&b'\r') && !text.contains(&0), "{passed:?}");
+        assert!(!is_whole || text != b".", "{passed:?}");
+    }
+}

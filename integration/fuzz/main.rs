@@ -1,0 +1,50 @@
+//! The fuzz targets, all in one binary: libFuzzer calls the one that WEIR_FUZZ names, with inputs of its own invention.
+//!
+//! A target is a function of octets that panics where a property does not hold. A new one is such a function and a line in
+//! [`TARGETS`]; words that are worth a try go into a file `TARGET.dict`. `integration/fuzz/run` builds and runs them.
+
+#![no_main]
+#![allow(clippy::expect_used, clippy::panic, reason = "they are how a finding is reported")]
+
+mod address;
+mod chunks;
+mod command;
+mod config;
+mod cut;
+mod data;
+mod proxy;
+mod reply;
+
+use std::sync::OnceLock;
+
+type Target = fn(&[u8]);
+
+const TARGETS: &[(&str, Target)] = &[
+    ("address", address::target),
+    ("chunks", chunks::target),
+    ("command", command::target),
+    ("config", config::target),
+    ("data", data::target),
+    ("proxy", proxy::target),
+    ("reply", reply::target),
+];
+
+static CHOSEN: OnceLock<Target> = OnceLock::new();
+
+libfuzzer_sys::fuzz_target!(init: choose(), |input: &[u8]| {
+    if let Some(target) = CHOSEN.get() {
+        target(input);
+    }
+});
+
+/// Chooses the target; without a name, prints those that there are.
+fn choose() {
+    let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
+    match TARGETS.iter().find(|(known, _)| *known == name) {
+        Some((_, target)) => drop(CHOSEN.set(*target)),
+        None => {
+            TARGETS.iter().for_each(|(name, _)| println!("{name}"));
+            std::process::exit(if name.is_empty() { 0 } else { 64 });
+        }
+    }
+}

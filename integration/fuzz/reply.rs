@@ -1,0 +1,66 @@
+//! Replies of an upstream.
+
+use crate::cut::cut;
+use weir::smtp::reply::{Garbage, Reader, Reply};
+
+/// Any cutting gives the same replies, and whatever comes is passed on as lines that every client can bear.
+pub fn target(input: &[u8]) {
+    let (whole, pieces) = cut(input);
+    let read_whole = read(&[whole]);
+    assert_eq!(read_whole, read(&pieces));
+    // A few will do: many short ones take long and show nothing new.
+    for reply in read_whole.0.iter().take(4) {
+        check(reply);
+        assert!(reply.texts().count() <= 16 && reply.texts().all(|text| text.len() <= 500));
+        let mut written = Vec::new();
+        reply.write_to(&mut written);
+        assert_eq!(read(&[&written]), (vec![reply.clone()], None), "read again");
+        check(&reply.recoded(451, "4.4.1"));
+        // RFC 2034 §4 knows enhanced codes of these classes only; no other reply is passed on.
+        if matches!(reply.code() / 100, 2 | 4 | 5) {
+            let enhanced = reply.enhanced();
+            check(&enhanced);
+            assert_eq!(enhanced.enhanced(), enhanced);
+        }
+    }
+}
+
+/// A reply goes out in lines of printable ASCII, at most 512 octets each with CRLF, all but the last marked by a hyphen.
+pub fn check(reply: &Reply) {
+    let mut written = Vec::new();
+    reply.write_to(&mut written);
+    let written = String::from_utf8(written).expect("replies are ASCII");
+    let lines: Vec<&str> = written.strip_suffix("\r\n").expect("a CRLF at the end").split("\r\n").collect();
+    for (n, line) in lines.iter().enumerate() {
+        assert!(line.len() <= 510, "{} octets", line.len());
+        assert!(is_printable(line), "{line:?}");
+        let mark = if n + 1 == lines.len() { ' ' } else { '-' };
+        assert!(line.starts_with(&format!("{}{mark}", reply.code())), "{line:?}");
+    }
+    let shown = reply.to_string();
+    assert!(is_printable(&shown) && shown.len() <= 320, "{shown:?}");
+}
+
+fn is_printable(text: &str) -> bool {
+    text.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+
+/// The replies in these pieces, up to the first that is none.
+fn read(pieces: &[&[u8]]) -> (Vec<Reply>, Option<Garbage>) {
+    let (mut reader, mut replies) = (Reader::default(), Vec::new());
+    for piece in pieces {
+        let mut rest = *piece;
+        while !rest.is_empty() {
+            match reader.read(rest) {
+                Ok((used, reply)) => {
+                    assert!(used > 0);
+                    assert_eq!(reader.is_inside(), reply.is_none());
+                    replies.extend(reply);
+                    rest = &rest[used..];
+                }
+                Err(garbage) => return (replies, Some(garbage)),
+            }
+        }
+    }
+    (replies, None)
+}
