@@ -24,7 +24,8 @@ pub fn target(input: &[u8]) {
             let (local, domain) = (mailbox.local_part(), mailbox.domain());
             assert_eq!(format!("{local}@{domain}"), written);
             assert!(!local.is_empty());
-            assert!(is_domain(domain) || is_address_literal(domain), "{domain:?}");
+            // Letters beyond ASCII make a domain of IDNA.
+            assert!(is_domain(domain) || is_address_literal(domain) || !domain.is_ascii(), "{domain:?}");
         }
     }
 }
