@@ -1,7 +1,7 @@
 //! The upstream fails at every stage: the client never hears 2xx for a message that was not acknowledged, and nothing hangs.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn site(upstream: &str) -> Site {
     Site::new(&format!(
@@ -102,7 +102,7 @@ fn after_the_final_dot_weir_waits_and_tells_the_truth_at_the_end() {
     let began = Instant::now();
     client.send(b"hello\r\n.\r\n");
     // Three of the time-outs that hold elsewhere.
-    client.assert_silent(std::time::Duration::from_secs(3));
+    assert!(client.is_silent(Duration::from_secs(3)));
     upstream.cut_silent();
     client.expect("451 4.4.1");
     assert!(began.elapsed().as_secs() >= 3);
@@ -308,4 +308,70 @@ fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
     client.say("QUIT", "221");
     let log: usize = weir.log_lines().iter().map(String::len).sum();
     assert!(log < 5_000, "{log} octets of log");
+}
+
+#[test]
+fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string());
+    let weir = site.start();
+    upstream.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 no such user"))));
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let mut refused = 0;
+    let last = loop {
+        let reply = client.ask(&format!("RCPT TO:<r{refused}@example.net>"));
+        if !reply.starts_with("550") || refused > 2000 {
+            break reply;
+        }
+        refused += 1;
+    };
+    assert!((refused, last.starts_with("421 4.7.0")) == (1001, true), "{refused} {last}");
+    assert!(client.is_closed());
+    let line = weir.logged("refused more often than is logged");
+    assert!(line.contains("refusals=901"), "{line}");
+    assert_eq!(weir.log_lines().iter().filter(|line| line.contains("refused by upstream")).count(), 100);
+    assert_eq!(weir.metric("weir_recipients_total{result=\"upstream-refused\"}"), 1001.0);
+    // Who asks for DATA again and again is no better.
+    upstream.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    let replies = (0..300).map_while(|_| client.try_send(b"DATA\r\n").ok().and_then(|()| client.try_reply().ok()));
+    assert_eq!(replies.filter(|reply| reply.starts_with("451")).count(), 199);
+}
+
+#[test]
+fn a_message_in_pieces_comes_in_time_or_not_at_all() {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         session = {{ data-timeout = \"1s\", idle-timeout = \"1m\" }}\n",
+        upstream.address()
+    ));
+    let weir = site.start();
+    // A piece of one octet now and then, each in one packet; and nothing at all after the first.
+    for drips in [true, false] {
+        let mut client = connect(&weir);
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        let began = Instant::now();
+        client.send(b"BDAT 1\r\nx");
+        client.expect("250");
+        while drips && client.is_silent(Duration::from_millis(50)) && client.try_send(b"BDAT 1\r\nx").is_ok() {
+            assert!(began.elapsed().as_secs() < 20);
+            if !client.try_reply().is_ok_and(|reply| reply.starts_with("250")) {
+                break;
+            }
+        }
+        // It has been cut off within a piece, or between two.
+        let words: Vec<String> = std::iter::from_fn(|| client.try_reply().ok()).collect();
+        assert!(drips || words.iter().any(|reply| reply.starts_with("421 4.4.2")), "{words:?}");
+    }
+    // The octets of a refused piece do not come.
+    let mut client = connect(&weir);
+    client.send(b"BDAT 1000000 LAST\r\n");
+    client.expect("421 4.4.2");
+    assert_eq!(upstream.acknowledged().len(), 0);
 }

@@ -6,6 +6,7 @@ use weir::relay::dialogue::Envelope;
 use weir::smtp::command::{Command, parse};
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND};
+use weir::smtp::xclient::Attribute;
 
 /// The same lines come out however the stream is cut, and what is accepted is passed on as a line that reads the same.
 pub fn target(input: &[u8]) {
@@ -39,7 +40,7 @@ fn lines(pieces: &[&[u8]], max: usize) -> Lines {
         loop {
             match input.line(max) {
                 Line::Complete(line) => lines.complete.push(line.to_vec()),
-                Line::TooLong => lines.refused.push((lines.complete.len(), None)),
+                Line::TooLong(_) => lines.refused.push((lines.complete.len(), None)),
                 Line::Ambiguous(what) => lines.refused.push((lines.complete.len(), Some(what))),
                 Line::Incomplete | Line::Endless => break,
             }
@@ -78,8 +79,10 @@ fn check(line: &[u8]) {
             assert_eq!(parse(format!("AUTH {}", words.join(" ")).as_bytes()), Ok(command.clone()));
         }
         Command::Xclient(named) => {
-            let names = named.login.iter().chain(&named.helo);
-            assert!(names.into_iter().all(|name| !name.is_empty() && !name.contains(char::is_control)));
+            for name in [&named.login, &named.helo] {
+                let Attribute::Known(name) = name else { continue };
+                assert!(!name.is_empty() && !name.contains(char::is_control));
+            }
         }
         _ => {}
     }

@@ -120,14 +120,13 @@ impl Client {
         }
     }
 
-    /// Nothing comes for so long.
-    pub fn assert_silent(&mut self, time: Duration) {
+    /// Whether nothing comes for so long.
+    pub fn is_silent(&mut self, time: Duration) -> bool {
         let Stream::Plain(stream) = &self.stream else { panic!("only for plain text") };
         stream.set_read_timeout(Some(time)).unwrap();
-        let heard = self.line();
-        assert!(heard.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock), "heard {heard:?}");
-        let Stream::Plain(stream) = &self.stream else { unreachable!() };
+        let heard = stream.peek(&mut [0]);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        heard.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     /// Whether the server has closed the connection, and said nothing before.

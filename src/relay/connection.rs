@@ -64,6 +64,9 @@ impl Upstream {
         loop {
             match next {
                 Next::Send(line) => {
+                    if line.starts_with("EHLO") {
+                        plain.reader.expect_extensions();
+                    }
                     plain.send(line.as_bytes()).await?;
                     next = opening.reply(plain.reply().await?);
                 }

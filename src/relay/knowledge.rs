@@ -27,7 +27,7 @@ pub struct Known {
 /// How old it may grow before it is learnt anew.
 pub const REFRESH: Duration = Duration::from_secs(60);
 
-/// The least time between two looks that clients wait for; and after the first one in vain, when each takes half as long again.
+/// The least time between two looks that clients wait for: after a loss; and after a look in vain, when it is ever longer.
 const PAUSE: Duration = Duration::from_millis(100);
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -54,7 +54,8 @@ impl Knowledge {
         let pause = match (lost, tried) {
             (Some(None), _) => return false,
             (Some(Some(lost)), Some(tried)) if tried > lost => NEXT_PAUSE.max(tried.duration_since(lost) / 2),
-            _ => PAUSE,
+            (Some(Some(_)), _) => PAUSE,
+            (None, _) => NEXT_PAUSE,
         };
         tried.is_none_or(|at| now.duration_since(at) >= pause)
     }

@@ -125,7 +125,7 @@ pub struct Relay {
 /// §4.5.3.2.3 has it wait for one.
 const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
 
-/// How soon to try again after it could not be learnt what the upstream offers.
+/// How soon to try again after it could not be learnt what the upstream offers; a little later each time.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// How long a client waits for that.
@@ -157,32 +157,39 @@ impl Relay {
         if !self.known.is_doubtful(Instant::now()) {
             return;
         }
-        let _one_at_a_time = self.probing.lock().await;
-        if self.known.is_doubtful(Instant::now()) {
-            let _ = tokio::time::timeout(ACQUAINTANCE, self.probe()).await;
-            self.known.tried(Instant::now());
-        }
+        let look = async {
+            let _one_at_a_time = self.probing.lock().await;
+            if self.known.is_doubtful(Instant::now()) {
+                let _ = self.probe().await;
+            }
+        };
+        let _ = tokio::time::timeout(ACQUAINTANCE, look).await;
+        self.known.tried(Instant::now());
     }
 
     /// Learns what the upstream offers again and again, where clients do not have it connected to anyway.
     pub async fn keep_informed(&self) {
-        let mut failing = false;
+        let mut failures = 0;
         loop {
             let fresh_for = REFRESH.saturating_sub(self.known.get().map_or(REFRESH, |known| known.at.elapsed()));
-            tokio::time::sleep(if failing { TRY_AGAIN } else { fresh_for }).await;
+            let pause = match failures {
+                0 => fresh_for,
+                failures => REFRESH.min(TRY_AGAIN * failures),
+            };
+            tokio::time::sleep(pause).await;
             let _one_at_a_time = self.probing.lock().await;
             if self.known.get().is_some_and(|known| known.at.elapsed() < REFRESH) {
-                failing = false;
+                failures = 0;
                 continue;
             }
             let probed = self.probe().await;
             if let Err(fault) = &probed
-                && !failing
+                && failures == 0
             {
                 let upstream = &*self.options.name;
                 tracing::warn!(upstream, reason = %fault, "upstream away: what it offers cannot be learnt");
             }
-            failing = probed.is_err();
+            failures = if probed.is_ok() { 0 } else { failures + 1 };
         }
     }
 

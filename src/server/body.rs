@@ -19,7 +19,7 @@ const READ: usize = 64 * 1024;
 const PATIENCE_FACTOR: u64 = 2;
 
 /// Octets a second below which a client is holding the upstream rather than sending a message.
-pub const SLOWEST: u64 = 100;
+const SLOWEST: u64 = 100;
 
 /// Where a message comes from and where it goes.
 pub struct Way<'a> {
@@ -92,6 +92,9 @@ impl Way<'_> {
             }
         };
         let Parts { passage, chunks } = &mut *parts_now;
+        if passage.deadline(chunks.size(), self.server.options.data_timeout) <= Instant::now() {
+            return (Some(self.cut_off(Ending::ClientSilent)), chunks.size());
+        }
         let (mut left, mut out) = (chunk.size(), Vec::new());
         while left > 0 {
             if self.input.is_empty()
@@ -131,9 +134,7 @@ impl Way<'_> {
 
     /// Waits for more of a message of which so many octets have come.
     async fn read(&mut self, passage: &Passage, size: u64) -> Result<(), Ending> {
-        let data_timeout = self.server.options.data_timeout;
-        let allowed = data_timeout + Duration::from_secs(size / SLOWEST);
-        let left = allowed.saturating_sub(passage.began.elapsed()).min(data_timeout);
+        let left = passage.deadline(size, self.server.options.data_timeout).saturating_duration_since(Instant::now());
         tokio::select! {
             read = self.client.read(self.input, READ, left) => match read {
                 Read::Some => Ok(()),
@@ -151,7 +152,23 @@ impl Way<'_> {
     }
 }
 
+impl Parts {
+    /// When the next piece must have come.
+    pub fn deadline(&self, data_timeout: Duration) -> Instant {
+        self.passage.deadline(self.chunks.size(), data_timeout)
+    }
+}
+
+/// When more must have come of something that began then, and of which so many octets have come.
+pub fn slowest(began: Instant, octets: u64, data_timeout: Duration) -> Instant {
+    (began + data_timeout + Duration::from_secs(octets / SLOWEST)).min(Instant::now() + data_timeout)
+}
+
 impl Passage {
+    fn deadline(&self, octets: u64, data_timeout: Duration) -> Instant {
+        slowest(self.began, octets, data_timeout)
+    }
+
     /// Passes octets on, as long as there is somebody to take them.
     async fn forward(&mut self, server: &Server, upstream: &mut Option<Box<Upstream>>, octets: &[u8]) {
         self.hops.read(octets);

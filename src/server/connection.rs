@@ -1,6 +1,6 @@
 //! One connection: drives its session, asking the rest of the house what the session asks.
 
-use super::body::{Parts, SLOWEST, Way};
+use super::body::{Parts, Way, slowest};
 use super::report::Teller;
 use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
@@ -26,7 +26,7 @@ pub struct Connection {
     /// The client's address, of which a proxy may have told.
     peer: IpAddr,
     /// When the client must have logged in, if it must.
-    login_by: Option<Instant>,
+    login_by: Instant,
     client: Client,
     input: Input,
     upstream: Option<Box<Upstream>>,
@@ -53,7 +53,7 @@ impl Connection {
     ) -> Self {
         // Replies are small and waited for.
         let _ = tcp.set_nodelay(true);
-        let login_by = listener.session.must_log_in(peer).then(|| since + server.options.login_timeout);
+        let login_by = since + server.options.login_timeout;
         Self {
             server,
             listener,
@@ -108,7 +108,11 @@ impl Connection {
             return session.client_gone();
         }
         self.input.shrink();
-        let login_by = self.login_by.filter(|_| session.user().is_none());
+        if !session.in_message() && self.parts.take().is_some() {
+            // Given up by the client: half a message must not count.
+            self.upstream = None;
+        }
+        let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
         // Whoever has more commands at hand than time would never be waited for, and so never time out.
         if login_overdue() {
@@ -117,14 +121,17 @@ impl Connection {
         let timeouts = &self.server.options;
         // A command is read to its end within one time-out, however slowly its octets come.
         let within_line = self.input.is_within_line();
-        let patience = match self.input.unwanted() {
-            0 if within_line => timeouts.command_timeout,
-            0 => timeouts.idle_timeout,
-            unwanted => timeouts.data_timeout + Duration::from_secs(unwanted / SLOWEST),
-        };
-        let deadline = Instant::now() + patience;
-        let deadline = login_by.map_or(deadline, |by| by.min(deadline));
+        let began = Instant::now();
+        let patience = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
+        let message_by = self.parts.as_ref().map(|parts| parts.deadline(timeouts.data_timeout));
+        let unwanted = self.input.unwanted();
         loop {
+            let deadline = match unwanted {
+                0 => began + patience,
+                // As for what is wanted: neither silence for long, nor next to nothing for ever.
+                _ => slowest(began, unwanted - self.input.unwanted(), timeouts.data_timeout),
+            };
+            let deadline = [login_by, message_by].into_iter().flatten().fold(deadline, Instant::min);
             let keep = self.upstream.is_some() && !session.in_transaction();
             let until = if keep { deadline.min(Instant::now() + KEEP_UPSTREAM) } else { deadline };
             let left = until.saturating_duration_since(Instant::now());
@@ -161,7 +168,10 @@ impl Connection {
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
-            false => self.client.write(&output, self.server.options.command_timeout).await,
+            false => tokio::select! {
+                written = self.client.write(&output, self.server.options.command_timeout) => written,
+                () = self.stop.may_end(true) => Err(std::io::ErrorKind::Interrupted.into()),
+            },
         };
         for record in session.take_records() {
             let user = session.user().map(AsRef::as_ref);
@@ -181,9 +191,12 @@ impl Connection {
         let Some(certificates) = &self.server.certificates else { return Err(Gone) };
         // Nobody logs in before the handshake, so its time is of that for the login.
         let patience = self.server.options.command_timeout;
-        let left = self.login_by.map(|by| by.saturating_duration_since(Instant::now()));
-        let patience = left.map_or(patience, |left| left.min(patience));
-        let secured = self.client.secure(certificates.acceptor(), patience).await;
+        let left = self.login_by.saturating_duration_since(Instant::now());
+        let patience = if self.listener.session.must_log_in(self.peer) { left.min(patience) } else { patience };
+        let secured = tokio::select! {
+            secured = self.client.secure(certificates.acceptor(), patience) => secured,
+            () = self.stop.may_end(false) => return Err(Gone),
+        };
         secured.map_err(|error| {
             tracing::info!(session = &*self.id, client = %self.peer, %error, "TLS handshake failed");
             Gone
@@ -211,15 +224,15 @@ impl Connection {
     }
 
     async fn relay(&mut self, relay: Relay) -> Step {
-        let answers = match relay.request() {
-            Request::Data => vec![answer(self.server.relay.data(&mut self.upstream).await.map(Answered::Reply))],
-            Request::Envelope { mail, recipients } => {
-                match self.server.relay.envelope(&mut self.upstream, mail, &recipients).await {
-                    Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
-                    Err(fault) => vec![answer(Err(fault)); recipients.len()],
-                }
-            }
+        let answers = tokio::select! {
+            answers = ask_upstream(&self.server, &mut self.upstream, relay.request()) => Some(answers),
+            () = self.stop.may_end(true) => None,
         };
+        let answers = answers.unwrap_or_else(|| {
+            // Nobody knows how far it has come.
+            self.upstream = None;
+            Vec::new()
+        });
         relay.answer(answers)
     }
 
@@ -254,6 +267,17 @@ impl Connection {
         let upstream = self.upstream.take();
         // The client need not wait for the upstream's good-bye.
         tokio::join!(self.server.relay.quit(upstream), self.client.close());
+    }
+}
+
+/// One answer a recipient, in order, or the one to DATA.
+async fn ask_upstream(server: &Server, upstream: &mut Option<Box<Upstream>>, request: Request<'_>) -> Vec<Answer> {
+    match request {
+        Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
+        Request::Envelope { mail, recipients } => match server.relay.envelope(upstream, mail, &recipients).await {
+            Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
+            Err(fault) => vec![answer(Err(fault)); recipients.len()],
+        },
     }
 }
 

@@ -34,7 +34,7 @@ impl Teller<'_> {
 
     fn refused(&self, refused: &Refused) {
         let Self { metrics, session, client, user } = self;
-        let Refused { stage, from, to, reply, by } = refused;
+        let Refused { stage, from, to, reply, by, is_logged } = refused;
         let (from, to, code) = (from.as_deref(), to.as_deref(), reply.code());
         let (refusal, reference) = match by {
             By::Limit { refusal, reference } => (refusal, reference),
@@ -42,16 +42,25 @@ impl Teller<'_> {
                 if *stage == Stage::Rcpt {
                     metrics.recipients.with_label_values(&["upstream-refused"]).inc();
                 }
-                let stage = stage.name();
-                return tracing::info!(session, %client, user, stage, from, to, reply = code, upstream = %reply, "refused by upstream");
+                if *is_logged {
+                    let stage = stage.name();
+                    tracing::info!(session, %client, user, stage, from, to, reply = code, upstream = %reply, "refused by upstream");
+                }
+                return;
             }
             By::Away(reason) => {
-                let stage = stage.name();
-                return tracing::error!(session, %client, user, stage, from, to, reply = code, reason, "upstream away");
+                if *is_logged {
+                    let stage = stage.name();
+                    tracing::error!(session, %client, user, stage, from, to, reply = code, reason, "upstream away");
+                }
+                return;
             }
         };
         let stage = stage.name();
         metrics.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
+        if !is_logged {
+            return;
+        }
         let level = format!("{}/{}", format_amount(refusal.level), format_amount(refusal.rate.amount));
         tracing::warn!(
             session,

@@ -269,7 +269,7 @@ impl Session {
         let (reply, last) = state.final_reply(&ending);
         if reply.as_ref().is_some_and(Reply::is_positive) {
             // Whoever gets messages through is a client worth keeping.
-            (state.errors, state.unproductive) = (0, 0);
+            (state.errors, state.unproductive, state.refused) = (0, 0, 0);
         }
         state.end_transaction(ending, size, reply.clone(), now);
         if let Some(reply) = reply {

@@ -4,8 +4,9 @@ use super::{Record, Requirement, Security, Session, State, Step, Tls};
 use crate::smtp::command::Hello;
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
-use crate::smtp::xclient::{self, Xclient};
+use crate::smtp::xclient::{self, Attribute, Xclient};
 use crate::time::Timestamp;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// The reply to STARTTLS is written: the handshake comes next.
@@ -25,7 +26,8 @@ impl StartTls {
         state.tls = Some(tls);
         state.hello = None;
         state.user = None;
-        state.abandon(now);
+        (state.client, state.helo) = (state.peer, None);
+        state.now = now;
         Step::Next(session)
     }
 }
@@ -40,6 +42,8 @@ impl Session {
         } else if state.hello.is_none() {
             state.refuse(&Reply::new(503, "5.5.1 Say EHLO first"));
         } else {
+            // RFC 3207 §4.2: it ends here, whether there will be a handshake or not.
+            state.abandon(state.now);
             state.reply(&Reply::new(220, "2.0.0 Ready to start TLS"));
             return Step::StartTls(StartTls(self));
         }
@@ -95,9 +99,15 @@ impl State {
         } else if self.transaction.is_some() {
             self.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
         } else {
-            self.client = named.address.unwrap_or(self.peer);
-            self.helo = named.helo;
-            self.user = named.login.map(Arc::from);
+            // What it does not say stays as it said before.
+            match named.address {
+                Attribute::Unsaid => {}
+                // Nobody's, so that no trust and no budget of the proxy's own is given to it.
+                Attribute::Unknown => self.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                Attribute::Known(address) => self.client = address,
+            }
+            named.helo.put_into(&mut self.helo);
+            named.login.map(Arc::from).put_into(&mut self.user);
             self.hello = None;
             self.record(Record::SpokenFor { peer: self.peer });
             self.greet();

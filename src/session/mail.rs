@@ -21,7 +21,7 @@ impl State {
             Reply::new(555, format!("5.5.4 MAIL parameter {name} is not offered here"))
         } else if !mail.smtp_utf8 && !mail.sender.is_ascii() {
             // RFC 6531 §3.5.
-            Reply::new(553, "5.6.7 An address beyond ASCII needs SMTPUTF8")
+            Reply::new(550, "5.6.7 An address beyond ASCII needs SMTPUTF8")
         } else if mail.size.is_some_and(|size| size > self.max_message_size()) {
             let (id, limit) = (&self.id, self.max_message_size());
             let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets ({id})");
@@ -44,7 +44,7 @@ impl State {
         wanted.into_iter().find(|(is_wanted, is_offered, _)| *is_wanted && !is_offered).map(|(.., name)| name)
     }
 
-    fn must_log_in(&self) -> bool {
+    pub(super) fn must_log_in(&self) -> bool {
         self.user.is_none() && self.options.must_log_in(self.client)
     }
 

@@ -127,8 +127,9 @@ struct State {
     run: Vec<Gathered>,
     /// The piece of a message that the run asks for.
     chunk: Option<command::Chunk>,
-    /// Octets of refused pieces that are still to come.
+    /// Octets of a refused piece that are still to come, and the answer to it when they have (RFC 3030 §2).
     unwanted: u64,
+    owed: Vec<Gathered>,
     /// The command that ended a run, to be handled after it.
     held: Option<Command>,
     output: Vec<u8>,
@@ -139,7 +140,11 @@ struct State {
     /// Commands since the last message that got through.
     unproductive: u32,
     wrong_passwords: u32,
+    /// Refusals by limits, and by the upstream.
     refusals: u32,
+    other_refusals: u32,
+    /// Refusals of any kind since the last message that got through.
+    refused: u32,
     closing: bool,
 }
 
@@ -177,6 +182,9 @@ const MAX_UNPRODUCTIVE: u32 = 200;
 /// Commands asked together: a longer run is cut, so that its replies take bounded memory.
 const MAX_RUN: usize = 500;
 
+/// Recipients refused, mostly: a mailing may have many that do not exist, and a harvester of addresses has more.
+const MAX_REFUSED: u32 = 1000;
+
 /// Refusals of one session that get a line in the log each; the rest are counted.
 const MAX_RECORDED: u32 = 100;
 
@@ -202,6 +210,7 @@ impl Session {
             run: Vec::new(),
             chunk: None,
             unwanted: 0,
+            owed: Vec::new(),
             held: None,
             output: Vec::new(),
             records: Vec::new(),
@@ -210,6 +219,8 @@ impl Session {
             unproductive: 0,
             wrong_passwords: 0,
             refusals: 0,
+            other_refusals: 0,
+            refused: 0,
             closing: false,
         };
         state.greet();
@@ -223,6 +234,10 @@ impl Session {
         loop {
             let state = &mut *self.0;
             input.skip(std::mem::take(&mut state.unwanted));
+            if input.unwanted() == 0 && !state.owed.is_empty() {
+                state.run = std::mem::take(&mut state.owed);
+                state.answer_run();
+            }
             if state.closing {
                 return if state.run.is_empty() { self.close() } else { self.ask() };
             }
@@ -245,9 +260,14 @@ impl Session {
             match input.line(state.longest_line(input)) {
                 Line::Incomplete if state.run.is_empty() => return Step::Read(self),
                 Line::Incomplete => return self.ask(),
-                Line::TooLong => {
-                    state.challenge = None;
-                    state.gather(Gathered::Fault(Reply::new(500, "5.5.2 Line too long")));
+                Line::TooLong(beginning) => {
+                    let is_answer = state.challenge.take().is_some();
+                    state.closing = !is_answer && command::begins_foreign(beginning);
+                    let reply = match state.closing {
+                        true => Reply::new(421, format!("4.5.2 {} This is SMTP", state.options.hostname)),
+                        false => Reply::new(500, "5.5.2 Line too long"),
+                    };
+                    state.gather(Gathered::Fault(reply));
                 }
                 Line::Endless => {
                     let reply = Reply::new(421, format!("4.7.0 {} This line has no end", state.options.hostname));
@@ -298,6 +318,16 @@ impl Session {
         self.0.transaction.is_some()
     }
 
+    /// Whether nothing can be sent without a login, and there was none.
+    pub fn must_log_in(&self) -> bool {
+        self.0.must_log_in()
+    }
+
+    /// Whether a message is coming in pieces.
+    pub fn in_message(&self) -> bool {
+        self.0.transaction.as_ref().is_some_and(|transaction| transaction.chunked.is_some())
+    }
+
     /// Who the session is for.
     pub fn client(&self) -> IpAddr {
         self.0.client
@@ -336,13 +366,15 @@ impl Session {
     fn close(mut self) -> Step {
         let state = &mut *self.0;
         state.abandon(state.now);
-        if let Some(refusals) = state.refusals.checked_sub(MAX_RECORDED).filter(|n| *n > 0) {
+        let unrecorded = [state.refusals, state.other_refusals].map(|count| count.saturating_sub(MAX_RECORDED));
+        let refusals = unrecorded.iter().sum();
+        if refusals > 0 {
             state.records.push(Record::Unrecorded { refusals });
         }
         Step::Close(self)
     }
 
-    /// Gathers MAIL and RCPT into the run; any other command ends it.
+    /// Takes a command, unless there have been too many.
     fn take(mut self, command: Command) -> Step {
         if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat(_) | Command::Quit) {
             self.0.unproductive += 1;
@@ -353,6 +385,11 @@ impl Session {
             self.0.closing = true;
             return Step::Next(self);
         }
+        self.sort(command)
+    }
+
+    /// Gathers MAIL and RCPT into the run; any other command ends it.
+    fn sort(mut self, command: Command) -> Step {
         match command {
             Command::Mail(mail) if !self.0.run.iter().any(Gathered::is_mail) => {
                 let gathered = self.0.check_mail(mail);
@@ -375,7 +412,7 @@ impl Session {
     /// Does what a command says, with nothing gathered before it.
     fn perform(mut self, command: Command) -> Step {
         match command {
-            Command::Mail(_) | Command::Rcpt(_) => return self.take(command),
+            Command::Mail(_) | Command::Rcpt(_) => return self.sort(command),
             Command::Hello(hello) => self.0.hello(hello, self.0.now),
             Command::StartTls => return self.start_tls(),
             Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
@@ -422,12 +459,19 @@ impl State {
         last
     }
 
-    /// Keeps a record, unless it is one refusal by a limit too many: whoever is refused again and again does not fill the log.
-    fn record(&mut self, record: Record) {
-        let by_limit = matches!(&record, Record::Refused(refused) if matches!(refused.by, By::Limit { .. }));
-        if !by_limit || self.refusals <= MAX_RECORDED {
-            self.records.push(record);
+    /// Keeps a record. Whoever is refused again and again does not fill the log.
+    fn record(&mut self, mut record: Record) {
+        if let Record::Refused(refused) = &mut record {
+            let count = match refused.by {
+                By::Limit { .. } => self.refusals,
+                By::Upstream | By::Away(_) => {
+                    self.other_refusals += 1;
+                    self.other_refusals
+                }
+            };
+            refused.is_logged = count <= MAX_RECORDED;
         }
+        self.records.push(record);
     }
 
     /// A name for a refusal, to be found in the log by whoever got it in a reply. Those that get no line share the last one's.

@@ -19,7 +19,7 @@ pub enum Record {
     SpokenFor {
         peer: IpAddr,
     },
-    /// So many refusals by limits went without a line of their own.
+    /// So many refusals went without a line of their own.
     Unrecorded {
         refusals: u32,
     },
@@ -35,6 +35,8 @@ pub struct Refused {
     pub to: Option<String>,
     pub reply: Reply,
     pub by: By,
+    /// Worth a line: it is not one of very many.
+    pub is_logged: bool,
 }
 
 /// Who refused.

@@ -3,7 +3,7 @@
 use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
 use super::record::{By, Record, Refused, Stage};
-use super::{Session, State, Step, Upstream};
+use super::{MAX_REFUSED, Session, State, Step, Upstream};
 use crate::policy::event::{Asked, Event};
 use crate::policy::verdict::{Refusal, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
@@ -172,11 +172,20 @@ impl State {
         self.run.push(gathered);
     }
 
-    /// Writes the replies of a run that is answered throughout.
+    /// Writes the replies of a run that is answered throughout; to a piece of a message when its octets have come.
     pub(super) fn answer_run(&mut self) {
+        if let Some(chunk) = self.chunk.take() {
+            self.drop_chunk(chunk);
+            if !self.closing {
+                return self.owed = std::mem::take(&mut self.run);
+            }
+        }
         for gathered in std::mem::take(&mut self.run) {
             match gathered {
-                Gathered::Answered(reply) => self.reply(&reply),
+                Gathered::Answered(reply) => {
+                    self.refused += u32::from(!reply.is_positive());
+                    self.reply(&reply);
+                }
                 Gathered::Fault(reply) => {
                     if self.refuse(&reply) {
                         break;
@@ -186,8 +195,9 @@ impl State {
                 Gathered::Mail(_) | Gathered::Rcpt(_) | Gathered::Data => self.reply(&not_now()),
             }
         }
-        if let Some(chunk) = self.chunk.take() {
-            self.drop_chunk(chunk);
+        if self.refused > MAX_REFUSED && !self.closing {
+            self.reply(&Reply::new(421, format!("4.7.0 {} Too much has been refused", self.options.hostname)));
+            self.closing = true;
         }
     }
 
@@ -229,7 +239,7 @@ impl State {
             _ => (Stage::Data, self.sender(), None),
         };
         let by = By::Limit { refusal, reference };
-        self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by }));
+        self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by, is_logged: true }));
         reply
     }
 
@@ -252,7 +262,7 @@ impl State {
         let has_its_line = is_of_all && *recorded;
         if !reply.is_positive() && !has_its_line {
             let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
-            self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by }));
+            self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by, is_logged: true }));
             *recorded |= is_of_all;
         }
         reply
@@ -271,8 +281,16 @@ impl State {
         if let (Some(transaction), By::Away(_)) = (&mut self.transaction, &by) {
             transaction.upstream = Upstream::Lost;
         }
+        self.unproductive += 1;
         let from = self.sender();
-        self.record(Record::Refused(Refused { stage: Stage::Data, from, to: None, reply: reply.clone(), by }));
+        self.record(Record::Refused(Refused {
+            stage: Stage::Data,
+            from,
+            to: None,
+            reply: reply.clone(),
+            by,
+            is_logged: true,
+        }));
         reply
     }
 

@@ -124,8 +124,13 @@ fn is_atext(byte: u8) -> bool {
 /// Whether a character beyond ASCII may stand in an address: not one that ends lines, is not seen, or turns the direction of writing,
 /// so that a log line shows what was said.
 pub fn is_fit(c: char) -> bool {
-    let format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !format
+    let unseen = matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{70f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e0fff}');
+    let is_character = u32::from(c) & 0xfffe != 0xfffe;
+    !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !unseen && is_character
 }
 
 /// A domain of letters, digits, hyphens and (common, though not in RFC 5321) underscores; one label will do.

@@ -39,9 +39,25 @@ pub struct Chunk {
     pub last: bool,
 }
 
-/// What browsers and port scanners say first. Somebody may have been lured into saying it, with commands of SMTP in its body.
+/// What browsers and port scanners say first, and proxies in front of others.
 const FOREIGN: [&str; 11] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROXY"];
+
+/// Whether a line that is no command is of another protocol: HTTP's, mostly. Somebody may have been lured into saying it, with
+/// commands of SMTP in its body.
+fn is_foreign(verb: &str, line: &str) -> bool {
+    let version = line.trim_end().rsplit(' ').next().unwrap_or_default();
+    let is_header = verb.len() > 1 && verb.ends_with(':');
+    FOREIGN.contains(&verb) || is_header || version.to_ascii_uppercase().starts_with("HTTP/")
+}
+
+/// Whether an overlong line that begins so is a request of HTTP.
+pub fn begins_foreign(line: &[u8]) -> bool {
+    let mut words = line.split(|b| *b == b' ');
+    let verb = words.next().unwrap_or_default();
+    let is_known = FOREIGN.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(verb));
+    is_known || words.next().is_some_and(|target| target.starts_with(b"/") || target.starts_with(b"http"))
+}
 
 /// Reads a command line (without its CRLF). The error is the reply: 500 for what is no command, 501 for wrong arguments, 502 for
 /// commands that Weir does not have, 555 for unknown parameters. After 421 nothing that follows can be trusted to be commands.
@@ -75,7 +91,7 @@ pub fn parse(line: &[u8]) -> Result<Command, Reply> {
         "EXPN" | "ETRN" | "TURN" | "ATRN" | "SEND" | "SOML" | "SAML" => {
             Err(Reply::new(502, "5.5.1 Command not implemented"))
         }
-        foreign if FOREIGN.contains(&foreign) => Err(Reply::new(421, "4.5.2 This is SMTP")),
+        verb if is_foreign(verb, text) => Err(Reply::new(421, "4.5.2 This is SMTP")),
         _ => Err(Reply::new(500, "5.5.2 Command not recognized")),
     }
 }
@@ -183,6 +199,10 @@ mod tests {
             ("BDAT 99999999999999999999999 LAST", 421),
             ("GET / HTTP/1.1", 421),
             ("PRI * HTTP/2.0", 421),
+            ("PROPFIND / HTTP/1.1", 421),
+            ("Host: mail.example", 421),
+            ("X:", 421),
+            (":", 500),
             ("PROXY TCP4 192.0.2.1 192.0.2.2 1 2", 421),
             ("EHLO é", 500),
             ("MAIL FROM:<a\u{85}@b> SMTPUTF8", 500),

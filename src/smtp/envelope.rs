@@ -51,6 +51,9 @@ impl Mail {
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (sender, parameters) =
             path_after("FROM:", arguments).ok_or_else(|| Reply::new(501, "5.1.7 Say MAIL FROM:<address>"))?;
+        if matches!(sender, Path::Postmaster(_)) {
+            return Err(Reply::new(501, "5.1.7 A sender has a domain"));
+        }
         let mut mail = Self::new(sender);
         let mut seen_auth = false;
         for parameter in parameters {
@@ -66,6 +69,9 @@ impl Mail {
                 ("AUTH", Some(value)) => {
                     submitter(value)?;
                     std::mem::replace(&mut seen_auth, true)
+                }
+                ("SIZE" | "BODY" | "SMTPUTF8" | "REQUIRETLS" | "RET" | "ENVID" | "AUTH", _) => {
+                    return Err(malformed("MAIL", &name));
                 }
                 _ => return Err(unknown("MAIL", &name)),
             };
@@ -101,6 +107,7 @@ impl Rcpt {
             let repeated = match (name.as_str(), value) {
                 ("NOTIFY", Some(value)) => rcpt.notify.replace(notify(value)?).is_some(),
                 ("ORCPT", Some(value)) => rcpt.orcpt.replace(orcpt(value)?).is_some(),
+                ("NOTIFY" | "ORCPT", _) => return Err(malformed("RCPT", &name)),
                 _ => return Err(unknown("RCPT", &name)),
             };
             if repeated {
@@ -123,6 +130,10 @@ impl Rcpt {
 
 fn unknown(verb: &str, name: &str) -> Reply {
     Reply::new(555, format!("5.5.4 {verb} parameter {name} not recognized"))
+}
+
+fn malformed(verb: &str, name: &str) -> Reply {
+    Reply::new(501, format!("5.5.4 {verb} parameter {name} is malformed"))
 }
 
 fn twice(verb: &str, name: &str) -> Reply {
@@ -251,7 +262,9 @@ mod tests {
     fn refuses_wrong_parameters() {
         for (parameter, code) in [
             ("RET=FOO", 501),
-            ("RET", 555),
+            ("BODY", 501),
+            ("SIZE", 501),
+            ("RET", 501),
             ("ENVID=", 501),
             ("ENVID=a+ZZ", 501),
             ("ENVID=a+4", 501),
@@ -259,12 +272,12 @@ mod tests {
             ("ENVID=é", 501),
             ("ENVID=a ENVID=b", 501),
             ("RET=FULL RET=FULL", 501),
-            ("SMTPUTF8=1", 555),
+            ("SMTPUTF8=1", 501),
             ("SMTPUTF8 SMTPUTF8", 501),
-            ("REQUIRETLS=yes", 555),
+            ("REQUIRETLS=yes", 501),
             ("REQUIRETLS REQUIRETLS", 501),
             ("AUTH=", 501),
-            ("AUTH", 555),
+            ("AUTH", 501),
             ("AUTH=<a@b>=", 501),
             ("AUTH=<> AUTH=<>", 501),
             ("NOTIFY=NEVER", 555),

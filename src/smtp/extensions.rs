@@ -41,6 +41,8 @@ impl Extensions {
                 _ => {}
             }
         }
+        // RFC 6531 §3.1 has it only together.
+        offered.smtp_utf8 &= offered.eight_bit_mime;
         offered
     }
 
@@ -92,9 +94,19 @@ mod tests {
 
     #[test]
     fn reads_what_ehlo_says() {
-        let lines = ["mx hello DSN", "pipelining", "SIZE 1000", "LIMITS MAILMAX=5 RCPTMAX=20", "XDSN", "SMTPUTF8", ""];
+        let lines = [
+            "mx hello DSN",
+            "pipelining",
+            "SIZE 1000",
+            "LIMITS MAILMAX=5 RCPTMAX=20",
+            "XDSN",
+            "SMTPUTF8",
+            "8BITMIME",
+            "",
+        ];
         let expected = Extensions {
             pipelining: true,
+            eight_bit_mime: true,
             smtp_utf8: true,
             size: Some(1000),
             max_recipients: Some(20),

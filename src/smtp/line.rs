@@ -12,15 +12,25 @@ pub const MAX_SASL: usize = 12_288;
 /// So much of an overlong line is read and thrown away.
 const MAX_SKIPPED: usize = 64 * 1024;
 
+/// So much of an overlong line is shown: its verb.
+const SHOWN: usize = 32;
+
 /// Bytes that were read from a client and are not used yet.
 #[derive(Default)]
 pub struct Input {
     bytes: Vec<u8>,
     used: usize,
-    /// An overlong line has been reported; so much of it has been thrown away, and so will the rest be.
-    skipped: Option<usize>,
+    /// An overlong line has been reported, and the rest of it is thrown away.
+    skipped: Option<Skipped>,
     /// Octets to come that nobody wants.
     unwanted: u64,
+}
+
+/// An overlong line, as far as it has been thrown away.
+struct Skipped {
+    octets: usize,
+    /// Its last octet is a CR, of which the LF may come.
+    ends_in_cr: bool,
 }
 
 /// What stands next in the input.
@@ -30,8 +40,8 @@ pub enum Line<'a> {
     Complete(&'a [u8]),
     /// No end of line has come yet.
     Incomplete,
-    /// A line longer than allowed. Reported once; the rest of it is skipped.
-    TooLong,
+    /// A line longer than allowed, with its beginning. Reported once; the rest of it is skipped.
+    TooLong(&'a [u8]),
     /// A line so long that no end is to be expected.
     Endless,
     /// A line that some other server could read as two.
@@ -124,28 +134,33 @@ impl Input {
     /// Takes the next line of at most `max` octets with its CRLF.
     pub fn line(&mut self, max: usize) -> Line<'_> {
         self.skip(0);
-        if let Some(skipped) = self.skipped {
-            let Some(end) = memchr(b'\n', self.unused()) else {
-                self.skipped = Some(skipped + self.unused().len());
+        if let Some(Skipped { octets, ends_in_cr }) = self.skipped.take() {
+            let rest = self.unused();
+            let Some(end) = memchr(b'\n', rest) else {
+                let octets = octets + rest.len();
+                let ends_in_cr = rest.last().map_or(ends_in_cr, |last| *last == b'\r');
                 self.consume(self.bytes.len());
-                return if skipped > MAX_SKIPPED { Line::Endless } else { Line::Incomplete };
+                self.skipped = Some(Skipped { octets, ends_in_cr });
+                return if octets > MAX_SKIPPED { Line::Endless } else { Line::Incomplete };
             };
+            let is_whole = if end == 0 { ends_in_cr } else { rest[end - 1] == b'\r' };
             self.consume(end + 1);
-            self.skipped = None;
+            if !is_whole {
+                return Line::Ambiguous(Ambiguity::BareLf);
+            }
         }
-        let Some(end) = memchr(b'\n', self.unused()) else {
-            if self.bytes.len() - self.used < max {
+        let start = self.used;
+        let looked_at = self.unused().len().min(max);
+        let Some(end) = memchr(b'\n', &self.unused()[..looked_at]) else {
+            if looked_at < max {
                 return Line::Incomplete;
             }
-            self.consume(self.bytes.len());
-            self.skipped = Some(0);
-            return Line::TooLong;
+            self.used += max;
+            let beginning = &self.bytes[start..start + max];
+            self.skipped = Some(Skipped { octets: 0, ends_in_cr: beginning.ends_with(b"\r") });
+            return Line::TooLong(&beginning[..max.min(SHOWN)]);
         };
-        let start = self.used;
         self.used += end + 1;
-        if end + 1 > max {
-            return Line::TooLong;
-        }
         let Some(line) = self.bytes[start..start + end].strip_suffix(b"\r") else {
             return Line::Ambiguous(Ambiguity::BareLf);
         };
@@ -202,7 +217,7 @@ mod tests {
     #[test]
     fn an_overlong_line_costs_bounded_memory_and_is_reported_once() {
         let mut input = input(&[b'x'; 600]);
-        assert_eq!(input.line(512), Line::TooLong);
+        assert!(matches!(input.line(512), Line::TooLong(_)));
         for _ in 0..100 {
             input.space(600).extend_from_slice(&[b'x'; 600]);
             assert_eq!(input.line(512), Line::Incomplete);
@@ -213,9 +228,31 @@ mod tests {
     }
 
     #[test]
+    fn only_crlf_ends_an_overlong_line_however_it_is_cut() {
+        for (end, expected) in [(&b"\r\n"[..], Line::Complete(b"NOOP")), (b"\n", Line::Ambiguous(Ambiguity::BareLf))] {
+            let bytes = [&[b'x'; 600], end, b"NOOP\r\n"].concat();
+            for cut in 0..bytes.len() {
+                let (mut input, mut too_long, mut next) = (Input::default(), 0, Line::Incomplete);
+                for part in [&bytes[..cut], &bytes[cut..]] {
+                    input.space(part.len()).extend_from_slice(part);
+                    while next == Line::Incomplete {
+                        match input.line(512) {
+                            Line::TooLong(_) => too_long += 1,
+                            Line::Complete(line) => next = Line::Complete(if line == b"NOOP" { b"NOOP" } else { b"?" }),
+                            Line::Ambiguous(what) => next = Line::Ambiguous(what),
+                            _ => break,
+                        }
+                    }
+                }
+                assert_eq!((too_long, &next), (1, &expected), "{end:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
     fn a_line_without_end_is_given_up() {
         let mut input = input(&[b'x'; 600]);
-        assert_eq!(input.line(512), Line::TooLong);
+        assert!(matches!(input.line(512), Line::TooLong(_)));
         let given_up = (0..1000).any(|_| {
             input.space(600).extend_from_slice(&[b'x'; 600]);
             input.line(512) == Line::Endless

@@ -18,6 +18,9 @@ const MAX_TEXT: usize = 500;
 /// How much of an upstream's reply is kept: the first lines and the last. Policy texts run to a few; the rest is read and dropped.
 const MAX_KEPT_LINES: usize = 16;
 
+/// Of the reply to EHLO each line may be one that matters.
+const MAX_EXTENSIONS: usize = 256;
+
 /// How much of a reply is shown in a log line.
 const MAX_SHOWN: usize = 300;
 
@@ -130,9 +133,15 @@ pub struct Reader {
     lines: Vec<Box<str>>,
     code: Option<u16>,
     read: usize,
+    is_ehlo: bool,
 }
 
 impl Reader {
+    /// Has the next reply be read as that to EHLO.
+    pub fn expect_extensions(&mut self) {
+        self.is_ehlo = true;
+    }
+
     /// Takes octets that arrived and returns how many were used and the reply, if one ended with them.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), Garbage> {
         let mut used = 0;
@@ -172,7 +181,8 @@ impl Reader {
             return Err(Garbage::MixedCodes);
         }
         self.code = Some(code);
-        if last || self.lines.len() < MAX_KEPT_LINES - 1 {
+        let most = if self.is_ehlo { MAX_EXTENSIONS } else { MAX_KEPT_LINES };
+        if last || self.lines.len() < most - 1 {
             self.lines.push(clean(text));
         }
         if !last {
@@ -247,6 +257,17 @@ mod tests {
         let outcome = (0..10_000_000).find_map(|_| reader.read(b"250-l\r\n").err());
         assert_eq!(outcome, Some(Garbage::TooLong));
         assert!(reader.lines.len() <= MAX_KEPT_LINES);
+    }
+
+    #[test]
+    fn of_a_reply_to_ehlo_many_lines_are_kept() {
+        let bytes =
+            [&b"250-x\r\n".repeat(300)[..], b"250 STARTTLS\r\n", &b"250-x\r\n".repeat(300), b"250 x\r\n"].concat();
+        let mut reader = Reader::default();
+        reader.expect_extensions();
+        let (used, reply) = reader.read(&bytes).unwrap();
+        assert_eq!(reply.unwrap().texts().count(), MAX_EXTENSIONS);
+        assert_eq!(reader.read(&bytes[used..]).unwrap().1.unwrap().texts().count(), MAX_KEPT_LINES);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Received<'_> {
         line
     }
 
-    /// The keyword after `with` (RFC 3848, RFC 6531 §4.3). HELO has no keyword for TLS or AUTH, neither of which it can have begun.
+    /// The keyword after `with` (RFC 3848, RFC 6531 §4.3). For HELO there is only one.
     fn protocol(&self) -> String {
         if !self.extended {
             return "SMTP".to_owned();
@@ -83,6 +83,8 @@ pub struct Hops {
 enum HeaderLine {
     /// So many octets of it are those of the field name that is looked for.
     Name(usize),
+    /// The name is there, and a colon may follow, also after blanks (RFC 5322 §4.5).
+    Named,
     Other,
     /// There are no more: the body has begun.
     Body,
@@ -97,7 +99,7 @@ impl Default for HeaderLine {
 /// RFC 5321 §6.3: "normally at least 100".
 const MAX_HOPS: usize = 100;
 
-const FIELD_NAME: &[u8] = b"received:";
+const FIELD_NAME: &[u8] = b"received";
 
 impl Hops {
     /// Takes the next octets of the message.
@@ -108,12 +110,15 @@ impl Hops {
                 HeaderLine::Name(0) if octets[0] == b'\r' => HeaderLine::Body,
                 HeaderLine::Name(at) if octets[0].eq_ignore_ascii_case(&FIELD_NAME[at]) => {
                     octets = &octets[1..];
-                    if at + 1 < FIELD_NAME.len() {
-                        HeaderLine::Name(at + 1)
-                    } else {
-                        self.count += 1;
-                        HeaderLine::Other
-                    }
+                    if at + 1 < FIELD_NAME.len() { HeaderLine::Name(at + 1) } else { HeaderLine::Named }
+                }
+                HeaderLine::Named if matches!(octets[0], b' ' | b'\t') => {
+                    octets = &octets[1..];
+                    HeaderLine::Named
+                }
+                HeaderLine::Named => {
+                    self.count += usize::from(octets[0] == b':');
+                    HeaderLine::Other
                 }
                 HeaderLine::Name(_) | HeaderLine::Other => match memchr(b'\n', octets) {
                     Some(end) => {
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn hops_are_counted_in_the_header_alone_however_the_octets_are_cut() {
-        let message = b"Received: a\r\n\tfolded received: x\r\nRECEIVED: b\r\nReceive: no\r\nX-Received: no\r\nreceived:c\r\nRec\r\n\r\nReceived: body\r\n";
+        let message = b"Received: a\r\n\tfolded received: x\r\nRECEIVED: b\r\nReceive: no\r\nX-Received: no\r\nreceived\t :c\r\nReceived x: no\r\nRec\r\n\r\nReceived: body\r\n";
         for cut in 0..message.len() {
             let mut hops = Hops::default();
             hops.read(&message[..cut]);

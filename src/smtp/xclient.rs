@@ -4,15 +4,43 @@ use super::reply::Reply;
 use super::sasl::is_user_name;
 use std::net::IpAddr;
 
-/// What the proxy says; what it leaves out or does not know is `None`.
+/// What the proxy says. Several commands may say it together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Xclient {
     /// ADDR.
-    pub address: Option<IpAddr>,
+    pub address: Attribute<IpAddr>,
     /// HELO.
-    pub helo: Option<Box<str>>,
+    pub helo: Attribute<Box<str>>,
     /// LOGIN: the proxy has checked the password.
-    pub login: Option<Box<str>>,
+    pub login: Attribute<Box<str>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attribute<T> {
+    #[default]
+    Unsaid,
+    /// `[UNAVAILABLE]` or `[TEMPUNAVAIL]`.
+    Unknown,
+    Known(T),
+}
+
+impl<T> Attribute<T> {
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Attribute<U> {
+        match self {
+            Self::Unsaid => Attribute::Unsaid,
+            Self::Unknown => Attribute::Unknown,
+            Self::Known(value) => Attribute::Known(change(value)),
+        }
+    }
+
+    /// Replaces what was said before, if anything is said now.
+    pub fn put_into(self, place: &mut Option<T>) {
+        match self {
+            Self::Unsaid => {}
+            Self::Unknown => *place = None,
+            Self::Known(value) => *place = Some(value),
+        }
+    }
 }
 
 /// The attributes, as EHLO names them.
@@ -29,8 +57,12 @@ impl Xclient {
             let known = ATTRIBUTES.split(' ').any(|known| known == name);
             let value = decode(value).filter(|_| known && !seen.contains(&name)).ok_or_else(|| bad(&name))?;
             let is_unknown = ["[UNAVAILABLE]", "[TEMPUNAVAIL]"].iter().any(|word| value.eq_ignore_ascii_case(word));
-            if !is_unknown {
-                read.take(&name, &value).ok_or_else(|| bad(&name))?;
+            match (is_unknown, name.as_str()) {
+                (false, name) => read.take(name, &value).ok_or_else(|| bad(name))?,
+                (true, "ADDR") => read.address = Attribute::Unknown,
+                (true, "HELO") => read.helo = Attribute::Unknown,
+                (true, "LOGIN") => read.login = Attribute::Unknown,
+                (true, _) => {}
             }
             seen.push(name);
         }
@@ -39,9 +71,11 @@ impl Xclient {
 
     fn take(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
-            "ADDR" => self.address = Some(address(value)?),
-            "HELO" => self.helo = Some(Some(value).filter(|name| super::command::is_host_name(name))?.into()),
-            "LOGIN" => self.login = Some(Some(value).filter(|name| is_user_name(name))?.into()),
+            "ADDR" => self.address = Attribute::Known(Some(address(value)?).filter(is_of_a_client)?),
+            "HELO" => {
+                self.helo = Attribute::Known(Some(value).filter(|name| super::command::is_host_name(name))?.into())
+            }
+            "LOGIN" => self.login = Attribute::Known(Some(value).filter(|name| is_user_name(name))?.into()),
             "PROTO" => return ["SMTP", "ESMTP"].iter().any(|word| word.eq_ignore_ascii_case(value)).then_some(()),
             // Checked for what they are, and of no use here.
             "PORT" | "DESTPORT" => return value.parse::<u16>().ok().map(|_| ()),
@@ -50,6 +84,11 @@ impl Xclient {
         }
         Some(())
     }
+}
+
+/// Whether a client can have connected from it.
+fn is_of_a_client(address: &IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast()
 }
 
 fn bad(name: &str) -> Reply {
@@ -89,21 +128,27 @@ mod tests {
     fn reads_attributes() {
         let read = Xclient::parse("NAME=a.example addr=192.0.2.7 PORT=4711 PROTO=ESMTP HELO=pc+2Eexample LOGIN=al+40b");
         let expected = Xclient {
-            address: Some("192.0.2.7".parse().unwrap()),
-            helo: Some("pc.example".into()),
-            login: Some("al@b".into()),
+            address: Attribute::Known("192.0.2.7".parse().unwrap()),
+            helo: Attribute::Known("pc.example".into()),
+            login: Attribute::Known("al@b".into()),
         };
         assert_eq!(read, Ok(expected));
         for (text, address) in [
             ("ADDR=IPV6:2001:db8::1", Some("2001:db8::1")),
             ("ADDR=2001:db8::1", Some("2001:db8::1")),
             ("ADDR=::ffff:192.0.2.1", Some("192.0.2.1")),
-            ("ADDR=[UNAVAILABLE] LOGIN=[TEMPUNAVAIL]", None),
             ("DESTADDR=192.0.2.1 DESTPORT=25", None),
+            ("NAME=[TEMPUNAVAIL]", None),
         ] {
-            let address = address.map(|text| text.parse().unwrap());
+            let address = address.map_or(Attribute::Unsaid, |text| Attribute::Known(text.parse().unwrap()));
             assert_eq!(Xclient::parse(text), Ok(Xclient { address, ..Xclient::default() }), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_unknown_is_not_what_is_unsaid() {
+        let read = Xclient::parse("ADDR=[UNAVAILABLE] LOGIN=[TEMPUNAVAIL]").unwrap();
+        assert_eq!((read.address, read.helo, read.login), (Attribute::Unknown, Attribute::Unsaid, Attribute::Unknown));
     }
 
     #[test]
@@ -114,6 +159,8 @@ mod tests {
             "ADDR",
             "ADDR=",
             "ADDR=host.example",
+            "ADDR=0.0.0.0",
+            "ADDR=224.0.0.1",
             "ADDR=IPV6:192.0.2.1",
             "ADDR=192.0.2.1 ADDR=192.0.2.2",
             "FOO=bar",

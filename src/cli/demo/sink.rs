@@ -57,7 +57,7 @@ async fn converse(mut client: TcpStream, maildir: &Maildir) -> io::Result<()> {
     loop {
         let parsed = match input.line(MAX_COMMAND) {
             Line::Complete(line) => command::parse(line),
-            Line::TooLong | Line::Endless | Line::Ambiguous(_) => Err(Reply::new(500, "5.5.2 What?")),
+            Line::TooLong(_) | Line::Endless | Line::Ambiguous(_) => Err(Reply::new(500, "5.5.2 What?")),
             Line::Incomplete => match client.read_buf(input.space(MAX_COMMAND)).await? {
                 0 => return Ok(()),
                 _ => continue,
