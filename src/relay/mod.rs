@@ -159,7 +159,8 @@ impl Relay {
         }
         let _one_at_a_time = self.probing.lock().await;
         if self.known.is_doubtful(Instant::now()) {
-            let _ = tokio::time::timeout(ACQUAINTANCE, self.probe()).await;
+            // Boxed, since every session has room for what it awaits here, and hardly one ever needs it.
+            let _ = tokio::time::timeout(ACQUAINTANCE, Box::pin(self.probe())).await;
             self.known.tried(Instant::now());
         }
     }
