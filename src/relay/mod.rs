@@ -157,12 +157,13 @@ impl Relay {
         if !self.known.is_doubtful(Instant::now()) {
             return;
         }
-        let look = async {
+        // Boxed, since every session has room for what it awaits here, and hardly one ever needs it.
+        let look = Box::pin(async {
             let _one_at_a_time = self.probing.lock().await;
             if self.known.is_doubtful(Instant::now()) {
                 let _ = self.probe().await;
             }
-        };
+        });
         let _ = tokio::time::timeout(ACQUAINTANCE, look).await;
         self.known.tried(Instant::now());
     }

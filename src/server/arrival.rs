@@ -59,7 +59,8 @@ pub async fn receive(
         return turn_client_away(&server, &listener, &tcp, client, full);
     }
     let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
-    Connection::new(server, listener, tcp, client, since, stop).converse().await;
+    let mut connection = Connection::new(server, listener, tcp, client, since, stop);
+    connection.converse().await;
 }
 
 /// Reads a PROXY header and nothing of what follows it, which may be TLS. The client's address, if the header names one.

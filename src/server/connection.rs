@@ -68,8 +68,9 @@ impl Connection {
         }
     }
 
-    /// Serves the connection to its end. What is seldom under way is boxed, so that an idle session is small.
-    pub async fn converse(mut self) {
+    /// Serves the connection to its end. What is seldom under way is boxed, and the connection only borrowed, which would be there
+    /// twice otherwise: so an idle session is small.
+    pub async fn converse(&mut self) {
         let mut tls = None;
         if self.listener.session.tls == Security::Implicit {
             match Box::pin(self.secure()).await {
@@ -262,7 +263,7 @@ impl Connection {
         (Way { server, client, input, upstream, cut: &mut stop.cut }, parts)
     }
 
-    async fn close(mut self, mut session: Session) {
+    async fn close(&mut self, mut session: Session) {
         let _ = self.flush(&mut session).await;
         let upstream = self.upstream.take();
         // The client need not wait for the upstream's good-bye.

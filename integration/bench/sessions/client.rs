@@ -1,0 +1,143 @@
+//! Clients that cost little themselves: thousands of them share two threads.
+
+use super::harness::Site;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+
+pub struct Client<S> {
+    stream: S,
+    unread: Vec<u8>,
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// Each command waits for the reply to the last.
+    Stepwise,
+    /// MAIL, RCPT and DATA go in one piece.
+    Pipelined,
+    /// So do MAIL, RCPT and two pieces by BDAT.
+    Chunked,
+}
+
+impl Shape {
+    /// A third of all each.
+    pub fn nth(n: u64) -> Self {
+        [Self::Stepwise, Self::Pipelined, Self::Chunked][(n % 3) as usize]
+    }
+}
+
+/// Connects from an address of the client's own: each is one client to Weir, and ports do not run out.
+pub async fn connect(client: u32, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    let source = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + client);
+    socket.bind(SocketAddr::from((source, 0))).unwrap();
+    let stream = socket.connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// What a client needs for TLS with this site.
+pub fn trust(site: &Site) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(site.path("certificate.pem")).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+pub fn name() -> ServerName<'static> {
+    ServerName::try_from("localhost").unwrap()
+}
+
+/// The first octets of TLS: a whole ClientHello.
+pub fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
+    let mut hello = Vec::new();
+    ClientConnection::new(config.clone(), name()).unwrap().write_tls(&mut hello).unwrap();
+    hello
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    pub fn new(stream: S) -> Self {
+        Self { stream, unread: Vec::new() }
+    }
+
+    pub fn into_stream(self) -> S {
+        self.stream
+    }
+
+    pub async fn send(&mut self, octets: &[u8]) {
+        self.stream.write_all(octets).await.unwrap();
+        self.stream.flush().await.unwrap();
+    }
+
+    /// Reads a reply, which must begin so.
+    pub async fn expect(&mut self, code: &str) {
+        loop {
+            let line = self.line().await;
+            assert!(line.starts_with(code.as_bytes()), "expected {code}: {}", String::from_utf8_lossy(&line));
+            if line.get(3) != Some(&b'-') {
+                return;
+            }
+        }
+    }
+
+    pub async fn say(&mut self, line: &str, code: &str) {
+        self.send(format!("{line}\r\n").as_bytes()).await;
+        self.expect(code).await;
+    }
+
+    /// Sends a message until Weir says 250; how long that took.
+    pub async fn deliver(&mut self, id: u64, shape: Shape) -> Duration {
+        let began = Instant::now();
+        let message = message(id);
+        let (mail, rcpt) = ("MAIL FROM:<alice@example.org>", "RCPT TO:<bob@example.net>");
+        match shape {
+            Shape::Stepwise => {
+                self.say(mail, "250").await;
+                self.say(rcpt, "250").await;
+                self.say("DATA", "354").await;
+                self.send(format!("{message}.\r\n").as_bytes()).await;
+            }
+            Shape::Pipelined => {
+                self.send(format!("{mail}\r\n{rcpt}\r\nDATA\r\n").as_bytes()).await;
+                for code in ["250", "250", "354"] {
+                    self.expect(code).await;
+                }
+                self.send(format!("{message}.\r\n").as_bytes()).await;
+            }
+            Shape::Chunked => {
+                let (one, two) = message.split_at(message.len() / 2);
+                let (size, rest) = (one.len(), two.len());
+                let all = format!("{mail}\r\n{rcpt}\r\nBDAT {size}\r\n{one}BDAT {rest} LAST\r\n{two}");
+                self.send(all.as_bytes()).await;
+                for _ in ["MAIL", "RCPT", "BDAT"] {
+                    self.expect("250").await;
+                }
+            }
+        }
+        self.expect("250").await;
+        began.elapsed()
+    }
+
+    async fn line(&mut self) -> Vec<u8> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|octet| *octet == b'\n') {
+                return self.unread.drain(..=end).collect();
+            }
+            assert!(self.stream.read_buf(&mut self.unread).await.unwrap() > 0, "Weir has closed the connection");
+        }
+    }
+}
+
+/// A message of 2 kB.
+fn message(id: u64) -> String {
+    let line = "Sixty-two octets of text, as in most lines that people write.\r\n";
+    format!("Message-ID: <{id}@bench.example>\r\nSubject: a message\r\n\r\n{}", line.repeat(32))
+}

@@ -1,0 +1,73 @@
+//! An upstream that takes everything, and counts each message by its id.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// How often each message was acknowledged.
+pub type Counts = Arc<Mutex<HashMap<u64, u32>>>;
+
+pub struct Upstream {
+    pub address: SocketAddr,
+    pub counts: Counts,
+}
+
+impl Upstream {
+    /// One that takes connections for as long as the runtime lives.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, counts) = (listener.local_addr().unwrap(), Counts::default());
+        let taking = counts.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(converse(stream, taking.clone()));
+            }
+        });
+        Self { address, counts }
+    }
+}
+
+/// Serves one connection; an error is its end.
+async fn converse(stream: TcpStream, counts: Counts) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut stream, mut replies) = (BufReader::new(stream), b"220 upstream ESMTP\r\n".to_vec());
+    let (mut line, mut message) = (Vec::new(), None);
+    loop {
+        // What came in one piece is answered in one.
+        if stream.buffer().is_empty() {
+            stream.write_all(&replies).await?;
+            replies.clear();
+        }
+        line.clear();
+        if stream.read_until(b'\n', &mut line).await? == 0 {
+            return Ok(());
+        }
+        let reply: &[u8] = match (&mut message, line.get(..4).unwrap_or_default()) {
+            (Some(id), _) if line == b".\r\n" => {
+                let id: u64 = *id;
+                *counts.lock().unwrap().entry(id).or_default() += 1;
+                message = None;
+                b"250 2.0.0 Queued\r\n"
+            }
+            (Some(id), b"Mess") => {
+                let text = String::from_utf8_lossy(&line);
+                *id = text.split(['<', '@']).nth(1).and_then(|id| id.parse().ok()).unwrap_or(*id);
+                continue;
+            }
+            (Some(_), _) => continue,
+            (None, b"EHLO") => b"250-upstream\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SIZE 50000000\r\n",
+            (None, b"DATA") => {
+                message = Some(0);
+                b"354 Go on\r\n"
+            }
+            (None, b"QUIT") => {
+                replies.extend_from_slice(b"221 2.0.0 Bye\r\n");
+                return stream.write_all(&replies).await;
+            }
+            (None, _) => b"250 2.0.0 Ok\r\n",
+        };
+        replies.extend_from_slice(reply);
+    }
+}
