@@ -114,6 +114,32 @@ fn a_line_without_end_is_answered_forgotten_and_in_the_end_cut_off() {
 }
 
 #[test]
+fn clients_and_upstream_may_have_either_kind_of_address() {
+    let upstream = Upstream::start_on("[::1]:0");
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"[::]:0\", tls = \"none\", trusted = [\"127.0.0.1\", \"::1\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
+        upstream.address()
+    ));
+    let weir = site.start();
+    let port = weir.address("s").port();
+    for (address, literal) in [("127.0.0.1", "[127.0.0.1]"), ("::1", "[IPv6:::1]")] {
+        let mut client = Client::connect(SocketAddr::new(address.parse().unwrap(), port));
+        client.say("EHLO client.example", "250");
+        for (line, reply) in [
+            ("MAIL FROM:<a@example.org>", "250"),
+            ("RCPT TO:<b@[IPv6:2001:db8::1]>", "250"),
+            ("DATA", "354"),
+            (".", "250"),
+        ] {
+            client.say(line, reply);
+        }
+        let message = String::from_utf8(upstream.acknowledged().pop().unwrap()).unwrap();
+        assert!(message.starts_with(&format!("Received: from client.example ({literal})\r\n")), "{message}");
+    }
+}
+
+#[test]
 fn one_connection_too_many_is_told_so() {
     let (_upstream, site) = site("session = { max-connections = 1 }\n");
     let weir = site.start();

@@ -48,7 +48,12 @@ pub struct Upstream {
 
 impl Upstream {
     pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_on("127.0.0.1:0")
+    }
+
+    /// Starts it on an address of this machine.
+    pub fn start_on(address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Shared { offers: vec!["PIPELINING", "8BITMIME"], ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
