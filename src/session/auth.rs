@@ -1,6 +1,6 @@
 //! AUTH (RFC 4954).
 
-use super::{MAX_WRONG_PASSWORDS, Record, Requirement, Session, Step};
+use super::{Record, Requirement, Session, Step};
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
 
@@ -46,14 +46,8 @@ impl Login {
             Verified::Wrong => {
                 state.record(Record::WrongPassword { user: credentials.user });
                 let reply = Reply::new(535, format!("5.7.8 User name or password wrong ({})", state.id));
+                state.patience.count_wrong_password();
                 state.refuse(&reply);
-                state.wrong_passwords += 1;
-                if state.wrong_passwords >= MAX_WRONG_PASSWORDS && !state.closing {
-                    let hostname = &state.options.hostname;
-                    let reply = Reply::new(421, format!("4.7.0 {hostname} Too many wrong passwords"));
-                    state.reply(&reply);
-                    state.closing = true;
-                }
             }
             Verified::Unavailable => {
                 let text = format!("4.7.0 Logging in is not possible at the moment; try again later ({})", state.id);

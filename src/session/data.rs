@@ -224,13 +224,13 @@ impl Session {
         let state = &mut *self.0;
         let so_far = state.transaction.as_ref().and_then(|transaction| transaction.chunked);
         if so_far.is_some_and(|_| chunk.size == 0 && !chunk.last) {
-            state.unproductive += 1;
+            state.patience.count_idle_command();
         }
         let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
         let refusal = match state.not_yet() {
             // It is not the client's fault alone: pieces may be on their way when one is refused.
             Some(Gathered::Fault(reply)) => {
-                state.unproductive += 1;
+                state.patience.count_idle_command();
                 Some(Gathered::Answered(reply))
             }
             None if is_too_large => {
@@ -268,8 +268,7 @@ impl Session {
         let state = &mut *self.0;
         let (reply, last) = state.final_reply(&ending);
         if reply.as_ref().is_some_and(Reply::is_positive) {
-            // Whoever gets messages through is a client worth keeping.
-            (state.errors, state.unproductive, state.refused) = (0, 0, 0);
+            state.patience.renew();
         }
         state.end_transaction(ending, size, reply.clone(), now);
         if let Some(reply) = reply {

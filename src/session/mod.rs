@@ -9,6 +9,7 @@ mod auth;
 mod data;
 mod hello;
 mod mail;
+mod patience;
 mod rcpt;
 mod record;
 mod run;
@@ -28,6 +29,7 @@ use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use ipnet::IpNet;
+use patience::Patience;
 use run::Gathered;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -136,15 +138,10 @@ struct State {
     records: Vec<Record>,
     /// When the session was last stepped.
     now: Timestamp,
-    errors: u32,
-    /// Commands since the last message that got through.
-    unproductive: u32,
-    wrong_passwords: u32,
-    /// Refusals by limits, and by the upstream.
+    patience: Patience,
+    /// Refusals by limits, and by the upstream, of which not all get a line in the log.
     refusals: u32,
     other_refusals: u32,
-    /// Refusals of any kind since the last message that got through.
-    refused: u32,
     closing: bool,
 }
 
@@ -173,23 +170,11 @@ enum Upstream {
     Lost,
 }
 
-/// After so many errors of syntax or order a client is only costing time.
-const MAX_ERRORS: u32 = 20;
-
-/// So are commands, but RCPT and DATA, that lead to no message.
-const MAX_UNPRODUCTIVE: u32 = 200;
-
 /// Commands asked together: a longer run is cut, so that its replies take bounded memory.
 const MAX_RUN: usize = 500;
 
-/// Recipients refused, mostly: a mailing may have many that do not exist, and a harvester of addresses has more.
-const MAX_REFUSED: u32 = 1000;
-
 /// Refusals of one session that get a line in the log each; the rest are counted.
 const MAX_RECORDED: u32 = 100;
-
-/// Passwords tried on one connection.
-const MAX_WRONG_PASSWORDS: u32 = 3;
 
 impl Session {
     /// A session that begins with the greeting. `id` names it in replies, headers and logs; `tls` is set where TLS came first.
@@ -215,12 +200,9 @@ impl Session {
             output: Vec::new(),
             records: Vec::new(),
             now,
-            errors: 0,
-            unproductive: 0,
-            wrong_passwords: 0,
+            patience: Patience::default(),
             refusals: 0,
             other_refusals: 0,
-            refused: 0,
             closing: false,
         };
         state.greet();
@@ -377,11 +359,11 @@ impl Session {
     /// Takes a command, unless there have been too many.
     fn take(mut self, command: Command) -> Step {
         if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat(_) | Command::Quit) {
-            self.0.unproductive += 1;
+            self.0.patience.count_idle_command();
         }
-        if self.0.unproductive > MAX_UNPRODUCTIVE {
-            let text = format!("4.7.0 {} Too many commands without a message", self.0.options.hostname);
-            self.0.gather(Gathered::Answered(Reply::new(421, text)));
+        if let Some(why) = self.0.patience.exhausted_by() {
+            let reply = self.0.sent_away(why);
+            self.0.gather(Gathered::Answered(reply));
             self.0.closing = true;
             return Step::Next(self);
         }
@@ -447,16 +429,26 @@ impl State {
         reply.write_to(&mut self.output);
     }
 
-    /// A refusal that is the client's fault. Too many of them end the session: true, if this was the last.
+    /// A refusal that is the client's fault. True: it was the last word.
     fn refuse(&mut self, reply: &Reply) -> bool {
         self.reply(reply);
-        self.errors += 1;
-        let last = self.errors >= MAX_ERRORS;
-        if last {
-            self.reply(&Reply::new(421, format!("4.7.0 {} Too many errors", self.options.hostname)));
+        self.patience.count_error();
+        self.check_patience()
+    }
+
+    /// Ends the session if there has been too much of something: then this is true.
+    fn check_patience(&mut self) -> bool {
+        // One that is ending has its last word already.
+        let exhausted_by = self.patience.exhausted_by().filter(|_| !self.closing);
+        if let Some(why) = exhausted_by {
+            self.reply(&self.sent_away(why));
             self.closing = true;
         }
-        last
+        exhausted_by.is_some()
+    }
+
+    fn sent_away(&self, why: &str) -> Reply {
+        Reply::new(421, format!("4.7.0 {} {why}", self.options.hostname))
     }
 
     /// Keeps a record. Whoever is refused again and again does not fill the log.

@@ -3,7 +3,7 @@
 use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
 use super::record::{By, Record, Refused, Stage};
-use super::{MAX_REFUSED, Session, State, Step, Upstream};
+use super::{Session, State, Step, Upstream};
 use crate::policy::event::{Asked, Event};
 use crate::policy::verdict::{Refusal, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
@@ -182,9 +182,13 @@ impl State {
         }
         for gathered in std::mem::take(&mut self.run) {
             match gathered {
+                Gathered::Answered(reply) if reply.is_positive() => self.reply(&reply),
                 Gathered::Answered(reply) => {
-                    self.refused += u32::from(!reply.is_positive());
                     self.reply(&reply);
+                    self.patience.count_refusal();
+                    if self.check_patience() {
+                        break;
+                    }
                 }
                 Gathered::Fault(reply) => {
                     if self.refuse(&reply) {
@@ -194,10 +198,6 @@ impl State {
                 // Nobody calls this with a question open; should it happen, the client is not left waiting.
                 Gathered::Mail(_) | Gathered::Rcpt(_) | Gathered::Data => self.reply(&not_now()),
             }
-        }
-        if self.refused > MAX_REFUSED && !self.closing {
-            self.reply(&Reply::new(421, format!("4.7.0 {} Too much has been refused", self.options.hostname)));
-            self.closing = true;
         }
     }
 
@@ -281,7 +281,7 @@ impl State {
         if let (Some(transaction), By::Away(_)) = (&mut self.transaction, &by) {
             transaction.upstream = Upstream::Lost;
         }
-        self.unproductive += 1;
+        self.patience.count_idle_command();
         let from = self.sender();
         self.record(Record::Refused(Refused {
             stage: Stage::Data,
