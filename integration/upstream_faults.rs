@@ -202,6 +202,17 @@ fn half_a_message_in_pieces_never_counts() {
     let [message] = &upstream.acknowledged()[..] else { panic!("not one message") };
     assert!(message.ends_with(BODY) && message.starts_with(b"Received: "));
     assert_eq!(message.windows(9).filter(|part| part == b"Received:").count(), 1);
+    // All of it at once.
+    client.send(
+        b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nBDAT 7\r\nhello\r\nRSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\n",
+    );
+    for _ in 0..6 {
+        client.expect("250");
+    }
+    client.say("DATA", "354");
+    client.send(BODY);
+    client.say(".", "250 2.0.0 Queued");
+    assert_eq!(upstream.acknowledged().len(), 2);
 }
 
 #[test]

@@ -109,9 +109,8 @@ impl Connection {
             return session.client_gone();
         }
         self.input.shrink();
-        if !session.in_message() && self.parts.take().is_some() {
-            // Given up by the client: half a message must not count.
-            self.upstream = None;
+        if !session.in_message() {
+            self.give_up_parts();
         }
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
@@ -225,6 +224,9 @@ impl Connection {
     }
 
     async fn relay(&mut self, relay: Relay) -> Step {
+        if let Request::Envelope { .. } = relay.request() {
+            self.give_up_parts();
+        }
         let answers = tokio::select! {
             answers = ask_upstream(&self.server, &mut self.upstream, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
@@ -235,6 +237,13 @@ impl Connection {
             Vec::new()
         });
         relay.answer(answers)
+    }
+
+    /// Half a message that the client has given up must not count: the upstream that waits for the rest is left.
+    fn give_up_parts(&mut self) {
+        if self.parts.take().is_some() {
+            self.upstream = None;
+        }
     }
 
     async fn pass(&mut self, mut body: Body) -> Step {
