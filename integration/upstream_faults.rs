@@ -353,6 +353,27 @@ fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
 }
 
 #[test]
+fn whoever_has_accepted_recipients_may_send_to_them_whatever_became_of_the_others() {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         limit = [{{ name = \"few\", count = \"recipients\", per = [\"client\"], rate = \"5 / 1d\" }}]\n",
+        upstream.address()
+    ));
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let replies: Vec<String> = (0..1300).map(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>"))).collect();
+    let count = |code: &str| replies.iter().filter(|reply| reply.starts_with(code)).count();
+    assert_eq!((count("250"), count("450 4.7.1"), count("452 4.5.3")), (5, 1001, 294));
+    client.say("DATA", "354");
+    client.send(BODY);
+    client.say(".", "250 2.0.0 Queued");
+    client.say("NOOP", "250");
+}
+
+#[test]
 fn a_message_in_pieces_comes_in_time_or_not_at_all() {
     let upstream = Upstream::start();
     let site = Site::new(&format!(

@@ -2,8 +2,9 @@
 //!
 //! # What happens to one mail
 //!
-//! A client connects. [`server`] accepts it, does TLS, and drives a [`session`]: octets of commands in, steps out. Lines, commands
-//! and addresses are read by [`smtp`], strictly.
+//! A client connects. [`server`] accepts it if there is a place for it, reads a PROXY header where a load balancer sends one, does TLS,
+//! and drives a [`session`]: octets of commands in, steps out. Lines, commands and addresses are read by [`smtp`], strictly. EHLO
+//! announces what the upstream offers, as [`relay`] knows it.
 //!
 //! The client logs in: the session asks whether the password is right, and [`accounts`] knows.
 //!
@@ -14,8 +15,9 @@
 //! What passes goes on to the upstream: [`relay`] opens the connection, says MAIL and RCPT, and brings back its answers. The client
 //! gets replies in the order of its commands.
 //!
-//! It says DATA and sends the message. `server/body.rs` passes it on as it comes, with one `Received:` line on top, and `smtp/data.rs`
-//! looks at every octet. The final dot goes out last; what the upstream then says is what the client hears. There is no queue.
+//! It says DATA and sends the message, or sends it in pieces with BDAT. `server/body.rs` passes it on as it comes, with one `Received:`
+//! line on top, and `smtp/data.rs` looks at every octet. The final dot goes out last; what the upstream then says is what the client
+//! hears. There is no queue.
 //!
 //! # Around that
 //!

@@ -44,6 +44,9 @@ struct Wire {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
+/// How long what an upstream said before it hung up may be on its way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Octets read at once: a few replies.
 const READ: usize = 4096;
 
@@ -64,9 +67,7 @@ impl Upstream {
         loop {
             match next {
                 Next::Send(line) => {
-                    if line.starts_with("EHLO") {
-                        plain.reader.expect_extensions();
-                    }
+                    plain.reader.expect_extensions();
                     plain.send(line.as_bytes()).await?;
                     next = opening.reply(plain.reply().await?);
                 }
@@ -85,6 +86,7 @@ impl Upstream {
         }
     }
 
+    /// What it said to EHLO.
     pub fn offered(&self) -> Extensions {
         self.offered
     }
@@ -133,9 +135,11 @@ impl Upstream {
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self.wire.send_unless_spoken_to(bytes).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.early_reply().await?),
+            Ok(false) => Err(self.early_reply(self.wire.patience).await?),
+            // It has been waited for long enough.
+            Err(Fault::Silent) => Err(Fault::Silent),
             // It may have said why before it hung up.
-            Err(fault) => Err(self.early_reply().await.unwrap_or(fault)),
+            Err(fault) => Err(self.early_reply(LAST_WORDS).await.unwrap_or(fault)),
         }
     }
 
@@ -161,8 +165,8 @@ impl Upstream {
     }
 
     /// What the upstream said in mid-message.
-    async fn early_reply(&mut self) -> Result<Fault, Fault> {
-        let reply = self.wire.reply().await?;
+    async fn early_reply(&mut self, patience: Duration) -> Result<Fault, Fault> {
+        let reply = self.wire.reply_within(patience).await?;
         Ok(if reply.code() >= 400 { Fault::Refused(reply) } else { Fault::Unexpected(reply) })
     }
 }

@@ -32,6 +32,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Knowledge {
+    /// What is known.
     pub fn get(&self) -> Option<Known> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).known
     }

@@ -15,9 +15,6 @@ use tokio::time::Instant;
 /// Octets read from the client at once.
 const READ: usize = 64 * 1024;
 
-/// A message over the limit is read on and thrown away, so that the client hears why, but not for ever.
-const PATIENCE_FACTOR: u64 = 2;
-
 /// Octets a second below which a client is holding the upstream rather than sending a message.
 const SLOWEST: u64 = 100;
 
@@ -53,7 +50,10 @@ impl Way<'_> {
     /// the message by then.
     pub async fn pass(mut self, body: &Body) -> (Ending, u64) {
         let mut reader = Reader::default();
-        let mut passage = self.begin(&body.received(clock::now())).await;
+        let mut passage = match self.begin(&body.received(clock::now())).await {
+            Ok(passage) => passage,
+            Err(ending) => return (self.cut_off(ending), 0),
+        };
         loop {
             let (passed, mark) = match reader.read(self.input.unused()) {
                 Piece::Message { held } => (self.input.unused().len() - held, None),
@@ -64,13 +64,16 @@ impl Way<'_> {
             if too_large {
                 *self.upstream = None;
             } else {
-                passage.forward(self.server, self.upstream, &self.input.unused()[..passed]).await;
+                let octets = &self.input.unused()[..passed];
+                if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, octets).await {
+                    return (self.cut_off(ending), reader.size());
+                }
             }
             self.input.consume(passed + mark.unwrap_or(0));
             let ending = match mark {
                 Some(_) if too_large => Ending::TooLarge,
                 Some(_) => passage.end(self.server, self.upstream).await,
-                None if reader.size() / PATIENCE_FACTOR > body.max_size() => self.cut_off(Ending::Endless),
+                None if body.is_far_too_large(reader.size()) => self.cut_off(Ending::Endless),
                 None => match self.read(&passage, reader.size()).await {
                     Ok(()) => continue,
                     Err(ending) => self.cut_off(ending),
@@ -86,10 +89,10 @@ impl Way<'_> {
         let former = parts.take().filter(|_| !chunk.is_first());
         let mut parts_now = match former {
             Some(former) => former,
-            None => {
-                let passage = self.begin(&chunk.received(clock::now())).await;
-                Box::new(Parts { passage, chunks: Chunks::default() })
-            }
+            None => match self.begin(&chunk.received(clock::now())).await {
+                Ok(passage) => Box::new(Parts { passage, chunks: Chunks::default() }),
+                Err(ending) => return (Some(self.cut_off(ending)), 0),
+            },
         };
         let Parts { passage, chunks } = &mut *parts_now;
         if passage.deadline(chunks.size(), self.server.options.data_timeout) <= Instant::now() {
@@ -109,7 +112,9 @@ impl Way<'_> {
             }
             self.input.consume(here);
             left -= here as u64;
-            passage.forward(self.server, self.upstream, &out).await;
+            if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, &out).await {
+                return (Some(self.cut_off(ending)), chunks.size());
+            }
         }
         let size = chunks.size();
         if !passage.failed() {
@@ -121,15 +126,17 @@ impl Way<'_> {
             if let Err(what) = chunks.end(&mut out) {
                 return (Some(self.cut_off(Ending::Ambiguous(what))), size);
             }
-            passage.forward(self.server, self.upstream, &out).await;
+            if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, &out).await {
+                return (Some(self.cut_off(ending)), size);
+            }
         }
         (Some(passage.end(self.server, self.upstream).await), size)
     }
 
-    async fn begin(&mut self, received: &str) -> Passage {
+    async fn begin(&mut self, received: &str) -> Result<Passage, Ending> {
         let mut passage = Passage { began: Instant::now(), hops: Hops::default(), lost: None };
-        passage.forward(self.server, self.upstream, received.as_bytes()).await;
-        passage
+        passage.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
+        Ok(passage)
     }
 
     /// Waits for more of a message of which so many octets have come.
@@ -169,14 +176,25 @@ impl Passage {
         slowest(self.began, octets, data_timeout)
     }
 
-    /// Passes octets on, as long as there is somebody to take them.
-    async fn forward(&mut self, server: &Server, upstream: &mut Option<Box<Upstream>>, octets: &[u8]) {
+    /// Passes octets on, as long as there is somebody to take them. The error is the server's stopping.
+    async fn forward(
+        &mut self,
+        server: &Server,
+        upstream: &mut Option<Box<Upstream>>,
+        cut: &mut watch::Receiver<bool>,
+        octets: &[u8],
+    ) -> Result<(), Ending> {
         self.hops.read(octets);
         if self.hops.is_loop() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {
-            self.lost = server.relay.write(upstream, octets).await.err();
+            self.lost = tokio::select! {
+                biased;
+                written = server.relay.write(upstream, octets) => written.err(),
+                _ = cut.wait_for(|cut| *cut) => return Err(Ending::Stopping),
+            };
         }
+        Ok(())
     }
 
     /// Whether the message cannot arrive any more.

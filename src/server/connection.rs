@@ -8,7 +8,7 @@ use crate::accounts::Login as Verdict;
 use crate::clock;
 use crate::relay::{Answered, Fault, Upstream};
 use crate::session::{
-    Admit, Answer, Body, Chunk, Ending, Login, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
+    Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
 use crate::store::Unavailable;
@@ -37,6 +37,9 @@ pub struct Connection {
 
 /// How long an upstream connection is kept for a client that is between two messages.
 const KEEP_UPSTREAM: Duration = Duration::from_secs(5);
+
+/// How long a client may take to read its last reply when the server has waited long enough.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The client has gone: nobody is there to be told anything.
 struct Gone;
@@ -85,10 +88,7 @@ impl Connection {
             step = match step {
                 Step::Next(session) => self.step(session),
                 Step::Read(session) => self.read(session).await,
-                Step::StartTls(start) => match Box::pin(self.start_tls(start)).await {
-                    Ok(step) => step,
-                    Err(Gone) => return,
-                },
+                Step::StartTls(start) => Box::pin(self.start_tls(start)).await,
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
@@ -168,12 +168,20 @@ impl Connection {
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
+            // Whoever can be told is told, also while the server stops: 250 not heard is a message sent twice.
             false => tokio::select! {
+                biased;
                 written = self.client.write(&output, self.server.options.command_timeout) => written,
-                () = self.stop.may_end(true) => Err(std::io::ErrorKind::Interrupted.into()),
+                () = async {
+                    self.stop.may_end(true).await;
+                    tokio::time::sleep(LAST_WORDS).await;
+                } => Err(std::io::ErrorKind::TimedOut.into()),
             },
         };
         for record in session.take_records() {
+            if let Record::SpokenFor { .. } = record {
+                self.login_by = Instant::now() + self.server.options.login_timeout;
+            }
             let user = session.user().map(AsRef::as_ref);
             let teller = Teller { metrics: &self.server.metrics, session: &self.id, client: session.client(), user };
             teller.report(&record, written.is_ok());
@@ -181,10 +189,14 @@ impl Connection {
         written.map_err(|_| Gone)
     }
 
-    async fn start_tls(&mut self, mut start: StartTls) -> Result<Step, Gone> {
-        self.flush(start.session()).await?;
-        let tls = self.secure().await?;
-        Ok(start.established(tls, &mut self.input, clock::now()))
+    async fn start_tls(&mut self, mut start: StartTls) -> Step {
+        if self.flush(start.session()).await.is_err() {
+            return start.failed();
+        }
+        match self.secure().await {
+            Ok(tls) => start.established(tls, &mut self.input, clock::now()),
+            Err(Gone) => start.failed(),
+        }
     }
 
     async fn secure(&mut self) -> Result<Tls, Gone> {
@@ -231,12 +243,14 @@ impl Connection {
             answers = ask_upstream(&self.server, &mut self.upstream, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
         };
-        let answers = answers.unwrap_or_else(|| {
-            // Nobody knows how far it has come.
-            self.upstream = None;
-            Vec::new()
-        });
-        relay.answer(answers)
+        match answers {
+            Some(answers) => relay.answer(answers),
+            None => {
+                // Nobody knows how far it has come.
+                self.upstream = None;
+                relay.stopping()
+            }
+        }
     }
 
     /// Half a message that the client has given up must not count: the upstream that waits for the rest is left.

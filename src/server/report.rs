@@ -27,14 +27,14 @@ impl Teller<'_> {
             Record::Unrecorded { refusals } => {
                 tracing::warn!(session, %client, user = self.user, refusals, "refused more often than is logged");
             }
-            Record::Refused(refused) => self.refused(refused),
+            Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::Message(delivery) => self.message(delivery, told),
         }
     }
 
-    fn refused(&self, refused: &Refused) {
+    fn refused(&self, refused: &Refused, is_logged: bool) {
         let Self { metrics, session, client, user } = self;
-        let Refused { stage, from, to, reply, by, is_logged } = refused;
+        let Refused { stage, from, to, reply, by } = refused;
         let (from, to, code) = (from.as_deref(), to.as_deref(), reply.code());
         let (refusal, reference) = match by {
             By::Limit { refusal, reference } => (refusal, reference),
@@ -42,14 +42,14 @@ impl Teller<'_> {
                 if *stage == Stage::Rcpt {
                     metrics.recipients.with_label_values(&["upstream-refused"]).inc();
                 }
-                if *is_logged {
+                if is_logged {
                     let stage = stage.name();
                     tracing::info!(session, %client, user, stage, from, to, reply = code, upstream = %reply, "refused by upstream");
                 }
                 return;
             }
             By::Away(reason) => {
-                if *is_logged {
+                if is_logged {
                     let stage = stage.name();
                     tracing::error!(session, %client, user, stage, from, to, reply = code, reason, "upstream away");
                 }

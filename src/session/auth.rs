@@ -40,11 +40,11 @@ impl Login {
         match verified {
             Verified::Right => {
                 state.reply(&Reply::new(235, "2.7.0 Authentication succeeded"));
-                state.record(Record::LoggedIn { user: credentials.user.clone() });
+                state.records.push(Record::LoggedIn { user: credentials.user.clone() });
                 state.user = Some(credentials.user.into());
             }
             Verified::Wrong => {
-                state.record(Record::WrongPassword { user: credentials.user });
+                state.records.push(Record::WrongPassword { user: credentials.user });
                 let reply = Reply::new(535, format!("5.7.8 User name or password wrong ({})", state.id));
                 state.patience.count_wrong_password();
                 state.refuse(&reply);

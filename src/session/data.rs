@@ -1,4 +1,4 @@
-//! DATA and the message.
+//! DATA and BDAT: the message, whole or in pieces.
 
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
@@ -45,8 +45,8 @@ pub enum Ending {
     Abandoned,
 }
 
-/// Pieces so much larger than a message may be are not even thrown away: the session ends.
-const PATIENCE_FACTOR: u64 = 2;
+/// What is so much larger than a message may be is not even thrown away: the session ends.
+const FAR_TOO_LARGE: u64 = 2;
 
 impl Body {
     pub(super) fn begin(mut session: Session) -> Step {
@@ -61,6 +61,11 @@ impl Body {
     /// The largest message taken, in octets.
     pub fn max_size(&self) -> u64 {
         self.0.0.max_message_size()
+    }
+
+    /// Whether a message of so many octets is not even worth to be thrown away.
+    pub fn is_far_too_large(&self, size: u64) -> bool {
+        self.0.0.is_far_too_large(size)
     }
 
     /// The header line that goes before the message.
@@ -85,6 +90,7 @@ impl Chunk {
         Step::Chunk(Self { session, chunk, first })
     }
 
+    /// The session, which may have something to say first.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -122,6 +128,10 @@ impl Chunk {
 }
 
 impl State {
+    fn is_far_too_large(&self, size: u64) -> bool {
+        size / FAR_TOO_LARGE > self.max_message_size()
+    }
+
     fn received(&self, now: Timestamp) -> String {
         let hello = self.hello.as_ref();
         Received {
@@ -143,15 +153,15 @@ impl State {
     pub(super) fn drop_chunk(&mut self, chunk: command::Chunk) {
         self.abandon(self.now);
         // One that would take for ever is not waited for.
-        self.closing |= chunk.size / PATIENCE_FACTOR > self.options.max_message_size;
+        self.closing |= self.is_far_too_large(chunk.size);
         self.unwanted = chunk.size;
     }
 
     /// Forgets the transaction, if there is one, and records it.
-    fn end_transaction(&mut self, ending: Ending, size: u64, reply: Option<Reply>, now: Timestamp) {
+    pub(super) fn end_transaction(&mut self, ending: Ending, size: u64, reply: Option<Reply>, now: Timestamp) {
         if let Some(Transaction { mail, began, asked, accepted, .. }) = self.transaction.take() {
             let (from, duration) = (mail.sender.to_string(), now.since(began));
-            self.record(Record::Message(Delivery { from, asked, accepted, size, reply, ending, duration }));
+            self.records.push(Record::Message(Delivery { from, asked, accepted, size, reply, ending, duration }));
         }
     }
 
@@ -234,9 +244,9 @@ impl Session {
                 Some(Gathered::Answered(reply))
             }
             None if is_too_large => {
+                // The client hears it when it has sent the piece, if it does.
                 let reply = state.final_reply(&Ending::TooLarge).0;
-                let size = so_far.unwrap_or(0);
-                state.end_transaction(Ending::TooLarge, size, reply.clone(), state.now);
+                state.end_transaction(Ending::TooLarge, so_far.unwrap_or(0), None, state.now);
                 reply.map(Gathered::Answered)
             }
             other => other,
@@ -274,7 +284,7 @@ impl Session {
         if let Some(reply) = reply {
             state.reply(&reply);
         }
-        if last { Step::Close(self) } else { Step::Next(self) }
+        if last { self.close() } else { Step::Next(self) }
     }
 }
 

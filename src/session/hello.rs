@@ -17,6 +17,11 @@ impl StartTls {
         &mut self.0
     }
 
+    /// There was no handshake: the connection is of no more use.
+    pub fn failed(self) -> Step {
+        self.0.close()
+    }
+
     /// The handshake is done. Everything learnt before it is forgotten, the unused input too, since anybody on the way could have
     /// put it there (RFC 3207 §4.2).
     pub fn established(self, tls: Tls, input: &mut Input, now: Timestamp) -> Step {
@@ -109,7 +114,7 @@ impl State {
             named.helo.put_into(&mut self.helo);
             named.login.map(Arc::from).put_into(&mut self.user);
             self.hello = None;
-            self.record(Record::SpokenFor { peer: self.peer });
+            self.records.push(Record::SpokenFor { peer: self.peer });
             self.greet();
         }
     }

@@ -233,9 +233,8 @@ impl Session {
             if state.run.len() >= MAX_RUN {
                 return self.ask();
             }
-            if state.challenge.is_none() && is_foreign(input) {
-                let reply = Reply::new(421, format!("4.5.2 {} This is SMTP", state.options.hostname));
-                state.gather(Gathered::Answered(reply));
+            if state.challenge.is_none() && is_noise(input) {
+                state.gather(Gathered::Answered(command::not_smtp()));
                 state.closing = true;
                 continue;
             }
@@ -244,9 +243,9 @@ impl Session {
                 Line::Incomplete => return self.ask(),
                 Line::TooLong(beginning) => {
                     let is_answer = state.challenge.take().is_some();
-                    state.closing = !is_answer && command::begins_foreign(beginning);
+                    state.closing = !is_answer && command::is_foreign(beginning);
                     let reply = match state.closing {
-                        true => Reply::new(421, format!("4.5.2 {} This is SMTP", state.options.hostname)),
+                        true => command::not_smtp(),
                         false => Reply::new(500, "5.5.2 Line too long"),
                     };
                     state.gather(Gathered::Fault(reply));
@@ -337,6 +336,9 @@ impl Session {
     pub fn shut_down(mut self) -> Step {
         let reply = self.0.stopping();
         self.0.reply(&reply);
+        if self.0.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
+            self.0.end_transaction(Ending::Stopping, 0, Some(reply), self.0.now);
+        }
         self.close()
     }
 
@@ -361,7 +363,7 @@ impl Session {
         if !matches!(command, Command::Rcpt(_) | Command::Data | Command::Bdat(_) | Command::Quit) {
             self.0.patience.count_idle_command();
         }
-        if let Some(why) = self.0.patience.exhausted_by() {
+        if let Some(why) = self.0.exhausted_by() {
             let reply = self.0.sent_away(why);
             self.0.gather(Gathered::Answered(reply));
             self.0.closing = true;
@@ -439,7 +441,7 @@ impl State {
     /// Ends the session if there has been too much of something: then this is true.
     fn check_patience(&mut self) -> bool {
         // One that is ending has its last word already.
-        let exhausted_by = self.patience.exhausted_by().filter(|_| !self.closing);
+        let exhausted_by = self.exhausted_by().filter(|_| !self.closing);
         if let Some(why) = exhausted_by {
             self.reply(&self.sent_away(why));
             self.closing = true;
@@ -447,23 +449,28 @@ impl State {
         exhausted_by.is_some()
     }
 
+    /// What there has been too much of. Whoever has recipients that were accepted may send them the message, whatever became of
+    /// the others.
+    fn exhausted_by(&self) -> Option<&'static str> {
+        let may_go_on = self.transaction.as_ref().is_some_and(|transaction| transaction.accepted > 0);
+        let refused = self.patience.is_tired_of_refusals() && !may_go_on;
+        self.patience.exhausted_by().or(refused.then_some("Too much has been refused"))
+    }
+
     fn sent_away(&self, why: &str) -> Reply {
         Reply::new(421, format!("4.7.0 {} {why}", self.options.hostname))
     }
 
-    /// Keeps a record. Whoever is refused again and again does not fill the log.
-    fn record(&mut self, mut record: Record) {
-        if let Record::Refused(refused) = &mut record {
-            let count = match refused.by {
-                By::Limit { .. } => self.refusals,
-                By::Upstream | By::Away(_) => {
-                    self.other_refusals += 1;
-                    self.other_refusals
-                }
-            };
-            refused.is_logged = count <= MAX_RECORDED;
-        }
-        self.records.push(record);
+    /// Records a refusal. Whoever is refused again and again does not fill the log.
+    fn record_refusal(&mut self, refused: Refused) {
+        let count = match refused.by {
+            By::Limit { .. } => self.refusals,
+            By::Upstream | By::Away(_) => {
+                self.other_refusals += 1;
+                self.other_refusals
+            }
+        };
+        self.records.push(Record::Refused { refused, is_logged: count <= MAX_RECORDED });
     }
 
     /// A name for a refusal, to be found in the log by whoever got it in a reply. Those that get no line share the last one's.
@@ -503,7 +510,7 @@ impl State {
 }
 
 /// Whether what comes next cannot be a command: a TLS handshake, or some other protocol's octets. No line end need come.
-fn is_foreign(input: &Input) -> bool {
+fn is_noise(input: &Input) -> bool {
     let first = input.next();
     first.is_some_and(|byte| !(b' '..=b'~').contains(&byte) && byte != b'\r' && byte != b'\n')
 }

@@ -37,6 +37,7 @@ impl Patience {
         self.refusals += 1;
     }
 
+    /// A login that failed.
     pub fn count_wrong_password(&mut self) {
         self.wrong_passwords += 1;
     }
@@ -46,12 +47,16 @@ impl Patience {
         *self = Self { wrong_passwords: self.wrong_passwords, ..Self::default() };
     }
 
-    /// What there has been too much of.
+    /// So much has been refused that nothing more should be asked.
+    pub fn is_tired_of_refusals(&self) -> bool {
+        self.refusals > MAX_REFUSALS
+    }
+
+    /// What there has been too much of, but for refusals.
     pub fn exhausted_by(&self) -> Option<&'static str> {
         let counts = [
             (self.errors >= MAX_ERRORS, "Too many errors"),
             (self.wrong_passwords >= MAX_WRONG_PASSWORDS, "Too many wrong passwords"),
-            (self.refusals > MAX_REFUSALS, "Too much has been refused"),
             (self.idle_commands > MAX_IDLE_COMMANDS, "Too many commands without a message"),
         ];
         counts.iter().find(|(is_exhausted, _)| *is_exhausted).map(|(_, why)| *why)

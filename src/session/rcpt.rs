@@ -21,6 +21,12 @@ impl State {
             let name = if rcpt.notify.is_some() { "NOTIFY" } else { "ORCPT" };
             return Gathered::Fault(Reply::new(555, format!("5.5.4 RCPT parameter {name} is not offered here")));
         }
+        if self.patience.is_tired_of_refusals() {
+            return Gathered::Answered(Reply::new(
+                452,
+                "4.5.3 Too many recipients have been refused; send the message to the others",
+            ));
+        }
         let limit = self.max_recipients();
         let Some(transaction) = &mut self.transaction else {
             return match gathered >= limit {

@@ -23,7 +23,11 @@ pub enum Record {
     Unrecorded {
         refusals: u32,
     },
-    Refused(Refused),
+    Refused {
+        refused: Refused,
+        /// Worth a line: it is not one of very many.
+        is_logged: bool,
+    },
     Message(Delivery),
 }
 
@@ -35,8 +39,6 @@ pub struct Refused {
     pub to: Option<String>,
     pub reply: Reply,
     pub by: By,
-    /// Worth a line: it is not one of very many.
-    pub is_logged: bool,
 }
 
 /// Who refused.

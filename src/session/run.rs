@@ -2,7 +2,7 @@
 
 use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
-use super::record::{By, Record, Refused, Stage};
+use super::record::{By, Refused, Stage};
 use super::{Session, State, Step, Upstream};
 use crate::policy::event::{Asked, Event};
 use crate::policy::verdict::{Refusal, Verdict};
@@ -115,6 +115,11 @@ impl Relay {
         Request::Envelope { mail: unaware.map(|transaction| &transaction.mail), recipients }
     }
 
+    /// The server stops, and cannot wait for the upstream.
+    pub fn stopping(self) -> Step {
+        self.0.shut_down()
+    }
+
     /// Takes one answer a recipient, in order, or the one to DATA.
     pub fn answer(self, answers: Vec<Answer>) -> Step {
         let mut session = self.0;
@@ -182,14 +187,7 @@ impl State {
         }
         for gathered in std::mem::take(&mut self.run) {
             match gathered {
-                Gathered::Answered(reply) if reply.is_positive() => self.reply(&reply),
-                Gathered::Answered(reply) => {
-                    self.reply(&reply);
-                    self.patience.count_refusal();
-                    if self.check_patience() {
-                        break;
-                    }
-                }
+                Gathered::Answered(reply) => self.reply(&reply),
                 Gathered::Fault(reply) => {
                     if self.refuse(&reply) {
                         break;
@@ -199,6 +197,7 @@ impl State {
                 Gathered::Mail(_) | Gathered::Rcpt(_) | Gathered::Data => self.reply(&not_now()),
             }
         }
+        self.check_patience();
     }
 
     /// The reply to what policy does not let pass; what it lets pass goes on to the upstream.
@@ -225,6 +224,7 @@ impl State {
 
     /// The reply to whoever is over a limit, and the record of it.
     fn refused(&mut self, gathered: &Gathered, refusal: Refusal) -> Reply {
+        self.patience.count_refusal();
         let reference = self.next_reference();
         let text = refusal.text(&reference);
         let reply = match gathered {
@@ -239,7 +239,7 @@ impl State {
             _ => (Stage::Data, self.sender(), None),
         };
         let by = By::Limit { refusal, reference };
-        self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by, is_logged: true }));
+        self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
         reply
     }
 
@@ -259,10 +259,13 @@ impl State {
             transaction.accepted += usize::from(reply.is_positive());
             transaction.upstream = upstream;
         }
+        if !reply.is_positive() {
+            self.patience.count_refusal();
+        }
         let has_its_line = is_of_all && *recorded;
         if !reply.is_positive() && !has_its_line {
             let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
-            self.record(Record::Refused(Refused { stage, from, to, reply: reply.clone(), by, is_logged: true }));
+            self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
             *recorded |= is_of_all;
         }
         reply
@@ -283,14 +286,7 @@ impl State {
         }
         self.patience.count_idle_command();
         let from = self.sender();
-        self.record(Record::Refused(Refused {
-            stage: Stage::Data,
-            from,
-            to: None,
-            reply: reply.clone(),
-            by,
-            is_logged: true,
-        }));
+        self.record_refusal(Refused { stage: Stage::Data, from, to: None, reply: reply.clone(), by });
         reply
     }
 

@@ -43,20 +43,20 @@ pub struct Chunk {
 const FOREIGN: [&str; 11] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROXY"];
 
-/// Whether a line that is no command is of another protocol: HTTP's, mostly. Somebody may have been lured into saying it, with
-/// commands of SMTP in its body.
-fn is_foreign(verb: &str, line: &str) -> bool {
-    let version = line.trim_end().rsplit(' ').next().unwrap_or_default();
-    let is_header = verb.len() > 1 && verb.ends_with(':');
-    FOREIGN.contains(&verb) || is_header || version.to_ascii_uppercase().starts_with("HTTP/")
-}
-
-/// Whether an overlong line that begins so is a request of HTTP.
-pub fn begins_foreign(line: &[u8]) -> bool {
+/// Whether a line that is no command, or the beginning of an overlong one, is of another protocol: HTTP's, mostly. Somebody may have
+/// been lured into saying it, with commands of SMTP in its body.
+pub fn is_foreign(line: &[u8]) -> bool {
     let mut words = line.split(|b| *b == b' ');
     let verb = words.next().unwrap_or_default();
     let is_known = FOREIGN.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(verb));
-    is_known || words.next().is_some_and(|target| target.starts_with(b"/") || target.starts_with(b"http"))
+    let is_header = verb.len() > 1 && verb.ends_with(b":");
+    let has_target = words.next().is_some_and(|target| target.starts_with(b"/") || target.starts_with(b"http"));
+    is_known || is_header || has_target
+}
+
+/// The answer to it, and the last word.
+pub fn not_smtp() -> Reply {
+    Reply::new(421, "4.5.2 This is SMTP")
 }
 
 /// Reads a command line (without its CRLF). The error is the reply: 500 for what is no command, 501 for wrong arguments, 502 for
@@ -91,7 +91,7 @@ pub fn parse(line: &[u8]) -> Result<Command, Reply> {
         "EXPN" | "ETRN" | "TURN" | "ATRN" | "SEND" | "SOML" | "SAML" => {
             Err(Reply::new(502, "5.5.1 Command not implemented"))
         }
-        verb if is_foreign(verb, text) => Err(Reply::new(421, "4.5.2 This is SMTP")),
+        _ if is_foreign(line) => Err(not_smtp()),
         _ => Err(Reply::new(500, "5.5.2 Command not recognized")),
     }
 }

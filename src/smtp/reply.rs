@@ -137,7 +137,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Has the next reply be read as that to EHLO.
+    /// Has many lines of the next reply be kept: it may be that to EHLO.
     pub fn expect_extensions(&mut self) {
         self.is_ehlo = true;
     }
