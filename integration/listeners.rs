@@ -114,6 +114,27 @@ fn a_line_without_end_is_answered_forgotten_and_in_the_end_cut_off() {
 }
 
 #[test]
+fn everybody_who_is_cut_off_when_weir_stops_is_told() {
+    let (_upstream, site) = site("session = { drain-timeout = \"0.1s\" }\n");
+    let weir = site.start();
+    let mut clients: Vec<Client> = (0..30)
+        .map(|_| {
+            let mut client = Client::connect(weir.address("plain"));
+            client.say("EHLO client.example", "250");
+            client.say("MAIL FROM:<a@example.org>", "250");
+            client.say("RCPT TO:<b@example.net>", "250");
+            client.say("DATA", "354");
+            client.send(b"half a mess");
+            client
+        })
+        .collect();
+    assert_eq!(weir.terminate(), Some(0));
+    for client in &mut clients {
+        client.expect("421 4.3.2");
+    }
+}
+
+#[test]
 fn clients_and_upstream_may_have_either_kind_of_address() {
     let upstream = Upstream::start_on("[::1]:0");
     let site = Site::new(&format!(
