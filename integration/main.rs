@@ -20,3 +20,4 @@ mod simulate;
 mod smuggling;
 mod state;
 mod upstream_faults;
+mod upstream_login;

@@ -107,4 +107,6 @@ const ALL: Extensions = Extensions {
     require_tls: true,
     size: Some(0),
     max_recipients: None,
+    auth_plain: true,
+    auth_login: true,
 };

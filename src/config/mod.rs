@@ -122,7 +122,8 @@ impl Config {
         let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
         let keys = keys.zip(&self.places.certificates);
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
-        for (path, span) in keys.chain(users).filter(|(path, _)| accounts::file::is_exposed(path)) {
+        let password = self.relay.login.as_ref().map(|(_, path)| (path, &self.places.upstream));
+        for (path, span) in keys.chain(users).chain(password).filter(|(path, _)| accounts::file::is_exposed(path)) {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found(Severity::Warning, span, message, None);
         }
@@ -230,11 +231,20 @@ impl Reader {
         ];
         let tls = s.value("tls", "\"opportunistic\"", choice(&policies));
         let ca = s.optional("ca", text).map(|path| self.folder.join(path.value));
+        let asks_login = s.value("auth", "\"none\"", choice(&[("none", false), ("fixed", true)]));
+        let user = s.optional("user", text).map(|user| user.value);
+        let password = s.optional("password-file", text).map(|path| self.folder.join(path.value));
+        let login = user.zip(password).filter(|_| asks_login);
+        if asks_login && login.is_none() {
+            let help = "add user = \"weir\" and password-file = \"upstream-password\"";
+            s.error(&s.span(), "auth = \"fixed\" needs a user and a password-file", Some(help));
+        }
         s.finish();
         let Placed { value: (host, port), span } = address?;
         places.upstream = span;
         let name = name.unwrap_or_else(|| host.clone());
-        Some(relay::Options { hostname: shared.hostname, name, host, port, tls, ca, timeout: shared.upstream_timeout })
+        let (hostname, timeout) = (shared.hostname, shared.upstream_timeout);
+        Some(relay::Options { hostname, name, host, port, tls, ca, login, timeout })
     }
 
     fn state(&self, mut s: Section<'_>, places: &mut Places) -> store::Options {

@@ -5,6 +5,7 @@ use super::{Fault, Options, TlsPolicy};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Reader, Reply};
+use crate::smtp::sasl::Credentials;
 use rustls::pki_types::ServerName;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -51,17 +52,25 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const READ: usize = 4096;
 
 impl Upstream {
-    /// Connects and goes through the opening, TLS included, within the time-out for one answer.
-    pub async fn connect(options: &Options, tls: Option<&(TlsConnector, ServerName<'static>)>) -> Result<Self, Fault> {
-        tokio::time::timeout(options.timeout, Self::open(options, tls)).await.unwrap_or(Err(Fault::Silent))
+    /// Connects and goes through the opening, TLS and login included, within the time-out for one answer.
+    pub async fn connect(
+        options: &Options,
+        tls: Option<&(TlsConnector, ServerName<'static>)>,
+        login: Option<&Credentials>,
+    ) -> Result<Self, Fault> {
+        tokio::time::timeout(options.timeout, Self::open(options, tls, login)).await.unwrap_or(Err(Fault::Silent))
     }
 
-    async fn open(options: &Options, tls: Option<&(TlsConnector, ServerName<'static>)>) -> Result<Self, Fault> {
+    async fn open(
+        options: &Options,
+        tls: Option<&(TlsConnector, ServerName<'static>)>,
+        login: Option<&Credentials>,
+    ) -> Result<Self, Fault> {
         let host = options.host.trim_start_matches('[').trim_end_matches(']');
         let tcp = TcpStream::connect((host, options.port)).await.map_err(Fault::Unreachable)?;
         // Commands and final dots are small and waited for.
         tcp.set_nodelay(true).map_err(Fault::Io)?;
-        let mut opening = Opening::new(&options.hostname, options.tls);
+        let mut opening = Opening::new(&options.hostname, options.tls, login.cloned());
         let mut plain = Wire::new(Box::new(tcp), options.timeout);
         let mut next = opening.reply(plain.reply().await?);
         loop {

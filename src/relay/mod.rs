@@ -14,10 +14,11 @@ use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Garbage, Reply};
+use crate::smtp::sasl::Credentials;
 use knowledge::{Knowledge, REFRESH};
 use rustls::pki_types::ServerName;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,6 +35,8 @@ pub struct Options {
     pub host: String,
     pub port: u16,
     pub tls: TlsPolicy,
+    /// What Weir logs in with there: the user, and a file whose first line is the password.
+    pub login: Option<(String, PathBuf)>,
     /// Authorities that may vouch for its certificate, instead of the system's.
     pub ca: Option<PathBuf>,
     /// How long the upstream may take to be connected to, and for any one answer but that to the final dot.
@@ -55,6 +58,7 @@ pub enum TlsPolicy {
 pub enum ConfigError {
     Ca(PathBuf, String),
     NoRoots,
+    Password(PathBuf, String),
     Name(String),
     Tls(rustls::Error),
 }
@@ -64,6 +68,7 @@ impl fmt::Display for ConfigError {
         match self {
             Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
             Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
+            Self::Password(path, why) => write!(f, "password file {}: {why}", path.display()),
             Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
             Self::Tls(error) => error.fmt(f),
         }
@@ -93,6 +98,10 @@ pub enum Fault {
     Unexpected(Reply),
     NoTls,
     Tls(std::io::Error),
+    /// It has none of the mechanisms for the login that it should want.
+    NoLogin,
+    /// It refused Weir's login, in these words, which are none of the client's business.
+    Login(Reply),
 }
 
 impl fmt::Display for Fault {
@@ -106,6 +115,8 @@ impl fmt::Display for Fault {
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
             Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
+            Self::NoLogin => f.write_str("it offers no login that Weir knows: AUTH PLAIN or LOGIN"),
+            Self::Login(reply) => write!(f, "it refuses Weir's login: {reply}"),
             Self::Tls(error) => write!(f, "TLS: {error}"),
         }
     }
@@ -115,6 +126,7 @@ impl fmt::Display for Fault {
 pub struct Relay {
     options: Options,
     connector: Option<(TlsConnector, ServerName<'static>)>,
+    login: Option<Credentials>,
     known: Knowledge,
     /// Held while what the upstream offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
@@ -144,7 +156,15 @@ impl Relay {
                 Some((connector, name))
             }
         };
-        Ok(Self { options, connector, known: Knowledge::default(), probing: tokio::sync::Mutex::default(), metrics })
+        let login = options.login.as_ref().map(|(user, path)| credentials(user, path)).transpose()?;
+        Ok(Self {
+            options,
+            connector,
+            login,
+            known: Knowledge::default(),
+            probing: tokio::sync::Mutex::default(),
+            metrics,
+        })
     }
 
     /// What the upstream offered when it was last connected to; nothing, if it never was.
@@ -279,13 +299,13 @@ impl Relay {
     }
 
     async fn try_connect(&self) -> Result<Upstream, Fault> {
-        let tls = self.connector.as_ref();
-        match Upstream::connect(&self.options, tls).await {
+        let (tls, login) = (self.connector.as_ref(), self.login.as_ref());
+        match Upstream::connect(&self.options, tls, login).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
-            Err(Fault::Tls(error)) if self.options.tls == TlsPolicy::Opportunistic => {
+            Err(Fault::Tls(error)) if self.options.tls == TlsPolicy::Opportunistic && login.is_none() => {
                 tracing::warn!(upstream = self.options.name, %error, "TLS failed; going on without");
                 let plain = Options { tls: TlsPolicy::None, ..self.options.clone() };
-                Upstream::connect(&plain, None).await
+                Upstream::connect(&plain, None, None).await
             }
             outcome => outcome,
         }
@@ -298,4 +318,13 @@ impl Relay {
         }
         outcome
     }
+}
+
+/// What Weir logs in with, the password being the first line of a file.
+fn credentials(user: &str, path: &Path) -> Result<Credentials, ConfigError> {
+    let bad = |why: String| ConfigError::Password(path.to_owned(), why);
+    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let password = text.lines().next().unwrap_or_default();
+    Credentials::new(user, password)
+        .ok_or_else(|| bad("its first line is no password, or the user has no such name".to_owned()))
 }

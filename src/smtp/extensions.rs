@@ -21,6 +21,9 @@ pub struct Extensions {
     pub size: Option<u64>,
     /// RFC 9422: the most recipients of a message.
     pub max_recipients: Option<usize>,
+    /// RFC 4954, with these mechanisms.
+    pub auth_plain: bool,
+    pub auth_login: bool,
 }
 
 impl Extensions {
@@ -37,6 +40,11 @@ impl Extensions {
                 "DSN" => offered.dsn = true,
                 "REQUIRETLS" => offered.require_tls = true,
                 "SIZE" => offered.size = Some(words.next().and_then(|limit| limit.parse().ok()).unwrap_or(0)),
+                "AUTH" => words.for_each(|mechanism| match mechanism.to_ascii_uppercase().as_str() {
+                    "PLAIN" => offered.auth_plain = true,
+                    "LOGIN" => offered.auth_login = true,
+                    _ => {}
+                }),
                 "LIMITS" => offered.max_recipients = words.find_map(max_recipients),
                 _ => {}
             }
@@ -73,6 +81,8 @@ impl Extensions {
             (self.smtp_utf8, "SMTPUTF8"),
             (self.dsn, "DSN"),
             (self.require_tls, "REQUIRETLS"),
+            (self.auth_plain, "AUTH PLAIN"),
+            (self.auth_login, "AUTH LOGIN"),
         ];
         let mut names: Vec<String> =
             flags.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()).collect();
@@ -97,6 +107,7 @@ mod tests {
         let lines = [
             "mx hello DSN",
             "pipelining",
+            "AUTH CRAM-MD5 login",
             "SIZE 1000",
             "LIMITS MAILMAX=5 RCPTMAX=20",
             "XDSN",
@@ -110,6 +121,7 @@ mod tests {
             smtp_utf8: true,
             size: Some(1000),
             max_recipients: Some(20),
+            auth_login: true,
             ..Extensions::default()
         };
         assert_eq!(Extensions::from_ehlo(&Reply::lines(250, lines)), expected);

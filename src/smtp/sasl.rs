@@ -35,11 +35,22 @@ pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
 pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
 
 impl Credentials {
-    fn new(user: &str, password: &str) -> Option<Self> {
+    /// `None`: they are not of a form that can be sent.
+    pub fn new(user: &str, password: &str) -> Option<Self> {
         let well_formed =
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
+}
+
+/// The one message of PLAIN.
+pub fn plain(credentials: &Credentials) -> String {
+    STANDARD.encode(format!("\0{}\0{}", credentials.user, credentials.password))
+}
+
+/// The two messages of LOGIN: user name and password.
+pub fn login(credentials: &Credentials) -> [String; 2] {
+    [&credentials.user, &credentials.password].map(|text| STANDARD.encode(text))
 }
 
 /// Reads the one message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` for all that is malformed.
@@ -99,6 +110,14 @@ mod tests {
         assert_eq!(parse_login("alice", &encode("p")), None);
         assert_eq!(STANDARD.decode(LOGIN_USER).unwrap(), b"Username:");
         assert_eq!(STANDARD.decode(LOGIN_PASSWORD).unwrap(), b"Password:");
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let credentials = Credentials::new("alice", "p w\u{e9}").unwrap();
+        assert_eq!(parse_plain(&plain(&credentials)), Some(credentials.clone()));
+        let [user, password] = login(&credentials);
+        assert_eq!(parse_login(&user, &password), Some(credentials));
     }
 
     #[test]
