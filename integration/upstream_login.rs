@@ -1,6 +1,6 @@
 //! An upstream that wants a login: here another Weir, in front of an upstream that takes everything.
 
-use crate::harness::{Client, Process, SENTENCE, Site, Upstream};
+use crate::harness::{Client, Process, SENTENCE, Site, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 
 /// The Weir that wants a login, with the users of a site.
@@ -54,6 +54,10 @@ fn the_login_of_weir_itself_lets_its_clients_mail_pass() {
         "{message}"
     );
     assert!(guarded.1.logged("logged in").contains("user=alice"));
+
+    let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.contains("answers\n  offers: PIPELINING, 8BITMIME, AUTH PLAIN"), "{said}");
 }
 
 #[test]
@@ -67,6 +71,9 @@ fn a_refused_login_is_the_administrators_business_and_not_the_clients() {
     let line = weir.logged("upstream away");
     assert!(line.contains("it refuses") && line.contains("login: 535 5.7.8"), "{line}");
     assert!(!weir.log_lines().concat().contains("not the password"));
+    let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
+    assert_eq!(output.status.code(), Some(69));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("it refuses Weir's login: 535"));
     assert_eq!(upstream.acknowledged().len(), 0);
 }
 

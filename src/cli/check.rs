@@ -1,13 +1,16 @@
 //! `weir check`: what is wrong with a configuration.
 
-use super::{Failure, draw, read_config, refused};
+use super::{Failure, draw, exit, read_config, refused};
 use crate::clock;
+use crate::metrics::Metrics;
 use crate::policy::limit::Limit;
+use crate::relay::{self, Relay};
 use crate::time::{format_amount, format_duration, format_wait};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-pub fn run(path: &Path, print: bool, explain: bool) -> Result<(), Failure> {
+pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), Failure> {
     let config = read_config(path)?;
     let problems = config.check_files(clock::now());
     if problems.has_errors() {
@@ -20,9 +23,28 @@ pub fn run(path: &Path, print: bool, explain: bool) -> Result<(), Failure> {
     if explain {
         return super::print(&config.policy.limits.iter().map(explanation).collect::<Vec<_>>().join("\n"));
     }
+    if online {
+        return ask_upstream(config.relay);
+    }
     let (listeners, limits) = (config.listeners.len(), config.policy.limits.len());
     let (listeners, limits) = (several(listeners, "listener"), several(limits, "limit"));
     super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
+}
+
+/// Goes through the opening of a connection, as for a mail.
+fn ask_upstream(options: relay::Options) -> Result<(), Failure> {
+    let upstream = format!("upstream {} ({}:{})", options.name, options.host, options.port);
+    let metrics = Metrics::new().map_err(|error| Failure::new(exit::OS, error))?;
+    let relay = Relay::new(options, Arc::new(metrics)).map_err(|error| Failure::new(exit::CONFIG, error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
+    match runtime.block_on(relay.probe()) {
+        Ok(offered) => super::print(&format!(
+            "{upstream} answers\n  offers: {}\n  it sees all mail as this machine's: what limits it has for each client should except Weir\n",
+            offered.names()
+        )),
+        Err(fault) => Err(Failure::new(exit::UNAVAILABLE, format!("{upstream}: {fault}"))),
+    }
 }
 
 fn several(count: usize, noun: &str) -> String {

@@ -38,6 +38,9 @@ enum Command {
         /// Say of each limit what it lets through: bursts, waits, and the most in any hour, day and week
         #[arg(long, conflicts_with = "print")]
         explain: bool,
+        /// Connect to the upstream, log in where it wants that, and say what it offers; exit 69 if it is of no use
+        #[arg(long, conflicts_with_all = ["print", "explain"])]
+        online: bool,
     },
     /// Replay the mail of the past: what would the limits have done?
     Simulate(simulate::Arguments),
@@ -104,7 +107,7 @@ pub fn run() -> ExitCode {
     };
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
-        Command::Check { config, print, explain } => check::run(&config.config, print, explain),
+        Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),

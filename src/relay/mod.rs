@@ -215,10 +215,11 @@ impl Relay {
     }
 
     /// Connects to the upstream to learn what it offers, and says good-bye.
-    async fn probe(&self) -> Result<(), Fault> {
+    pub async fn probe(&self) -> Result<Extensions, Fault> {
         let upstream = self.connect().await?;
+        let offered = upstream.offered();
         self.quit(Some(Box::new(upstream))).await;
-        Ok(())
+        Ok(offered)
     }
 
     /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
