@@ -1,6 +1,7 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
 
-use super::dialogue::{Answered, Envelope, Next, Opening};
+use super::dialogue::{Answered, Envelope};
+use super::opening::{Next, Opening};
 use super::{Fault, Options, TlsPolicy};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;

@@ -1,10 +1,11 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`dialogue`] knows what to say, [`connection`] carries it; [`Relay`] opens connections and asks.
+//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what the upstream offers; [`Relay`] opens connections and asks.
 
 mod connection;
 pub mod dialogue;
 mod knowledge;
+mod opening;
 mod tls;
 
 pub use connection::Upstream;

@@ -1,0 +1,217 @@
+//! How a connection to the upstream begins: greeting, EHLO, TLS and login. Pure: the [`connection`](super::connection) carries the
+//! octets.
+
+use super::{Fault, TlsPolicy};
+use crate::smtp::extensions::Extensions;
+use crate::smtp::reply::Reply;
+use crate::smtp::sasl::{self, Credentials};
+use std::collections::VecDeque;
+
+/// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again.
+pub struct Opening {
+    hostname: String,
+    tls: TlsPolicy,
+    login: Option<Credentials>,
+    secured: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    Greeting,
+    Ehlo,
+    Helo,
+    StartTls(Extensions),
+    /// The rest of what is to be said for the login.
+    Auth(Extensions, VecDeque<String>),
+}
+
+/// What to do next in an opening.
+#[derive(Debug)]
+pub enum Next {
+    Send(String),
+    /// Begin TLS, then go on with [`Opening::secured`]. What was offered before counts no more.
+    Handshake,
+    Ready(Extensions),
+    Failed(Fault),
+}
+
+impl Opening {
+    /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
+    pub fn new(hostname: &str, tls: TlsPolicy, login: Option<Credentials>) -> Self {
+        Self { hostname: hostname.to_owned(), tls, login, secured: false, stage: Stage::Greeting }
+    }
+
+    /// TLS is established.
+    pub fn secured(&mut self) -> Next {
+        self.secured = true;
+        self.say_ehlo()
+    }
+
+    /// Takes the reply to what was sent last.
+    pub fn reply(&mut self, reply: Reply) -> Next {
+        match std::mem::replace(&mut self.stage, Stage::Greeting) {
+            Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
+            Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
+            // A server that does not know EHLO is asked the old way, unless that would leave out TLS.
+            Stage::Ehlo if reply.code() / 100 == 5 && self.tls != TlsPolicy::Required && self.login.is_none() => {
+                self.stage = Stage::Helo;
+                Next::Send(format!("HELO {}\r\n", self.hostname))
+            }
+            Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
+            Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
+            // It said STARTTLS and does not mean it: without it where that will do.
+            Stage::StartTls(offered) if self.tls == TlsPolicy::Opportunistic => self.log_in(offered),
+            Stage::Auth(offered, _) if reply.code() == 235 => Next::Ready(offered),
+            Stage::Auth(offered, mut left) if reply.code() == 334 => match left.pop_front() {
+                Some(line) => {
+                    self.stage = Stage::Auth(offered, left);
+                    Next::Send(line)
+                }
+                None => Next::Failed(Fault::Login(reply)),
+            },
+            Stage::Auth(..) => Next::Failed(Fault::Login(reply)),
+            _ => Next::Failed(Fault::Refused(reply)),
+        }
+    }
+
+    fn say_ehlo(&mut self) -> Next {
+        self.stage = Stage::Ehlo;
+        Next::Send(format!("EHLO {}\r\n", self.hostname))
+    }
+
+    fn offered(&mut self, offered: Extensions) -> Next {
+        match self.tls {
+            _ if self.secured => self.log_in(offered),
+            TlsPolicy::None => self.log_in(offered),
+            TlsPolicy::Required if !offered.start_tls => Next::Failed(Fault::NoTls),
+            TlsPolicy::Opportunistic if !offered.start_tls => self.log_in(offered),
+            TlsPolicy::Opportunistic | TlsPolicy::Required => {
+                self.stage = Stage::StartTls(offered);
+                Next::Send("STARTTLS\r\n".to_owned())
+            }
+        }
+    }
+
+    /// Goes on with AUTH, where Weir has to log in (RFC 4954). No password goes out in plain text, unless that was asked for.
+    fn log_in(&mut self, offered: Extensions) -> Next {
+        let Some(credentials) = &self.login else { return Next::Ready(offered) };
+        if !self.secured && self.tls != TlsPolicy::None {
+            return Next::Failed(Fault::NoTls);
+        }
+        let mut lines = if offered.auth_plain {
+            VecDeque::from([format!("AUTH PLAIN {}\r\n", sasl::plain(credentials))])
+        } else if offered.auth_login {
+            let [user, password] = sasl::login(credentials);
+            VecDeque::from(["AUTH LOGIN\r\n".to_owned(), format!("{user}\r\n"), format!("{password}\r\n")])
+        } else {
+            return Next::Failed(Fault::NoLogin);
+        };
+        let first = lines.pop_front().unwrap_or_default();
+        self.stage = Stage::Auth(offered, lines);
+        Next::Send(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays an opening: what was sent, and how it ended.
+    fn open(tls: TlsPolicy, replies: &[&[&str]]) -> (Vec<String>, String) {
+        play(Opening::new("weir.example", tls, None), replies)
+    }
+
+    fn play(mut opening: Opening, replies: &[&[&str]]) -> (Vec<String>, String) {
+        let mut sent = Vec::new();
+        for lines in replies {
+            let code = lines[0][..3].parse().unwrap();
+            let mut next = opening.reply(Reply::lines(code, lines.iter().map(|line| &line[4..])));
+            if matches!(next, Next::Handshake) {
+                sent.push("(handshake)".to_owned());
+                next = opening.secured();
+            }
+            match next {
+                Next::Send(line) => sent.push(line.trim_end().to_owned()),
+                Next::Handshake => unreachable!(),
+                Next::Ready(offered) => return (sent, format!("ready, pipelining {}", offered.pipelining)),
+                Next::Failed(fault) => return (sent, fault.to_string()),
+            }
+        }
+        panic!("not ended after {sent:?}");
+    }
+
+    #[test]
+    fn openings_end_ready_or_with_the_reason() {
+        use TlsPolicy::{None, Opportunistic, Required};
+        let ehlo: &[&str] = &["250-up", "250-PIPELINING", "250 STARTTLS"];
+        let bare: &[&str] = &["250 up"];
+        for (tls, replies, sent, end) in [
+            (None, &[&["220 hi"][..], ehlo][..], "EHLO weir.example", "ready, pipelining true"),
+            (
+                None,
+                &[&["220 hi"], &["502 what"], &["250 ok"]],
+                "EHLO weir.example|HELO weir.example",
+                "ready, pipelining false",
+            ),
+            (None, &[&["554 no"]], "", "554 no"),
+            (Required, &[&["220 hi"], &["502 what"]], "EHLO weir.example", "502 what"),
+            (Required, &[&["220 hi"], bare], "EHLO weir.example", "it offers no STARTTLS, which is required"),
+            (Required, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "454 no"),
+            (
+                Required,
+                &[&["220 hi"], ehlo, &["220 go"], bare],
+                "EHLO weir.example|STARTTLS|(handshake)|EHLO weir.example",
+                "ready, pipelining false",
+            ),
+            (Opportunistic, &[&["220 hi"], bare], "EHLO weir.example", "ready, pipelining false"),
+            (Opportunistic, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "ready, pipelining true"),
+        ] {
+            let (said, ended) = open(tls, replies);
+            assert_eq!(said.join("|"), sent);
+            assert!(ended.contains(end), "{ended}");
+        }
+    }
+
+    #[test]
+    fn an_upstream_that_wants_a_login_gets_it_within_tls_or_where_plain_text_was_asked_for() {
+        use TlsPolicy::{None, Opportunistic, Required};
+        let both: &[&str] = &["250-up", "250-AUTH PLAIN LOGIN", "250 STARTTLS"];
+        let login: &[&str] = &["250-up", "250 AUTH XOAUTH2 LOGIN"];
+        let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";
+        for (tls, replies, sent, end) in [
+            (None, &[&["220 hi"][..], both, &["235 ok"]][..], format!("EHLO weir.example|{plain}"), "ready"),
+            (
+                None,
+                &[&["220 hi"], both, &["535 no"]],
+                format!("EHLO weir.example|{plain}"),
+                "it refuses Weir's login: 535 no",
+            ),
+            (
+                None,
+                &[&["220 hi"], both, &["334 more"]],
+                format!("EHLO weir.example|{plain}"),
+                "it refuses Weir's login",
+            ),
+            (
+                None,
+                &[&["220 hi"], login, &["334 VXNlcm5hbWU6"], &["334 UGFzc3dvcmQ6"], &["235 ok"]],
+                "EHLO weir.example|AUTH LOGIN|d2Vpcg==|c2VzYW1l".to_owned(),
+                "ready",
+            ),
+            (None, &[&["220 hi"], &["250 up"]], "EHLO weir.example".to_owned(), "it offers no login that Weir knows"),
+            (None, &[&["220 hi"], &["502 what"]], "EHLO weir.example".to_owned(), "502 what"),
+            (Opportunistic, &[&["220 hi"], login], "EHLO weir.example".to_owned(), "it offers no STARTTLS"),
+            (
+                Required,
+                &[&["220 hi"], both, &["220 go"], both, &["235 ok"]],
+                format!("EHLO weir.example|STARTTLS|(handshake)|EHLO weir.example|{plain}"),
+                "ready",
+            ),
+        ] {
+            let opening = Opening::new("weir.example", tls, Credentials::new("weir", "sesame"));
+            let (said, ended) = play(opening, replies);
+            assert_eq!(said.join("|"), sent);
+            assert!(ended.contains(end), "{ended}");
+        }
+    }
+}
