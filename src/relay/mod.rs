@@ -1,6 +1,7 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what the upstream offers; [`Relay`] opens connections and asks.
+//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what the upstream offers; [`Relay`]
+//! opens connections and asks.
 
 mod connection;
 pub mod dialogue;
