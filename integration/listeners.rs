@@ -58,12 +58,7 @@ fn a_trusted_network_sends_without_auth() {
     let (upstream, site) = site("");
     let weir = site.start();
     let mut client = Client::connect(weir.address("trusting"));
-    client.say("EHLO client.example", "250");
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
-    client.say("DATA", "354");
-    client.send(b"hello\r\n.\r\n");
-    client.expect("250");
+    client.send_message();
     let message = String::from_utf8(upstream.acknowledged().remove(0)).unwrap();
     let (received, text) = message.split_at(message.len() - 7);
     assert_eq!(text, "hello\r\n");

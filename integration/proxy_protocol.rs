@@ -49,15 +49,6 @@ fn connect(weir: &Process, listener: &str, header: &[u8]) -> Client {
     client
 }
 
-fn send_message(client: &mut Client) {
-    client.say("EHLO client.example", "250");
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
-    client.say("DATA", "354");
-    client.send(b"hello\r\n.\r\n");
-    client.expect("250");
-}
-
 /// The address in the topmost line of the one message that has arrived.
 fn received_from(upstream: &Upstream) -> String {
     let message = String::from_utf8(upstream.acknowledged().remove(0)).unwrap();
@@ -76,7 +67,7 @@ fn the_address_in_the_header_is_the_clients_in_received_lines_and_in_the_log() {
         for header in [line(address), block(address)] {
             let mut client = connect(&weir, "plain", &header);
             client.expect("220");
-            send_message(&mut client);
+            client.send_message();
             client.say("QUIT", "221");
             assert_eq!(received_from(&upstream), received);
         }
@@ -96,7 +87,7 @@ fn trust_and_limits_are_of_the_address_in_the_header() {
     for address in ["192.0.2.7", "192.0.2.8"] {
         let mut client = connect(&weir, "trusting", &block(address));
         client.expect("220");
-        send_message(&mut client);
+        client.send_message();
         client.say("MAIL FROM:<a@example.org>", "450 4.7.1 1.0 of 1 recipients");
     }
     for header in [line("198.51.100.7"), b"PROXY UNKNOWN\r\n".to_vec(), binary(0x20, 0, b"")] {
@@ -120,7 +111,7 @@ fn a_health_check_and_an_unknown_client_keep_the_address_of_the_connection() {
     ] {
         let mut client = connect(&weir, "plain", header);
         client.expect("220");
-        send_message(&mut client);
+        client.send_message();
         assert_eq!(received_from(&upstream), "127.0.0.2");
     }
 }
@@ -158,7 +149,7 @@ fn tls_comes_after_the_header() {
         client.expect("220");
         client.say("EHLO client.example", "250");
         client.log_in("alice", crate::harness::SENTENCE);
-        send_message(&mut client);
+        client.send_message();
         assert_eq!(received_from(&upstream), "192.0.2.7");
 
         let mut client = connect(&weir, "starttls", &header);

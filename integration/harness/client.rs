@@ -65,6 +65,19 @@ impl Client {
         client
     }
 
+    /// Says EHLO and sends a message, which must be taken.
+    pub fn send_message(&mut self) {
+        for (line, reply) in [
+            ("EHLO client.example", "250"),
+            ("MAIL FROM:<a@example.org>", "250"),
+            ("RCPT TO:<b@example.net>", "250"),
+            ("DATA", "354"),
+            ("hello\r\n.", "250"),
+        ] {
+            self.say(line, reply);
+        }
+    }
+
     pub fn log_in(&mut self, user: &str, password: &str) {
         let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
         self.say(&format!("AUTH PLAIN {response}"), "235");

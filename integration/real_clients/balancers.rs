@@ -53,12 +53,7 @@ fn haproxy() {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let source = Ipv4Addr::new(127, 0, 0, last);
             let mut client = Client::connect_from(source, address);
-            client.say("EHLO client.example", "250");
-            client.say("MAIL FROM:<a@example.org>", "250");
-            client.say("RCPT TO:<b@example.net>", "250");
-            client.say("DATA", "354");
-            client.send(b"hello\r\n.\r\n");
-            client.expect("250");
+            client.send_message();
             let message = String::from_utf8(upstream.acknowledged().pop().unwrap()).unwrap();
             assert!(
                 message.starts_with(&format!("Received: from client.example ([{source}])")),

@@ -20,8 +20,8 @@ enum Command {
     Rset,
     Mail,
     Rcpt,
-    /// A recipient that the upstream is not asked about, as it no longer offers what is wanted for it.
-    Unasked,
+    /// A recipient that the upstream is not asked about, as it no longer knows this parameter of it.
+    Unasked(&'static str),
 }
 
 /// What the upstream said to a recipient.
@@ -45,12 +45,13 @@ impl Envelope {
             commands.push((Command::Rset, "RSET\r\n".to_owned()));
         }
         if let Some(mail) = mail {
-            mail_refused = missing(mail, offered).map(no_longer);
+            // The session announced it, so the upstream has lost it since: to leave it out would be a promise broken in silence.
+            mail_refused = mail.beyond(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
-        commands.extend(recipients.iter().map(|rcpt| match rcpt.asks_dsn() && !offered.dsn {
-            true => (Command::Unasked, String::new()),
-            false => (Command::Rcpt, rcpt_command(rcpt)),
+        commands.extend(recipients.iter().map(|rcpt| match rcpt.beyond(offered) {
+            Some(parameter) => (Command::Unasked(parameter), String::new()),
+            None => (Command::Rcpt, rcpt_command(rcpt)),
         }));
         let answers = Vec::with_capacity(recipients.len());
         let mut envelope =
@@ -106,7 +107,7 @@ impl Envelope {
             // 503, since MAIL did not hold.
             (Command::Rcpt, Some(refused)) => self.answers.push(Answered::MailRefused(refused.clone())),
             // They are answered as soon as it is their turn.
-            (Command::Unasked, _) => return Err(Fault::Unexpected(reply)),
+            (Command::Unasked(_), _) => return Err(Fault::Unexpected(reply)),
         }
         self.answer_unasked();
         Ok(())
@@ -119,11 +120,11 @@ impl Envelope {
 
     /// Answers those whose turn it is and that the upstream is not asked about.
     fn answer_unasked(&mut self) {
-        while matches!(self.commands.get(self.replied), Some((Command::Unasked, _))) {
+        while let Some((Command::Unasked(parameter), _)) = self.commands.get(self.replied) {
             self.replied += 1;
             self.answers.push(match &self.mail_refused {
                 Some(refused) => Answered::MailRefused(refused.clone()),
-                None => Answered::Reply(no_longer("DSN")),
+                None => Answered::Reply(no_longer(parameter)),
             });
         }
     }
@@ -131,7 +132,7 @@ impl Envelope {
     /// MAIL is refused: the commands not sent yet are not sent.
     fn give_up(&mut self) {
         if let Some(refused) = &self.mail_refused {
-            let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::Unasked);
+            let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::Unasked(_));
             let left = self.commands[self.sent..].iter().filter(|(command, _)| is_recipient(command)).count();
             self.answers.extend(vec![Answered::MailRefused(refused.clone()); left]);
             self.commands.truncate(self.sent);
@@ -139,21 +140,10 @@ impl Envelope {
     }
 }
 
-/// What the client wants of this message that the upstream does not offer. The session announced it, so the upstream has lost it since:
-/// to leave it out would be a promise broken in silence.
-fn missing(mail: &Mail, offered: &Extensions) -> Option<&'static str> {
-    let wanted = [
-        (mail.body == Some(Body::EightBitMime), offered.eight_bit_mime, "8BITMIME"),
-        (mail.smtp_utf8, offered.smtp_utf8, "SMTPUTF8"),
-        (mail.asks_dsn(), offered.dsn, "DSN"),
-        (mail.require_tls, offered.require_tls, "REQUIRETLS"),
-    ];
-    wanted.into_iter().find(|(is_wanted, is_offered, _)| *is_wanted && !is_offered).map(|(.., name)| name)
-}
-
 /// Temporary, as a client that connects anew learns that it is not offered, and can do without or give up for good reasons.
-fn no_longer(extension: &str) -> Reply {
-    let text = format!("4.3.5 The mail server behind this one no longer offers {extension}; say EHLO again");
+fn no_longer(parameter: &str) -> Reply {
+    let text =
+        format!("4.3.5 The mail server behind this one no longer takes the parameter {parameter}; say EHLO again");
     Reply::new(451, text)
 }
 

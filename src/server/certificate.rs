@@ -138,8 +138,9 @@ mod tests {
         let other = KeyPair::generate_for(&PKCS_ED25519).unwrap();
         std::fs::write(path("other.key"), other.serialize_pem()).unwrap();
         std::fs::write(path("nonsense"), "nonsense").unwrap();
-        std::fs::write(path("broken.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-        std::fs::write(path("broken.key"), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
+        for (name, label) in [("broken.pem", "CERTIFICATE"), ("broken.key", "PRIVATE KEY")] {
+            std::fs::write(path(name), format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n")).unwrap();
+        }
 
         let good = read("good.pem", "good.key").unwrap();
         assert_eq!(good.names, ["mail.example.org", "*.example.net"]);

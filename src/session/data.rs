@@ -175,8 +175,7 @@ impl State {
 
     /// What the client is told, if it can be told anything, and whether that is the last word.
     fn final_reply(&self, ending: &Ending) -> (Option<Reply>, bool) {
-        let (id, hostname) = (&self.id, &self.options.hostname);
-        let limit = self.max_message_size();
+        let (id, limit) = (&self.id, self.max_message_size());
         match ending {
             // 421 would close this session; from an upstream it means "not taken".
             Ending::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
@@ -204,9 +203,7 @@ impl State {
             Ending::Away(_) => (Some(upstream_away(id, None)), false),
             Ending::ClientGone | Ending::Abandoned => (None, true),
             Ending::Stopping => (Some(self.stopping()), true),
-            Ending::ClientSilent => {
-                (Some(Reply::new(421, format!("4.4.2 {hostname} Nothing heard for too long"))), true)
-            }
+            Ending::ClientSilent => (Some(self.nothing_heard()), true),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Record, Requirement, Security, Session, State, Step, Tls};
 use crate::smtp::command::Hello;
+use crate::smtp::extensions::Extensions;
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
 use crate::smtp::xclient::{self, Attribute, Xclient};
@@ -60,7 +61,9 @@ impl State {
     pub(super) fn hello(&mut self, hello: Hello, now: Timestamp) {
         // EHLO in mid-session is RSET, too (RFC 5321 §4.1.4).
         self.abandon(now);
-        self.announced = self.offered;
+        // RFC 8689 §2: REQUIRETLS is for clients that use TLS themselves.
+        let require_tls = self.offered.require_tls && self.tls.is_some();
+        self.announced = Extensions { require_tls, ..self.offered };
         if hello.extended {
             let lines = self.extensions();
             self.reply(&Reply::lines(250, lines));
@@ -80,7 +83,7 @@ impl State {
             (self.announced.eight_bit_mime, "8BITMIME"),
             (self.announced.smtp_utf8, "SMTPUTF8"),
             (self.announced.dsn, "DSN"),
-            (self.announced.require_tls && self.tls.is_some(), "REQUIRETLS"),
+            (self.announced.require_tls, "REQUIRETLS"),
         ];
         lines.extend(passed_on.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()));
         lines.extend(["ENHANCEDSTATUSCODES".to_owned(), "CHUNKING".to_owned()]);

@@ -2,7 +2,7 @@
 
 use super::run::Gathered;
 use super::{Security, State, Transaction, Upstream};
-use crate::smtp::envelope::{Body, Mail};
+use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 
@@ -17,7 +17,7 @@ impl State {
             Reply::new(530, "5.7.0 Say STARTTLS first, then log in")
         } else if self.must_log_in() {
             Reply::new(530, "5.7.0 Authentication required")
-        } else if let Some(name) = self.not_offered(&mail) {
+        } else if let Some(name) = mail.beyond(&self.announced) {
             Reply::new(555, format!("5.5.4 MAIL parameter {name} is not offered here"))
         } else if !mail.smtp_utf8 && !mail.sender.is_ascii() {
             // RFC 6531 §3.5.
@@ -30,18 +30,6 @@ impl State {
             return Gathered::Mail(mail);
         };
         Gathered::Fault(fault)
-    }
-
-    /// The parameter that this client was not told of, or may not use here.
-    fn not_offered(&self, mail: &Mail) -> Option<&'static str> {
-        let announced = &self.announced;
-        let wanted = [
-            (mail.body == Some(Body::EightBitMime), announced.eight_bit_mime, "BODY"),
-            (mail.smtp_utf8, announced.smtp_utf8, "SMTPUTF8"),
-            (mail.require_tls, announced.require_tls && self.tls.is_some(), "REQUIRETLS"),
-            (mail.asks_dsn(), announced.dsn, if mail.ret.is_some() { "RET" } else { "ENVID" }),
-        ];
-        wanted.into_iter().find(|(is_wanted, is_offered, _)| *is_wanted && !is_offered).map(|(.., name)| name)
     }
 
     pub(super) fn must_log_in(&self) -> bool {

@@ -320,7 +320,7 @@ impl Session {
 
     /// Ends the session because the client was silent for too long.
     pub fn time_out(mut self) -> Step {
-        let reply = Reply::new(421, format!("4.4.2 {} Nothing heard for too long", self.0.options.hostname));
+        let reply = self.0.nothing_heard();
         self.0.reply(&reply);
         self.close()
     }
@@ -489,6 +489,10 @@ impl State {
     fn max_recipients(&self) -> usize {
         let upstream = self.announced.max_recipients;
         upstream.map_or(self.options.max_recipients, |limit| limit.min(self.options.max_recipients))
+    }
+
+    fn nothing_heard(&self) -> Reply {
+        Reply::new(421, format!("4.4.2 {} Nothing heard for too long", self.options.hostname))
     }
 
     fn stopping(&self) -> Reply {

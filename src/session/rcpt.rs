@@ -17,8 +17,7 @@ impl State {
             // RFC 6531 §3.5.
             return Gathered::Fault(Reply::new(553, "5.6.7 An address beyond ASCII needs SMTPUTF8 at MAIL"));
         }
-        if rcpt.asks_dsn() && !self.announced.dsn {
-            let name = if rcpt.notify.is_some() { "NOTIFY" } else { "ORCPT" };
+        if let Some(name) = rcpt.beyond(&self.announced) {
             return Gathered::Fault(Reply::new(555, format!("5.5.4 RCPT parameter {name} is not offered here")));
         }
         if self.patience.is_tired_of_refusals() {

@@ -1,6 +1,7 @@
 //! MAIL and RCPT with their parameters: checked when they are read, and passed on as they were written.
 
 use super::address::{self, Path};
+use super::extensions::Extensions;
 use super::reply::Reply;
 
 /// MAIL with the parameters that Weir knows.
@@ -82,9 +83,16 @@ impl Mail {
         Ok(mail)
     }
 
-    /// Whether anything of it is a request about bounces (RFC 3461).
-    pub fn asks_dsn(&self) -> bool {
-        self.ret.is_some() || self.envid.is_some()
+    /// The parameter that a server with these extensions does not know.
+    pub fn beyond(&self, offered: &Extensions) -> Option<&'static str> {
+        let wanted = [
+            (self.body == Some(Body::EightBitMime), offered.eight_bit_mime, "BODY"),
+            (self.smtp_utf8, offered.smtp_utf8, "SMTPUTF8"),
+            (self.require_tls, offered.require_tls, "REQUIRETLS"),
+            (self.ret.is_some(), offered.dsn, "RET"),
+            (self.envid.is_some(), offered.dsn, "ENVID"),
+        ];
+        first_beyond(&wanted)
     }
 }
 
@@ -117,15 +125,20 @@ impl Rcpt {
         Ok(rcpt)
     }
 
-    /// Whether anything of it is a request about bounces (RFC 3461).
-    pub fn asks_dsn(&self) -> bool {
-        self.notify.is_some() || self.orcpt.is_some()
+    /// The parameter that a server with these extensions does not know.
+    pub fn beyond(&self, offered: &Extensions) -> Option<&'static str> {
+        first_beyond(&[(self.notify.is_some(), offered.dsn, "NOTIFY"), (self.orcpt.is_some(), offered.dsn, "ORCPT")])
     }
 
     /// Whether it can go to a server without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
         self.recipient.is_ascii() && self.orcpt.as_ref().is_none_or(|orcpt| orcpt.is_ascii())
     }
+}
+
+/// Of parameters that are given or not, and known or not: the first that is given and not known.
+fn first_beyond(wanted: &[(bool, bool, &'static str)]) -> Option<&'static str> {
+    wanted.iter().find(|(is_given, is_known, _)| *is_given && !is_known).map(|(.., name)| *name)
 }
 
 fn unknown(verb: &str, name: &str) -> Reply {
