@@ -236,7 +236,7 @@ fn renewed_files_are_noticed_when_they_go_together() {
         options: config.server,
         accounts: None,
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
-        relay: weir::relay::Relay::new(config.relay, metrics.clone()).unwrap(),
+        relay: weir::relay::Relay::new(&config.relay, metrics.clone()).unwrap(),
         metrics,
         certificates: Some(Arc::new(Certificates::read(config.tls.unwrap()).unwrap())),
     };

@@ -24,27 +24,31 @@ pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), 
         return super::print(&config.policy.limits.iter().map(explanation).collect::<Vec<_>>().join("\n"));
     }
     if online {
-        return ask_upstream(config.relay);
+        return ask_upstreams(&config.relay);
     }
     let (listeners, limits) = (config.listeners.len(), config.policy.limits.len());
     let (listeners, limits) = (several(listeners, "listener"), several(limits, "limit"));
     super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
 }
 
-/// Goes through the opening of a connection, as for a mail.
-fn ask_upstream(options: relay::Options) -> Result<(), Failure> {
-    let upstream = format!("upstream {} ({}:{})", options.name, options.host, options.port);
+/// Goes through the opening of a connection to each upstream, as for a mail.
+fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     let metrics = Metrics::new().map_err(|error| Failure::new(exit::OS, error))?;
     let relay = Relay::new(options, Arc::new(metrics)).map_err(|error| Failure::new(exit::CONFIG, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
-    match runtime.block_on(relay.probe()) {
-        Ok(offered) => super::print(&format!(
-            "{upstream} answers\n  offers: {}\n  it sees all mail as this machine's: what limits it has for each client should except Weir\n",
-            offered.names()
-        )),
-        Err(fault) => Err(Failure::new(exit::UNAVAILABLE, format!("{upstream}: {fault}"))),
+    let mut away = Vec::new();
+    for upstream in relay.upstreams() {
+        let name = upstream.describe();
+        match runtime.block_on(upstream.probe()) {
+            Ok(offered) => super::print(&format!(
+                "{name} answers\n  offers: {}\n  it sees all mail as this machine's: what limits it has for each client should except Weir\n",
+                offered.names()
+            ))?,
+            Err(fault) => away.push(format!("{name}: {fault}")),
+        }
     }
+    if away.is_empty() { Ok(()) } else { Err(Failure::new(exit::UNAVAILABLE, away.join("\n"))) }
 }
 
 fn several(count: usize, noun: &str) -> String {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 pub fn run(path: &Path) -> Result<(), Failure> {
     let config = read_config(path)?;
@@ -105,8 +106,8 @@ pub struct Running {
     pub admin: Option<std::net::SocketAddr>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
-    /// Learns what the upstream offers.
-    informing: tokio::task::JoinHandle<()>,
+    /// Learns what the upstreams offer.
+    informing: JoinSet<()>,
     administering: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -119,7 +120,7 @@ impl Running {
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
         let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
-        let relay = Relay::new(config.relay, metrics.clone()).map_err(|e| fail(exit::CONFIG, &e))?;
+        let relay = Relay::new(&config.relay, metrics.clone()).map_err(|e| fail(exit::CONFIG, &e))?;
         let server = Arc::new(Server {
             options: config.server,
             accounts: accounts.map_err(|e| fail(exit::CONFIG, &e))?,
@@ -151,14 +152,10 @@ impl Running {
                 }
             })
         });
-        let probed = server.clone();
-        let mut stopped = stopping.clone();
-        let informing = tokio::spawn(async move {
-            tokio::select! {
-                () = probed.relay.keep_informed() => {}
-                _ = stopped.wait_for(|stop| *stop) => {}
-            }
-        });
+        let mut informing = JoinSet::new();
+        for upstream in server.relay.upstreams().iter().cloned() {
+            informing.spawn(async move { upstream.keep_informed().await });
+        }
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         Ok(Self { path, server, listeners, admin, stop, serving, informing, administering })
     }
@@ -186,7 +183,7 @@ impl Running {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
-        let _ = self.informing.await;
+        drop(self.informing);
         if let Some(administering) = self.administering {
             // A scraper that keeps its connection open is not waited for.
             administering.abort();

@@ -4,6 +4,7 @@ mod certificates;
 mod limit;
 mod problem;
 mod section;
+mod upstream;
 
 pub use problem::{Problem, Problems, Severity};
 
@@ -44,7 +45,7 @@ pub struct Config {
 struct Places {
     /// Of each certificate, the default first.
     certificates: Vec<Range<usize>>,
-    upstream: Range<usize>,
+    upstreams: Vec<Range<usize>>,
     users: Range<usize>,
     state: Range<usize>,
 }
@@ -102,11 +103,10 @@ impl Config {
             problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
         let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
-        let metrics = crate::metrics::Metrics::new().map(Arc::new);
-        if let Ok(metrics) = metrics
-            && let Err(why) = relay::Relay::new(self.relay.clone(), metrics)
-        {
-            error(&self.places.upstream, why.to_string());
+        for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
+            if let Err(why) = relay::Upstream::new(&self.relay, upstream) {
+                error(place, why.to_string());
+            }
         }
         if let Some(accounts) = &self.accounts
             && let Err(why) = accounts::file::Users::read(&accounts.file)
@@ -122,8 +122,9 @@ impl Config {
         let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
         let keys = keys.zip(&self.places.certificates);
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
-        let password = self.relay.login.as_ref().map(|(_, path)| (path, &self.places.upstream));
-        for (path, span) in keys.chain(users).chain(password).filter(|(path, _)| accounts::file::is_exposed(path)) {
+        let logins = self.relay.upstreams.iter().zip(&self.places.upstreams);
+        let secrets = logins.filter_map(|(upstream, place)| Some((&upstream.login.as_ref()?.password_file, place)));
+        for (path, span) in keys.chain(users).chain(secrets).filter(|(path, _)| accounts::file::is_exposed(path)) {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found(Severity::Warning, span, message, None);
         }
@@ -174,7 +175,8 @@ impl Reader {
         let tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
         let accounts = self.accounts(root.section("accounts"), &mut places);
         let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
-        let relay = self.upstream(&mut root, shared, &mut places);
+        let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
+        let relay = relay::Options { hostname: shared.hostname, upstreams, timeout: shared.upstream_timeout };
         let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));
         let log = log_format(root.section("log"));
@@ -182,20 +184,7 @@ impl Reader {
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
         let settings = Vec::new();
-        Some(Config {
-            server,
-            listeners,
-            tls,
-            relay: relay?,
-            accounts,
-            state,
-            admin,
-            policy,
-            log,
-            problems,
-            settings,
-            places,
-        })
+        Some(Config { server, listeners, tls, relay, accounts, state, admin, policy, log, problems, settings, places })
     }
 
     fn accounts(&self, mut s: Section<'_>, places: &mut Places) -> Option<accounts::Options> {
@@ -207,44 +196,6 @@ impl Reader {
         let file = file?;
         places.users = file.span;
         Some(accounts::Options { file: self.folder.join(file.value) })
-    }
-
-    fn upstream(&self, root: &mut Section<'_>, shared: Shared, places: &mut Places) -> Option<relay::Options> {
-        let mut sections = root.tables("upstream").into_iter();
-        let Some(mut s) = sections.next() else {
-            if root.has("upstream") {
-                return None;
-            }
-            let help = "add [[upstream]] with address = \"smtp.example.org:25\"";
-            root.error(&root.span(), "there is no upstream to relay to", Some(help));
-            return None;
-        };
-        if let Some(second) = sections.next() {
-            second.error(&second.span(), "there may be only one upstream in this version", None);
-        }
-        let address = s.required("address", "\"smtp.example.org:25\"", |value| host_and_port(&text(value)?));
-        let name = s.optional("name", text).map(|name| name.value);
-        let policies = [
-            ("none", relay::TlsPolicy::None),
-            ("opportunistic", relay::TlsPolicy::Opportunistic),
-            ("required", relay::TlsPolicy::Required),
-        ];
-        let tls = s.value("tls", "\"opportunistic\"", choice(&policies));
-        let ca = s.optional("ca", text).map(|path| self.folder.join(path.value));
-        let asks_login = s.value("auth", "\"none\"", choice(&[("none", false), ("fixed", true)]));
-        let user = s.optional("user", text).map(|user| user.value);
-        let password = s.optional("password-file", text).map(|path| self.folder.join(path.value));
-        let login = user.zip(password).filter(|_| asks_login);
-        if asks_login && login.is_none() {
-            let help = "add user = \"weir\" and password-file = \"upstream-password\"";
-            s.error(&s.span(), "auth = \"fixed\" needs a user and a password-file", Some(help));
-        }
-        s.finish();
-        let Placed { value: (host, port), span } = address?;
-        places.upstream = span;
-        let name = name.unwrap_or_else(|| host.clone());
-        let (hostname, timeout) = (shared.hostname, shared.upstream_timeout);
-        Some(relay::Options { hostname, name, host, port, tls, ca, login, timeout })
     }
 
     fn state(&self, mut s: Section<'_>, places: &mut Places) -> store::Options {
@@ -376,18 +327,6 @@ fn network(text: &str) -> Result<IpNet, String> {
         return Err(format!("\"{text}\" has bits beyond its prefix; did you mean \"{}\"?", network.trunc()));
     }
     Ok(network)
-}
-
-fn host_and_port(text: &str) -> Result<(String, u16), String> {
-    let bad = || format!("\"{text}\" is not a host and port: write \"smtp.example.org:25\" or \"[2001:db8::1]:25\"");
-    let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
-    let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or_else(bad)?;
-    let bracketed = host.starts_with('[') && host.ends_with(']');
-    let good = match bracketed {
-        true => host[1..host.len() - 1].parse::<std::net::Ipv6Addr>().is_ok(),
-        false => crate::smtp::address::is_domain(host),
-    };
-    if good { Ok((host.to_owned(), port)) } else { Err(bad()) }
 }
 
 fn system_hostname() -> String {

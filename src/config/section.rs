@@ -172,6 +172,10 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    pub fn is_list(&self, key: &str) -> bool {
+        self.table.and_then(|table| table.get(key)).is_some_and(|value| value.get_ref().is_array())
+    }
+
     /// Whether the section is in the file.
     pub fn exists(&self) -> bool {
         self.table.is_some()

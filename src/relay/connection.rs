@@ -1,23 +1,21 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
 
+use super::Fault;
 use super::dialogue::{Answered, Envelope};
 use super::opening::{Next, Opening};
-use super::{Fault, Options, TlsPolicy};
+use super::tls::Tls;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Reader, Reply};
-use crate::smtp::sasl::Credentials;
-use rustls::pki_types::ServerName;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-/// A connection to the upstream, past its opening.
-pub struct Upstream {
+/// A connection to an upstream, past its opening.
+pub struct Connection {
     wire: Wire,
     offered: Extensions,
     state: State,
@@ -52,45 +50,32 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Octets read at once: a few replies.
 const READ: usize = 4096;
 
-impl Upstream {
-    /// Connects and goes through the opening, TLS and login included, within the time-out for one answer.
-    pub async fn connect(
-        options: &Options,
-        tls: Option<&(TlsConnector, ServerName<'static>)>,
-        login: Option<&Credentials>,
+impl Connection {
+    /// Connects and goes through the opening, TLS and login included. `patience` is the time-out of each answer.
+    pub async fn open(
+        address: (&str, u16),
+        patience: Duration,
+        mut opening: Opening,
+        tls: Option<&Tls>,
     ) -> Result<Self, Fault> {
-        tokio::time::timeout(options.timeout, Self::open(options, tls, login)).await.unwrap_or(Err(Fault::Silent))
-    }
-
-    async fn open(
-        options: &Options,
-        tls: Option<&(TlsConnector, ServerName<'static>)>,
-        login: Option<&Credentials>,
-    ) -> Result<Self, Fault> {
-        let host = options.host.trim_start_matches('[').trim_end_matches(']');
-        let tcp = TcpStream::connect((host, options.port)).await.map_err(Fault::Unreachable)?;
+        let tcp = TcpStream::connect(address).await.map_err(Fault::Unreachable)?;
         // Commands and final dots are small and waited for.
         tcp.set_nodelay(true).map_err(Fault::Io)?;
-        let mut opening = Opening::new(&options.hostname, options.tls, login.cloned());
-        let mut plain = Wire::new(Box::new(tcp), options.timeout);
-        let mut next = opening.reply(plain.reply().await?);
+        let mut wire = Wire::new(Box::new(tcp), patience);
+        let mut next = opening.reply(wire.reply().await?);
         loop {
             match next {
                 Next::Send(line) => {
-                    plain.reader.expect_extensions();
-                    plain.send(line.as_bytes()).await?;
-                    next = opening.reply(plain.reply().await?);
+                    wire.reader.expect_extensions();
+                    wire.send(line.as_bytes()).await?;
+                    next = opening.reply(wire.reply().await?);
                 }
                 Next::Handshake => {
-                    let Some((connector, name)) = tls else { return Err(Fault::NoTls) };
-                    plain = plain.secure(connector, name.clone()).await?;
+                    let Some(tls) = tls else { return Err(Fault::NoTls) };
+                    wire = wire.secure(tls).await?;
                     next = opening.secured();
                 }
-                Next::Ready(mut offered) => {
-                    // RFC 8689 §4.2.1: it may go only where the certificate has been checked.
-                    offered.require_tls &= options.tls == TlsPolicy::Required;
-                    return Ok(Self { wire: plain, offered, state: State::Idle });
-                }
+                Next::Ready(offered) => return Ok(Self { wire, offered, state: State::Idle }),
                 Next::Failed(fault) => return Err(fault),
             }
         }
@@ -166,12 +151,16 @@ impl Upstream {
         }
     }
 
-    pub async fn quit(&mut self) -> Result<(), Fault> {
-        if self.state != State::Message {
-            self.wire.send(b"QUIT\r\n").await?;
-            self.wire.reply().await?;
+    /// Takes leave of the upstream. In mid-message the connection is cut instead, so that no half message counts.
+    pub async fn quit(mut self) {
+        if self.state == State::Message {
+            return;
         }
-        Ok(())
+        let quit = async {
+            self.wire.send(b"QUIT\r\n").await?;
+            self.wire.reply().await
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, quit).await;
     }
 
     /// What the upstream said in mid-message.
@@ -187,9 +176,9 @@ impl Wire {
     }
 
     /// Begins TLS. What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
-    async fn secure(mut self, connector: &TlsConnector, name: ServerName<'static>) -> Result<Self, Fault> {
+    async fn secure(mut self, tls: &Tls) -> Result<Self, Fault> {
         self.check_quiet().await?;
-        let stream = connector.connect(name, self.stream).await.map_err(Fault::Tls)?;
+        let stream = tls.secure(self.stream).await.map_err(Fault::Tls)?;
         Ok(Self::new(Box::new(stream), self.patience))
     }
 

@@ -1,7 +1,8 @@
 //! How a connection to the upstream begins: greeting, EHLO, TLS and login. Pure: the [`connection`](super::connection) carries the
 //! octets.
 
-use super::{Fault, TlsPolicy};
+use super::Fault;
+use super::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 /// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again.
 pub struct Opening {
     hostname: String,
-    tls: TlsPolicy,
+    tls: Policy,
     login: Option<Credentials>,
     secured: bool,
     stage: Stage,
@@ -37,7 +38,7 @@ pub enum Next {
 
 impl Opening {
     /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
-    pub fn new(hostname: &str, tls: TlsPolicy, login: Option<Credentials>) -> Self {
+    pub fn new(hostname: &str, tls: Policy, login: Option<Credentials>) -> Self {
         Self { hostname: hostname.to_owned(), tls, login, secured: false, stage: Stage::Greeting }
     }
 
@@ -53,15 +54,15 @@ impl Opening {
             Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
             // A server that does not know EHLO is asked the old way, unless that would leave out TLS.
-            Stage::Ehlo if reply.code() / 100 == 5 && self.tls != TlsPolicy::Required && self.login.is_none() => {
+            Stage::Ehlo if reply.code() / 100 == 5 && self.tls != Policy::Required && self.login.is_none() => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
-            Stage::StartTls(offered) if self.tls == TlsPolicy::Opportunistic => self.log_in(offered),
-            Stage::Auth(offered, _) if reply.code() == 235 => Next::Ready(offered),
+            Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
+            Stage::Auth(offered, _) if reply.code() == 235 => self.ready(offered),
             Stage::Auth(offered, mut left) if reply.code() == 334 => match left.pop_front() {
                 Some(line) => {
                     self.stage = Stage::Auth(offered, left);
@@ -74,6 +75,12 @@ impl Opening {
         }
     }
 
+    fn ready(&self, mut offered: Extensions) -> Next {
+        // RFC 8689 §4.2.1: it may go only where the certificate has been checked.
+        offered.require_tls &= self.tls == Policy::Required;
+        Next::Ready(offered)
+    }
+
     fn say_ehlo(&mut self) -> Next {
         self.stage = Stage::Ehlo;
         Next::Send(format!("EHLO {}\r\n", self.hostname))
@@ -82,10 +89,10 @@ impl Opening {
     fn offered(&mut self, offered: Extensions) -> Next {
         match self.tls {
             _ if self.secured => self.log_in(offered),
-            TlsPolicy::None => self.log_in(offered),
-            TlsPolicy::Required if !offered.start_tls => Next::Failed(Fault::NoTls),
-            TlsPolicy::Opportunistic if !offered.start_tls => self.log_in(offered),
-            TlsPolicy::Opportunistic | TlsPolicy::Required => {
+            Policy::None => self.log_in(offered),
+            Policy::Required if !offered.start_tls => Next::Failed(Fault::NoTls),
+            Policy::Opportunistic if !offered.start_tls => self.log_in(offered),
+            Policy::Opportunistic | Policy::Required => {
                 self.stage = Stage::StartTls(offered);
                 Next::Send("STARTTLS\r\n".to_owned())
             }
@@ -94,8 +101,8 @@ impl Opening {
 
     /// Goes on with AUTH, where Weir has to log in (RFC 4954). No password goes out in plain text, unless that was asked for.
     fn log_in(&mut self, offered: Extensions) -> Next {
-        let Some(credentials) = &self.login else { return Next::Ready(offered) };
-        if !self.secured && self.tls != TlsPolicy::None {
+        let Some(credentials) = &self.login else { return self.ready(offered) };
+        if !self.secured && self.tls != Policy::None {
             return Next::Failed(Fault::NoTls);
         }
         let mut lines = if offered.auth_plain {
@@ -117,7 +124,7 @@ mod tests {
     use super::*;
 
     /// Plays an opening: what was sent, and how it ended.
-    fn open(tls: TlsPolicy, replies: &[&[&str]]) -> (Vec<String>, String) {
+    fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
         play(Opening::new("weir.example", tls, None), replies)
     }
 
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn openings_end_ready_or_with_the_reason() {
-        use TlsPolicy::{None, Opportunistic, Required};
+        use Policy::{None, Opportunistic, Required};
         let ehlo: &[&str] = &["250-up", "250-PIPELINING", "250 STARTTLS"];
         let bare: &[&str] = &["250 up"];
         for (tls, replies, sent, end) in [
@@ -174,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_upstream_that_wants_a_login_gets_it_within_tls_or_where_plain_text_was_asked_for() {
-        use TlsPolicy::{None, Opportunistic, Required};
+        use Policy::{None, Opportunistic, Required};
         let both: &[&str] = &["250-up", "250-AUTH PLAIN LOGIN", "250 STARTTLS"];
         let login: &[&str] = &["250-up", "250 AUTH XOAUTH2 LOGIN"];
         let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";

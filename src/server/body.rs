@@ -3,7 +3,7 @@
 use super::Server;
 use super::stream::{Client, Read};
 use crate::clock;
-use crate::relay::{Fault, Upstream};
+use crate::relay::{self, Fault};
 use crate::session::{Body, Chunk, Ending};
 use crate::smtp::data::{Chunks, Piece, Reader};
 use crate::smtp::line::Input;
@@ -23,7 +23,7 @@ pub struct Way<'a> {
     pub server: &'a Server,
     pub client: &'a mut Client,
     pub input: &'a mut Input,
-    pub upstream: &'a mut Option<Box<Upstream>>,
+    pub upstream: &'a mut Option<Box<relay::Connection>>,
     /// Turns true when the server stops and waits no longer.
     pub cut: &'a mut watch::Receiver<bool>,
 }
@@ -180,7 +180,7 @@ impl Passage {
     async fn forward(
         &mut self,
         server: &Server,
-        upstream: &mut Option<Box<Upstream>>,
+        upstream: &mut Option<Box<relay::Connection>>,
         cut: &mut watch::Receiver<bool>,
         octets: &[u8],
     ) -> Result<(), Ending> {
@@ -202,7 +202,7 @@ impl Passage {
         self.lost.is_some() || self.hops.is_loop()
     }
 
-    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<Upstream>>) -> Ending {
+    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<relay::Connection>>) -> Ending {
         if self.hops.is_loop() {
             return Ending::Loop;
         }

@@ -6,7 +6,7 @@ use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts::Login as Verdict;
 use crate::clock;
-use crate::relay::{Answered, Fault, Upstream};
+use crate::relay::{self, Answered, Fault};
 use crate::session::{
     Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
@@ -29,7 +29,7 @@ pub struct Connection {
     login_by: Instant,
     client: Client,
     input: Input,
-    upstream: Option<Box<Upstream>>,
+    upstream: Option<Box<relay::Connection>>,
     /// The message that comes in pieces.
     parts: Option<Box<Parts>>,
     stop: Stop,
@@ -295,7 +295,11 @@ impl Connection {
 }
 
 /// One answer a recipient, in order, or the one to DATA.
-async fn ask_upstream(server: &Server, upstream: &mut Option<Box<Upstream>>, request: Request<'_>) -> Vec<Answer> {
+async fn ask_upstream(
+    server: &Server,
+    upstream: &mut Option<Box<relay::Connection>>,
+    request: Request<'_>,
+) -> Vec<Answer> {
     match request {
         Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
         Request::Envelope { mail, recipients } => match server.relay.envelope(upstream, mail, &recipients).await {

@@ -1,0 +1,65 @@
+//! What is configured about the way out.
+
+use super::login;
+use super::tls;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where mail goes and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What Weir calls itself.
+    pub hostname: String,
+    /// At least one.
+    pub upstreams: Vec<UpstreamOptions>,
+    /// How long an upstream may take for its greeting, TLS and login, and for any one answer but that to the final dot.
+    pub timeout: Duration,
+}
+
+/// One upstream.
+#[derive(Clone, Debug)]
+pub struct UpstreamOptions {
+    /// Its name in logs and metrics, like no other's.
+    pub name: String,
+    /// Host name or address, and port.
+    pub host: String,
+    pub port: u16,
+    /// Those of the lowest number that are well share the mail; the others wait.
+    pub priority: u16,
+    /// Its share among those of its priority.
+    pub weight: u16,
+    pub tls: tls::Options,
+    /// What Weir logs in with there.
+    pub login: Option<login::Options>,
+}
+
+/// Why a configured upstream cannot be used at all.
+#[derive(Debug)]
+pub enum ConfigError {
+    Ca(PathBuf, String),
+    NoRoots,
+    Password(PathBuf, String),
+    Name(String),
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
+            Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
+            Self::Password(path, why) => write!(f, "password file {}: {why}", path.display()),
+            Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<rustls::Error> for ConfigError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
+}
