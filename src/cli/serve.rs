@@ -153,7 +153,8 @@ impl Running {
             })
         });
         let mut informing = JoinSet::new();
-        for upstream in server.relay.upstreams().iter().cloned() {
+        for upstream in server.relay.upstreams() {
+            let upstream = upstream.clone();
             informing.spawn(async move { upstream.keep_informed().await });
         }
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
