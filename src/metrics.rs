@@ -21,8 +21,7 @@ pub struct Metrics {
     pub recipients: IntCounterVec,
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
-    /// Commands and messages for which the upstream was of no use.
-    pub upstream_failures: IntCounter,
+    upstreams: Upstreams,
     /// Seconds that an admit took, its commit among them.
     pub admit_seconds: Histogram,
     /// 1 while the state file is not as it should be.
@@ -31,6 +30,48 @@ pub struct Metrics {
     pub budgets: IntGauge,
     /// Octets of changes that are in the state file's journal and not yet in its table of budgets.
     pub journal_octets: IntGauge,
+}
+
+/// By upstream.
+struct Upstreams {
+    up: IntGaugeVec,
+    connections: IntGaugeVec,
+    waiting: IntGaugeVec,
+    opened: IntCounterVec,
+    reused: IntCounterVec,
+    failures: IntCounterVec,
+}
+
+/// The metrics of one upstream.
+pub struct UpstreamMetrics {
+    /// 1 while it is of use, as far as is known.
+    pub up: IntGauge,
+    /// Connections that are open, busy or waiting.
+    connections: IntGauge,
+    /// Those of them that wait for a message.
+    pub waiting: IntGauge,
+    /// Connections that were opened, and those that were used again.
+    pub opened: IntCounter,
+    pub reused: IntCounter,
+    /// Times it was of no use.
+    pub failures: IntCounter,
+}
+
+/// Something that counts for as long as it is there.
+pub struct Counted(IntGauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl UpstreamMetrics {
+    /// One connection more, until what is returned is dropped.
+    pub fn count_connection(&self) -> Counted {
+        self.connections.inc();
+        Counted(self.connections.clone())
+    }
 }
 
 impl Metrics {
@@ -46,11 +87,36 @@ impl Metrics {
             registry.register(Box::new(metric.clone()))?;
             Ok::<_, prometheus::Error>(metric)
         };
-        let sessions = IntGaugeVec::new(Opts::new("weir_sessions", "Sessions under way"), &["listener"])?;
-        registry.register(Box::new(sessions.clone()))?;
-        let failures = "Times the upstream could not be reached, was silent or not understood";
-        let upstream_failures = IntCounter::new("weir_upstream_failures_total", failures)?;
-        registry.register(Box::new(upstream_failures.clone()))?;
+        let gauges = |name: &str, help: &str, label: &str| {
+            let metric = IntGaugeVec::new(Opts::new(name, help), &[label])?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let upstream = ["upstream"];
+        let upstreams = Upstreams {
+            up: gauges("weir_upstream_up", "1 while the upstream is of use, as far as is known", "upstream")?,
+            connections: gauges(
+                "weir_upstream_connections",
+                "Connections to the upstream, busy or waiting",
+                "upstream",
+            )?,
+            waiting: gauges(
+                "weir_upstream_connections_waiting",
+                "Connections to the upstream that wait for a message",
+                "upstream",
+            )?,
+            opened: counter("weir_upstream_connections_opened_total", "Connections opened to the upstream", &upstream)?,
+            reused: counter(
+                "weir_upstream_connections_reused_total",
+                "Connections used for a further message",
+                &upstream,
+            )?,
+            failures: counter(
+                "weir_upstream_failures_total",
+                "Times the upstream could not be reached, was silent or not understood",
+                &upstream,
+            )?,
+        };
         let admit = HistogramOpts::new("weir_admit_seconds", "Time to decide a stage, its commit included")
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
         let admit_seconds = Histogram::with_opts(admit)?;
@@ -65,7 +131,7 @@ impl Metrics {
             messages.with_label_values(&[result]);
         }
         Ok(Self {
-            sessions,
+            sessions: gauges("weir_sessions", "Sessions under way", "listener")?,
             connections: counter("weir_connections_total", "Connections accepted", &["listener"])?,
             connections_refused: counter(
                 "weir_connections_refused_total",
@@ -80,13 +146,28 @@ impl Metrics {
                 &["result"],
             )?,
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
-            upstream_failures,
+            upstreams,
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
             journal_octets: gauge("weir_state_journal_bytes", "Changes in the state file's journal, to be folded")?,
             registry,
         })
+    }
+
+    /// Those of one upstream, which is taken to be of use until it is not.
+    pub fn upstream(&self, name: &str) -> UpstreamMetrics {
+        let Upstreams { up, connections, waiting, opened, reused, failures } = &self.upstreams;
+        let metrics = UpstreamMetrics {
+            up: up.with_label_values(&[name]),
+            connections: connections.with_label_values(&[name]),
+            waiting: waiting.with_label_values(&[name]),
+            opened: opened.with_label_values(&[name]),
+            reused: reused.with_label_values(&[name]),
+            failures: failures.with_label_values(&[name]),
+        };
+        metrics.up.set(1);
+        metrics
     }
 
     /// Everything, in the text format of Prometheus.

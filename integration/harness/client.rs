@@ -83,6 +83,13 @@ impl Client {
         self.say(&format!("AUTH PLAIN {response}"), "235");
     }
 
+    /// Ends with a reset of the connection.
+    pub fn reset_when_dropped(&mut self) {
+        if let Stream::Plain(stream) = &self.stream {
+            socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+    }
+
     pub fn send(&mut self, bytes: &[u8]) {
         self.try_send(bytes).unwrap();
     }

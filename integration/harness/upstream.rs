@@ -1,13 +1,16 @@
 //! An upstream that fails at the stage it is told to, and keeps what it has acknowledged.
 
+use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Greeting,
     Ehlo,
+    Rset,
     Mail,
     Rcpt,
     Data,
@@ -28,17 +31,39 @@ pub enum Fault {
     Say(&'static str),
     /// This is said, and the connection is closed.
     SayAndClose(&'static str),
+    /// The connection is reset.
+    Reset,
+    /// Something that is no reply, or none that can be meant.
+    Garbage,
 }
+
+const GARBAGE: [&str; 10] = [
+    "what?",
+    "25",
+    "2500 ok",
+    "250-one\r\n451 other",
+    "999 beyond",
+    " 250 ok",
+    "\u{0}\u{1}\u{fffd}",
+    "",
+    "250-never ends",
+    "\u{16}\u{3}\u{1}",
+];
 
 #[derive(Default)]
 struct Shared {
     fault: Option<(Stage, Fault)>,
+    /// It happens once in so many times on average, by a generator of random numbers.
+    odds: u64,
+    random: u64,
     /// What EHLO announces.
     offers: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
     held: Vec<TcpStream>,
+    /// By number, those that are open.
+    open: HashMap<usize, TcpStream>,
 }
 
 pub struct Upstream {
@@ -55,14 +80,25 @@ impl Upstream {
     pub fn start_on(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Shared { offers: vec!["PIPELINING", "8BITMIME"], ..Shared::default() };
+        let shared =
+            Shared { offers: vec!["PIPELINING", "8BITMIME"], random: 0x9E37_79B9_7F4A_7C15, ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
         let accepting = shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = accepting.clone();
-                shared.lock().unwrap().connections += 1;
-                std::thread::spawn(move || converse(stream, &shared));
+                stream.set_nodelay(true).unwrap();
+                let number = {
+                    let mut shared = shared.lock().unwrap();
+                    shared.connections += 1;
+                    let number = shared.connections;
+                    shared.open.insert(number, stream.try_clone().unwrap());
+                    number
+                };
+                std::thread::spawn(move || {
+                    converse(stream, &shared);
+                    shared.lock().unwrap().open.remove(&number);
+                });
             }
         });
         Self { address, shared }
@@ -73,7 +109,14 @@ impl Upstream {
     }
 
     pub fn fail(&self, fault: Option<(Stage, Fault)>) {
-        self.shared.lock().unwrap().fault = fault;
+        let mut shared = self.shared.lock().unwrap();
+        (shared.fault, shared.odds) = (fault, 1);
+    }
+
+    /// Fails once in so many times.
+    pub fn fail_once_in(&self, odds: u64, stage: Stage, fault: Fault) {
+        let mut shared = self.shared.lock().unwrap();
+        (shared.fault, shared.odds) = (Some((stage, fault)), odds);
     }
 
     /// What it offers from now on.
@@ -98,31 +141,68 @@ impl Upstream {
         self.shared.lock().unwrap().connections
     }
 
+    /// Cuts all connections.
+    pub fn cut_all(&self) {
+        for (_, stream) in self.shared.lock().unwrap().open.drain() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Cuts the connections on which it was silent.
     pub fn cut_silent(&self) {
         self.shared.lock().unwrap().held.clear();
     }
 }
 
+impl Shared {
+    fn random(&mut self, below: u64) -> u64 {
+        // Marsaglia's xorshift.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % below
+    }
+
+    /// The fault that happens at this stage, this time.
+    fn fault_at(&mut self, stage: Stage) -> Option<Fault> {
+        let (_, fault) = self.fault.filter(|(at, _)| *at == stage)?;
+        let garbage = GARBAGE[self.random(GARBAGE.len() as u64) as usize];
+        let fault = match fault {
+            Fault::Garbage if garbage.starts_with("250-") => Fault::SayAndClose(garbage),
+            Fault::Garbage => Fault::Say(garbage),
+            fault => fault,
+        };
+        (self.random(self.odds) == 0).then_some(fault)
+    }
+}
+
 /// The answer to one command: the right one, or the fault's. `None`: the connection is over.
 fn answer(stage: Stage, right: &str, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
-    let fault = shared.lock().unwrap().fault.filter(|(at, _)| *at == stage).map(|(_, fault)| fault);
+    let fault = shared.lock().unwrap().fault_at(stage);
+    answer_with(fault, right, stream, shared)
+}
+
+fn answer_with(fault: Option<Fault>, right: &str, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
     let (text, goes_on) = match fault {
         None => (right, true),
         Some(Fault::Say(text)) => (text, true),
         Some(Fault::SayAndClose(text)) => (text, false),
         Some(Fault::Cut) => return None,
+        Some(Fault::Reset) => {
+            let _ = socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO));
+            return None;
+        }
         Some(Fault::Silence) => {
             // The shared copy alone keeps the connection open.
             shared.lock().unwrap().held.push(stream.try_clone().unwrap());
             return None;
         }
+        Some(Fault::Garbage) => unreachable!(),
     };
     say(stream, text)?;
     goes_on.then_some(fault.is_none())
 }
 
-/// In one piece: two small writes in a row wait for an acknowledgement in between.
 fn say(stream: &mut TcpStream, text: &str) -> Option<()> {
     stream.write_all(format!("{text}\r\n").as_bytes()).ok()
 }
@@ -154,6 +234,7 @@ fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
                 true => receive(&mut lines, &mut stream, shared),
                 false => Some(false),
             },
+            "RSET" => answer(Stage::Rset, "250 2.0.0 Ok", &mut stream, shared),
             "QUIT" => {
                 say(&mut stream, "221 2.0.0 Bye");
                 return None;
@@ -174,21 +255,26 @@ fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mu
             break;
         }
         message.extend_from_slice(&line);
-        let fault = shared.lock().unwrap().fault;
-        if fault.is_some_and(|(stage, _)| stage == Stage::Body) {
-            answer(Stage::Body, "", stream, shared)?;
+        let fault = shared.lock().unwrap().fault_at(Stage::Body);
+        if fault.is_some() {
+            answer_with(fault, "", stream, shared)?;
+            // Whoever talks in mid-message cannot mean to take it.
+            return None;
         }
     }
-    {
+    let fault = {
         // Known to the test before the client can hear of it.
         let mut shared = shared.lock().unwrap();
-        if shared.fault.is_none_or(|(stage, fault)| stage != Stage::End || is_positive(fault)) {
+        let fault = shared.fault_at(Stage::End);
+        if fault.is_none_or(is_positive) {
             shared.acknowledged.push(message);
         }
-    }
-    answer(Stage::End, "250 2.0.0 Queued", stream, shared)
+        fault
+    };
+    answer_with(fault, "250 2.0.0 Queued", stream, shared)
 }
 
 fn is_positive(fault: Fault) -> bool {
-    matches!(fault, Fault::Say(text) | Fault::SayAndClose(text) if text.starts_with('2'))
+    let is_reply = |text: &str| text.starts_with('2') && text.get(3..4) == Some(" ");
+    matches!(fault, Fault::Say(text) | Fault::SayAndClose(text) if is_reply(text))
 }

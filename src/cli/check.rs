@@ -7,7 +7,6 @@ use crate::policy::limit::Limit;
 use crate::relay::{self, Relay};
 use crate::time::{format_amount, format_duration, format_wait};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), Failure> {
@@ -34,7 +33,7 @@ pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), 
 /// Goes through the opening of a connection to each upstream, as for a mail.
 fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     let metrics = Metrics::new().map_err(|error| Failure::new(exit::OS, error))?;
-    let relay = Relay::new(options, Arc::new(metrics)).map_err(|error| Failure::new(exit::CONFIG, error))?;
+    let relay = Relay::new(options, &metrics).map_err(|error| Failure::new(exit::CONFIG, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
     let mut away = Vec::new();

@@ -106,8 +106,8 @@ pub struct Running {
     pub admin: Option<std::net::SocketAddr>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
-    /// Learns what the upstreams offer.
-    informing: JoinSet<()>,
+    /// Those who look after the upstreams.
+    minders: JoinSet<()>,
     administering: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -120,7 +120,7 @@ impl Running {
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
         let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
-        let relay = Relay::new(&config.relay, metrics.clone()).map_err(|e| fail(exit::CONFIG, &e))?;
+        let relay = Relay::new(&config.relay, &metrics).map_err(|e| fail(exit::CONFIG, &e))?;
         let server = Arc::new(Server {
             options: config.server,
             accounts: accounts.map_err(|e| fail(exit::CONFIG, &e))?,
@@ -152,13 +152,13 @@ impl Running {
                 }
             })
         });
-        let mut informing = JoinSet::new();
+        let mut minders = JoinSet::new();
         for upstream in server.relay.upstreams() {
             let upstream = upstream.clone();
-            informing.spawn(async move { upstream.keep_informed().await });
+            minders.spawn(async move { upstream.look_after().await });
         }
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
-        Ok(Self { path, server, listeners, admin, stop, serving, informing, administering })
+        Ok(Self { path, server, listeners, admin, stop, serving, minders, administering })
     }
 
     /// Reads limits, certificates and users again. What is bad leaves the former in place.
@@ -184,12 +184,13 @@ impl Running {
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
-        drop(self.informing);
+        drop(self.minders);
         if let Some(administering) = self.administering {
             // A scraper that keeps its connection open is not waited for.
             administering.abort();
             let _ = administering.await;
         }
+        self.server.relay.close().await;
         if let Some(server) = Arc::into_inner(self.server) {
             server.store.close().await;
         }

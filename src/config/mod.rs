@@ -103,9 +103,11 @@ impl Config {
             problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
         let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
-        for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
-            if let Err(why) = relay::Upstream::new(&self.relay, upstream) {
-                error(place, why.to_string());
+        if let Ok(metrics) = crate::metrics::Metrics::new() {
+            for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
+                if let Err(why) = relay::Upstream::new(&self.relay, upstream, &metrics) {
+                    error(place, why.to_string());
+                }
             }
         }
         if let Some(accounts) = &self.accounts

@@ -1,7 +1,7 @@
 //! `[[upstream]]`: the smart hosts.
 
-use super::section::{Placed, Section, choice, count, text};
-use crate::relay::{UpstreamOptions, login, tls};
+use super::section::{Placed, Section, choice, count, text, timeout};
+use crate::relay::{UpstreamOptions, login, pool, tls};
 use std::ops::Range;
 use std::path::Path;
 
@@ -34,10 +34,16 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let weight = small(s.value("weight", "10", count(1..=1000)));
     let tls = tls(&mut s, folder);
     let login = login(&mut s, folder);
+    let pool = pool::Options {
+        max_idle: s.value("max-idle-connections", "50", count(0..=100_000)),
+        idle_timeout: s.value("idle-timeout", "\"30s\"", timeout),
+        max_age: s.value("max-age", "\"5m\"", timeout),
+        max_messages: u32::from(small(s.value("max-messages", "100", count(1..=60_000)))),
+    };
     s.finish();
     let Placed { value: (host, port), span } = address?;
-    let name = name.unwrap_or_else(|| host.clone());
-    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login }, span })
+    let name = name.unwrap_or_else(|| host.clone()).into();
+    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login, pool }, span })
 }
 
 fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {

@@ -4,6 +4,7 @@ use super::Fault;
 use super::dialogue::{Answered, Envelope};
 use super::opening::{Next, Opening};
 use super::tls::Tls;
+use crate::metrics::Counted;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Reader, Reply};
@@ -13,12 +14,17 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// A connection to an upstream, past its opening.
 pub struct Connection {
     wire: Wire,
     offered: Extensions,
     state: State,
+    opened: Instant,
+    /// Messages that were begun over it.
+    messages: u32,
+    _counted: Counted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,6 +63,7 @@ impl Connection {
         patience: Duration,
         mut opening: Opening,
         tls: Option<&Tls>,
+        counted: Counted,
     ) -> Result<Self, Fault> {
         let tcp = TcpStream::connect(address).await.map_err(Fault::Unreachable)?;
         // Commands and final dots are small and waited for.
@@ -75,7 +82,10 @@ impl Connection {
                     wire = wire.secure(tls).await?;
                     next = opening.secured();
                 }
-                Next::Ready(offered) => return Ok(Self { wire, offered, state: State::Idle }),
+                Next::Ready(offered) => {
+                    let opened = Instant::now();
+                    return Ok(Self { wire, offered, state: State::Idle, opened, messages: 0, _counted: counted });
+                }
                 Next::Failed(fault) => return Err(fault),
             }
         }
@@ -86,29 +96,57 @@ impl Connection {
         self.offered
     }
 
-    /// Sends MAIL, if given, and recipients; one answer a recipient. A fault comes with the number of commands answered before it.
-    pub async fn envelope(
-        &mut self,
-        mail: Option<&Mail>,
-        recipients: &[&Rcpt],
-    ) -> Result<Vec<Answered>, (Fault, usize)> {
-        if self.state == State::Message {
-            // It waits for the rest of a message that the client has given up.
-            return Err((Fault::Closed, 0));
-        }
-        let reset = mail.is_some() && self.state == State::Transaction;
+    pub fn age(&self, now: Instant) -> Duration {
+        now.duration_since(self.opened)
+    }
+
+    /// How many transactions were begun over it.
+    pub fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+
+    /// Whether it waits for the rest of a message.
+    pub fn in_message(&self) -> bool {
+        self.state == State::Message
+    }
+
+    /// Whether the upstream has neither spoken nor hung up meanwhile. Does not wait.
+    pub async fn is_quiet(&mut self) -> bool {
+        self.wire.is_quiet().await.unwrap_or(false)
+    }
+
+    /// Sends MAIL, if given, and recipients; one answer a recipient. A connection that was used before begins with RSET.
+    pub async fn envelope(&mut self, mail: Option<&Mail>, recipients: &[&Rcpt]) -> Result<Vec<Answered>, Fault> {
+        let reset = mail.is_some() && self.messages > 0;
         let mut envelope = Envelope::new(mail, recipients, reset, &self.offered);
-        self.wire.check_quiet().await.map_err(|fault| (fault, 0))?;
+        self.wire.check_quiet().await?;
         self.state = State::Transaction;
+        self.messages += u32::from(mail.is_some());
         while !envelope.is_done() {
-            let replied = envelope.replied();
             if let Some(text) = envelope.next_write() {
-                self.wire.send(text.as_bytes()).await.map_err(|fault| (fault, replied))?;
+                self.wire.send(text.as_bytes()).await?;
             }
-            let reply = self.wire.reply().await.map_err(|fault| (fault, replied))?;
-            envelope.reply(reply).map_err(|fault| (fault, replied))?;
+            envelope.reply(self.wire.reply().await?)?;
         }
         Ok(envelope.into_answers())
+    }
+
+    /// Ends a transaction before its message has begun.
+    pub async fn reset(&mut self) -> Result<(), Fault> {
+        if self.state == State::Transaction {
+            self.wire.check_quiet().await?;
+            self.wire.send(b"RSET\r\n").await?;
+            let reply = self.wire.reply().await?;
+            if !reply.is_positive() {
+                return Err(Fault::Unexpected(reply));
+            }
+            self.state = State::Idle;
+        }
+        Ok(())
     }
 
     /// Asks to begin the message: 354, or why not.

@@ -37,7 +37,7 @@ pub enum Answered {
 const WINDOW: usize = 500;
 
 impl Envelope {
-    /// An envelope for an upstream that offers this. `reset` begins with RSET, since the connection was left inside a transaction.
+    /// An envelope for an upstream that offers this. `reset` begins with RSET, since the connection has been used.
     pub fn new(mail: Option<&Mail>, recipients: &[&Rcpt], reset: bool, offered: &Extensions) -> Self {
         let mut commands = Vec::with_capacity(recipients.len() + 2);
         let mut mail_refused = None;
@@ -76,11 +76,6 @@ impl Envelope {
     /// Whether every command has its reply.
     pub fn is_done(&self) -> bool {
         self.replied == self.commands.len()
-    }
-
-    /// How many commands of the envelope were answered so far.
-    pub fn replied(&self) -> usize {
-        self.replied
     }
 
     /// Takes the reply to the oldest command without one. An error means that the connection is of no more use.

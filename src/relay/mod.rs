@@ -5,25 +5,31 @@
 
 mod connection;
 pub mod dialogue;
+mod health;
 mod knowledge;
 pub mod login;
 mod opening;
 mod options;
+mod order;
+pub mod pool;
 pub mod tls;
+mod transaction;
 mod upstream;
 
-pub use connection::Connection;
 pub use dialogue::Answered;
 pub use options::{ConfigError, Options, UpstreamOptions};
+pub use transaction::Transaction;
 pub use upstream::Upstream;
 
 use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Garbage, Reply};
+use order::Standing;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Why the upstream is of no use.
 #[derive(Debug)]
@@ -64,15 +70,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Opens connections to the upstreams and asks them.
+/// Asks the upstreams.
 pub struct Relay {
     upstreams: Vec<Arc<Upstream>>,
-    metrics: Arc<Metrics>,
 }
 
 /// How long a client waits for the answers to a whole run of commands, though they keep coming: less than the 5 min that RFC 5321
 /// §4.5.3.2.3 has it wait for one.
 const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
+
+/// The same for DATA, which RFC 5321 §4.5.3.2.4 has it wait 2 min for.
+const DATA_PATIENCE: Duration = Duration::from_secs(110);
 
 /// How long a client waits to be told what the upstreams offer.
 const ACQUAINTANCE: Duration = Duration::from_secs(1);
@@ -81,114 +89,190 @@ const ACQUAINTANCE: Duration = Duration::from_secs(1);
 const FINAL_PATIENCE: Duration = Duration::from_secs(600);
 
 impl Relay {
-    pub fn new(options: &Options, metrics: Arc<Metrics>) -> Result<Self, ConfigError> {
-        let mut upstreams = Vec::new();
-        for upstream in &options.upstreams {
-            upstreams.push(Arc::new(Upstream::new(options, upstream)?));
-        }
-        Ok(Self { upstreams, metrics })
+    pub fn new(options: &Options, metrics: &Metrics) -> Result<Self, ConfigError> {
+        let new = |upstream| Upstream::new(options, upstream, metrics).map(Arc::new);
+        Ok(Self { upstreams: options.upstreams.iter().map(new).collect::<Result<_, _>>()? })
     }
 
     pub fn upstreams(&self) -> &[Arc<Upstream>] {
         &self.upstreams
     }
 
-    /// What the upstreams offer; nothing, if that is not known.
+    /// What the upstreams that get mail at present all offer, as far as it is known.
     pub fn offered(&self) -> Extensions {
-        self.upstreams.iter().find_map(|upstream| upstream.offered()).unwrap_or_default()
+        let offers = self.in_use().filter_map(|upstream| upstream.offered());
+        offers.reduce(|one, other| one.common(&other)).unwrap_or_default()
     }
 
     /// Makes sure that it is known what the upstreams offer, if that can be learnt soon: before a client is told.
     pub async fn acquaint(&self) {
-        for upstream in &self.upstreams {
-            upstream.acquaint(ACQUAINTANCE).await;
+        if !self.in_use().any(|upstream| upstream.is_doubtful()) {
+            return;
         }
+        let mut looking = JoinSet::new();
+        for upstream in self.in_use() {
+            let upstream = upstream.clone();
+            looking.spawn(async move { upstream.acquaint().await });
+        }
+        let all = async { while looking.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(ACQUAINTANCE, all).await;
+        self.in_use().for_each(|upstream| upstream.has_been_waited_for());
     }
 
-    /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
+    /// Begins a transaction with MAIL, or goes on with the one under way; and passes recipients on. One answer a recipient.
     ///
-    /// After a fault there is no connection.
+    /// An upstream that goes away before it has any of the message is replaced by another, which is told the same. After a fault
+    /// there is no transaction.
     pub async fn envelope(
         &self,
-        connection: &mut Option<Box<Connection>>,
+        transaction: &mut Option<Box<Transaction>>,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, Fault> {
-        let asked = tokio::time::timeout(ENVELOPE_PATIENCE, self.try_envelope(connection, mail, recipients)).await;
-        self.settle(connection, asked.unwrap_or(Err(Fault::Silent)))
+        let asked = async {
+            match (transaction.take(), mail) {
+                (former, Some(mail)) => {
+                    self.release(former);
+                    self.begin(mail, recipients).await
+                }
+                (Some(under_way), None) => self.go_on(under_way, recipients).await,
+                (None, None) => Err(Fault::Closed),
+            }
+        };
+        let asked = tokio::time::timeout(ENVELOPE_PATIENCE, asked).await;
+        let (begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
+        *transaction = Some(begun);
+        Ok(answers)
     }
 
     /// Asks to begin the message.
-    pub async fn data(&self, connection: &mut Option<Box<Connection>>) -> Result<Reply, Fault> {
-        let asked = match connection {
-            None => Err(Fault::Closed),
-            Some(upstream) => upstream.data().await,
+    pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, Fault> {
+        let mut under_way = transaction.take().ok_or(Fault::Closed)?;
+        let asked = async {
+            match under_way.connection.data().await {
+                Err(fault) => {
+                    let (mut other, _) = self.replace(under_way, &[], fault).await?;
+                    let reply = other.connection.data().await.inspect_err(|fault| other.upstream.failed(fault))?;
+                    Ok((other, reply))
+                }
+                Ok(reply) => Ok((under_way, reply)),
+            }
         };
-        self.settle(connection, asked)
+        let asked = tokio::time::timeout(DATA_PATIENCE, asked).await;
+        let (under_way, reply) = asked.unwrap_or(Err(Fault::Silent))?;
+        *transaction = Some(under_way);
+        Ok(reply)
     }
 
     /// Passes a piece of the message on. The error ends the message: with the upstream's own words, if it had some.
-    pub async fn write(&self, connection: &mut Option<Box<Connection>>, bytes: &[u8]) -> Result<(), Fault> {
-        let written = match connection {
-            None => Err(Fault::Closed),
-            Some(upstream) => upstream.write(bytes).await,
-        };
-        self.settle(connection, written)
-    }
-
-    /// Sends the final dot and waits for what the upstream says to the message.
-    pub async fn end(&self, connection: &mut Option<Box<Connection>>) -> Result<Reply, Fault> {
-        let ended = match connection {
-            None => Err(Fault::Closed),
-            Some(upstream) => upstream.end(FINAL_PATIENCE).await,
-        };
-        self.settle(connection, ended)
-    }
-
-    /// Takes leave of the upstream. In mid-message the connection is cut instead, so that no half message counts.
-    pub async fn quit(&self, connection: Option<Box<Connection>>) {
-        if let Some(connection) = connection {
-            connection.quit().await;
-        }
-    }
-
-    async fn try_envelope(
-        &self,
-        connection: &mut Option<Box<Connection>>,
-        mail: Option<&Mail>,
-        recipients: &[&Rcpt],
-    ) -> Result<Vec<Answered>, Fault> {
-        if let Some(upstream) = connection {
-            match upstream.envelope(mail, recipients).await {
-                Ok(answers) => return Ok(answers),
-                // A transaction under way is lost with its connection, and an upstream that fails in mid-dialogue may do so again.
-                Err((fault, replied)) if mail.is_none() || replied > 0 => return Err(fault),
-                // One that has closed an idle connection costs the client nothing.
-                Err(_) => *connection = None,
+    pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), Fault> {
+        let mut under_way = transaction.take().ok_or(Fault::Closed)?;
+        if let Err(fault) = under_way.connection.write(bytes).await {
+            // What it does not want of a message says nothing about others.
+            if !matches!(&fault, Fault::Refused(reply) if reply.code() != 421) {
+                under_way.upstream.failed(&fault);
             }
-        } else if mail.is_none() {
-            return Err(Fault::Closed);
+            return Err(fault);
         }
-        let upstream = connection.insert(Box::new(self.connect().await?));
-        upstream.envelope(mail, recipients).await.map_err(|(fault, _)| fault)
+        *transaction = Some(under_way);
+        Ok(())
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
-        let mut outcome = Err(Fault::Closed);
+    /// Sends the final dot and waits for what the upstream says to the message. That is the end of the transaction.
+    pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, Fault> {
+        let mut under_way = transaction.take().ok_or(Fault::Closed)?;
+        let ended = under_way.connection.end(FINAL_PATIENCE).await;
+        let reply = ended.inspect_err(|fault| under_way.upstream.failed(fault))?;
+        self.release(Some(under_way));
+        Ok(reply)
+    }
+
+    /// Ends a transaction. In mid-message its connection is cut, so that no half message counts; else it serves the next one.
+    pub fn release(&self, transaction: Option<Box<Transaction>>) {
+        if let Some(transaction) = transaction {
+            transaction.upstream.release(transaction.connection);
+        }
+    }
+
+    /// Takes leave of all upstreams.
+    pub async fn close(&self) {
         for upstream in &self.upstreams {
-            outcome = upstream.connect().await;
-            if outcome.is_ok() {
-                break;
-            }
+            upstream.close().await;
         }
-        outcome
     }
 
-    fn settle<T>(&self, connection: &mut Option<Box<Connection>>, outcome: Result<T, Fault>) -> Result<T, Fault> {
-        if outcome.is_err() {
-            *connection = None;
-            self.metrics.upstream_failures.inc();
+    fn in_use(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        let standings: Vec<Standing> = self.upstreams.iter().map(|upstream| upstream.standing()).collect();
+        let in_use: Vec<usize> = order::in_use(&standings).collect();
+        in_use.into_iter().filter_map(|index| self.upstreams.get(index))
+    }
+
+    /// The upstreams in the order in which to ask them about a message.
+    fn candidates(&self, mail: &Mail) -> impl Iterator<Item = &Arc<Upstream>> {
+        let standing = |upstream: &Arc<Upstream>| {
+            let is_able = upstream.offered().is_none_or(|offered| mail.beyond(&offered).is_none());
+            Standing { is_able, ..upstream.standing() }
+        };
+        let standings: Vec<Standing> = self.upstreams.iter().map(standing).collect();
+        let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
+        order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index))
+    }
+
+    /// Tells one upstream after the other, until one takes part: first over a connection that waits, which may prove to be dead,
+    /// then over a new one.
+    async fn begin(&self, mail: &Mail, recipients: &[&Rcpt]) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+        let mut last = Fault::Closed;
+        for upstream in self.candidates(mail) {
+            if let Some(mut connection) = upstream.waiting().await
+                && let Ok(answers) = connection.envelope(Some(mail), recipients).await
+            {
+                return Ok(Transaction::begun(upstream, connection, mail, recipients, answers));
+            }
+            let asked = async {
+                let mut connection = upstream.connect().await?;
+                let answers = connection.envelope(Some(mail), recipients).await;
+                answers.inspect_err(|fault| upstream.failed(fault)).map(|answers| (connection, answers))
+            };
+            match asked.await {
+                Ok((connection, answers)) => {
+                    return Ok(Transaction::begun(upstream, connection, mail, recipients, answers));
+                }
+                Err(fault) => last = fault,
+            }
         }
-        outcome
+        Err(last)
+    }
+
+    async fn go_on(
+        &self,
+        mut under_way: Box<Transaction>,
+        recipients: &[&Rcpt],
+    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+        match under_way.connection.envelope(None, recipients).await {
+            Ok(answers) => {
+                under_way.heard(recipients, &answers);
+                Ok((under_way, answers))
+            }
+            Err(fault) => self.replace(under_way, recipients, fault).await,
+        }
+    }
+
+    /// Tells another upstream, or this one anew, what the one that went away had accepted. Whoever has been told that his
+    /// recipients are accepted must not lose one of them: then it is as if nobody else were there.
+    async fn replace(
+        &self,
+        lost: Box<Transaction>,
+        recipients: &[&Rcpt],
+        fault: Fault,
+    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+        let Transaction { upstream, mail, accepted, .. } = *lost;
+        upstream.failed(&fault);
+        let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
+        let Ok((other, mut answers)) = self.begin(&mail, &all).await else { return Err(fault) };
+        if other.accepted.get(..accepted.len()) != Some(&accepted[..]) {
+            self.release(Some(other));
+            return Err(fault);
+        }
+        Ok((other, answers.split_off(accepted.len())))
     }
 }

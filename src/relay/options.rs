@@ -1,9 +1,9 @@
 //! What is configured about the way out.
 
-use super::login;
-use super::tls;
+use super::{login, pool, tls};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where mail goes and how.
@@ -21,7 +21,7 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct UpstreamOptions {
     /// Its name in logs and metrics, like no other's.
-    pub name: String,
+    pub name: Arc<str>,
     /// Host name or address, and port.
     pub host: String,
     pub port: u16,
@@ -32,6 +32,7 @@ pub struct UpstreamOptions {
     pub tls: tls::Options,
     /// What Weir logs in with there.
     pub login: Option<login::Options>,
+    pub pool: pool::Options,
 }
 
 /// Why a configured upstream cannot be used at all.

@@ -23,7 +23,7 @@ pub struct Way<'a> {
     pub server: &'a Server,
     pub client: &'a mut Client,
     pub input: &'a mut Input,
-    pub upstream: &'a mut Option<Box<relay::Connection>>,
+    pub upstream: &'a mut Option<Box<relay::Transaction>>,
     /// Turns true when the server stops and waits no longer.
     pub cut: &'a mut watch::Receiver<bool>,
 }
@@ -180,7 +180,7 @@ impl Passage {
     async fn forward(
         &mut self,
         server: &Server,
-        upstream: &mut Option<Box<relay::Connection>>,
+        upstream: &mut Option<Box<relay::Transaction>>,
         cut: &mut watch::Receiver<bool>,
         octets: &[u8],
     ) -> Result<(), Ending> {
@@ -202,7 +202,7 @@ impl Passage {
         self.lost.is_some() || self.hops.is_loop()
     }
 
-    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<relay::Connection>>) -> Ending {
+    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<relay::Transaction>>) -> Ending {
         if self.hops.is_loop() {
             return Ending::Loop;
         }

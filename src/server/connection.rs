@@ -29,14 +29,11 @@ pub struct Connection {
     login_by: Instant,
     client: Client,
     input: Input,
-    upstream: Option<Box<relay::Connection>>,
+    upstream: Option<Box<relay::Transaction>>,
     /// The message that comes in pieces.
     parts: Option<Box<Parts>>,
     stop: Stop,
 }
-
-/// How long an upstream connection is kept for a client that is between two messages.
-const KEEP_UPSTREAM: Duration = Duration::from_secs(5);
 
 /// How long a client may take to read its last reply when the server has waited long enough.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -112,6 +109,9 @@ impl Connection {
         if !session.in_message() {
             self.give_up_parts();
         }
+        if !session.in_transaction() {
+            self.server.relay.release(self.upstream.take());
+        }
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
         // Whoever has more commands at hand than time would never be waited for, and so never time out.
@@ -132,9 +132,7 @@ impl Connection {
                 _ => slowest(began, unwanted - self.input.unwanted(), timeouts.data_timeout),
             };
             let deadline = [login_by, message_by].into_iter().flatten().fold(deadline, Instant::min);
-            let keep = self.upstream.is_some() && !session.in_transaction();
-            let until = if keep { deadline.min(Instant::now() + KEEP_UPSTREAM) } else { deadline };
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             let read = tokio::select! {
                 read = self.client.read(&mut self.input, MOST_READ, left) => read,
                 () = self.stop.may_end(session.in_transaction()) => return session.shut_down(),
@@ -147,10 +145,6 @@ impl Connection {
                     }
                 }
                 Read::Gone => return session.client_gone(),
-                Read::TimedOut if Instant::now() < deadline => {
-                    let upstream = self.upstream.take();
-                    Box::pin(self.server.relay.quit(upstream)).await;
-                }
                 Read::TimedOut if login_overdue() => return session.login_overdue(),
                 Read::TimedOut => return session.time_out(),
             }
@@ -288,16 +282,15 @@ impl Connection {
 
     async fn close(&mut self, mut session: Session) {
         let _ = self.flush(&mut session).await;
-        let upstream = self.upstream.take();
-        // The client need not wait for the upstream's good-bye.
-        tokio::join!(self.server.relay.quit(upstream), self.client.close());
+        self.server.relay.release(self.upstream.take());
+        self.client.close().await;
     }
 }
 
 /// One answer a recipient, in order, or the one to DATA.
 async fn ask_upstream(
     server: &Server,
-    upstream: &mut Option<Box<relay::Connection>>,
+    upstream: &mut Option<Box<relay::Transaction>>,
     request: Request<'_>,
 ) -> Vec<Answer> {
     match request {

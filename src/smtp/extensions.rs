@@ -1,6 +1,7 @@
 //! What a server offers beyond plain SMTP, as its reply to EHLO says (RFC 5321 §4.1.1.1).
 
 use super::reply::Reply;
+use std::str::FromStr;
 
 /// The extensions of an upstream that matter to Weir.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Extensions {
     pub size: Option<u64>,
     /// RFC 9422: the most recipients of a message.
     pub max_recipients: Option<usize>,
+    /// RFC 9422: the most messages of a connection.
+    pub max_messages: Option<u32>,
     /// RFC 4954, with these mechanisms.
     pub auth_plain: bool,
     pub auth_login: bool,
@@ -45,13 +48,48 @@ impl Extensions {
                     "LOGIN" => offered.auth_login = true,
                     _ => {}
                 }),
-                "LIMITS" => offered.max_recipients = words.find_map(max_recipients),
+                "LIMITS" => words.for_each(|limit| match limit.split_once('=') {
+                    Some((name, value)) if name.eq_ignore_ascii_case("RCPTMAX") => {
+                        offered.max_recipients = positive(value)
+                    }
+                    Some((name, value)) if name.eq_ignore_ascii_case("MAILMAX") => {
+                        offered.max_messages = positive(value)
+                    }
+                    _ => {}
+                }),
                 _ => {}
             }
         }
         // RFC 6531 §3.1 has it only together.
         offered.smtp_utf8 &= offered.eight_bit_mime;
         offered
+    }
+
+    /// What both offer: so much can be promised where either may come to be asked.
+    pub fn common(&self, other: &Self) -> Self {
+        // No limit is more than any.
+        let lower = |a: Option<u64>, b: Option<u64>| match (a.filter(|a| *a > 0), b.filter(|b| *b > 0)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (limit, None) | (None, limit) => limit.or(a.and(b)),
+        };
+        let fewer = |a: Option<usize>, b: Option<usize>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (limit, None) | (None, limit) => limit,
+        };
+        Self {
+            pipelining: self.pipelining && other.pipelining,
+            start_tls: self.start_tls && other.start_tls,
+            eight_bit_mime: self.eight_bit_mime && other.eight_bit_mime,
+            smtp_utf8: self.smtp_utf8 && other.smtp_utf8,
+            dsn: self.dsn && other.dsn,
+            require_tls: self.require_tls && other.require_tls,
+            size: lower(self.size, other.size),
+            max_recipients: fewer(self.max_recipients, other.max_recipients),
+            // Of the connection, and not of the client's concern.
+            max_messages: None,
+            auth_plain: self.auth_plain && other.auth_plain,
+            auth_login: self.auth_login && other.auth_login,
+        }
     }
 
     /// Whether the other offers all of this, and perhaps more.
@@ -88,14 +126,13 @@ impl Extensions {
             flags.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()).collect();
         names.extend(self.size.map(|limit| format!("SIZE {limit}")));
         names.extend(self.max_recipients.map(|most| format!("LIMITS RCPTMAX={most}")));
+        names.extend(self.max_messages.map(|most| format!("LIMITS MAILMAX={most}")));
         names.join(", ")
     }
 }
 
-fn max_recipients(limit: &str) -> Option<usize> {
-    let (name, value) = limit.split_once('=')?;
-    let value = value.parse().ok().filter(|most| *most > 0);
-    value.filter(|_| name.eq_ignore_ascii_case("RCPTMAX"))
+fn positive<T: FromStr + From<u8> + PartialOrd>(value: &str) -> Option<T> {
+    value.parse().ok().filter(|number| *number > T::from(0))
 }
 
 #[cfg(test)]
@@ -121,10 +158,20 @@ mod tests {
             smtp_utf8: true,
             size: Some(1000),
             max_recipients: Some(20),
+            max_messages: Some(5),
             auth_login: true,
             ..Extensions::default()
         };
         assert_eq!(Extensions::from_ehlo(&Reply::lines(250, lines)), expected);
+    }
+
+    #[test]
+    fn what_two_have_in_common() {
+        let one = Extensions { dsn: true, size: Some(0), max_recipients: Some(5), ..Extensions::default() };
+        let other = Extensions { dsn: true, pipelining: true, size: Some(9), ..Extensions::default() };
+        let common = Extensions { dsn: true, size: Some(9), max_recipients: Some(5), ..Extensions::default() };
+        assert_eq!((one.common(&other), other.common(&one)), (common, common));
+        assert_eq!((one.common(&one), common.common(&Extensions::default()).size), (one, Some(9)));
     }
 
     #[test]

@@ -1,0 +1,319 @@
+//! Every fault at every stage, over new connections and over such as were used before, many times with chance in everything: the
+//! client is told 2xx if, and if it is there only if, the upstream acknowledged its message; each message arrives once; and nothing
+//! is left behind.
+
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, run, wait_for, weir};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// For each fault at each stage.
+const REPETITIONS: usize = 200;
+const AT_ONCE: usize = 50;
+
+const STAGES: [Stage; 7] =
+    [Stage::Greeting, Stage::Ehlo, Stage::Mail, Stage::Rcpt, Stage::Data, Stage::Body, Stage::End];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    Upstream(Fault),
+    ClientVanishes,
+}
+
+const TROUBLES: [Trouble; 6] = [
+    Trouble::ClientVanishes,
+    Trouble::Upstream(Fault::Reset),
+    Trouble::Upstream(Fault::Cut),
+    Trouble::Upstream(Fault::Silence),
+    Trouble::Upstream(Fault::SayAndClose("421 4.3.2 Shutting down")),
+    Trouble::Upstream(Fault::Garbage),
+];
+
+/// What one client came to know.
+struct Outcome {
+    id: u64,
+    /// The last reply, if it waited for one.
+    told: Option<String>,
+    /// Recipients whose reply it heard.
+    recipients: usize,
+}
+
+#[test]
+fn fresh_connections() {
+    every_fault_at_every_stage("max-idle-connections = 0");
+}
+
+#[test]
+fn connections_used_before() {
+    every_fault_at_every_stage("idle-timeout = \"1s\"");
+}
+
+fn every_fault_at_every_stage(pool: &str) {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ name = \"u\", address = \"{}\", tls = \"none\", {pool} }}]\n\
+         session = {{ upstream-timeout = \"1s\" }}\n\
+         limit = [{{ name = \"all\", count = \"recipients\", per = [], rate = \"10M / 3650d\" }}]\n",
+        upstream.address()
+    ));
+    let weir = site.start();
+    let ids = AtomicU64::new(1);
+    let good = |count: usize| batch(&weir, &ids, count, None);
+    // What grows once does so now.
+    let mut heard = count_recipients(&good(4 * AT_ONCE));
+    settle(&weir);
+    let before = Footprint::of(&weir);
+    let mut vanished = 0;
+    for stage in STAGES {
+        for trouble in TROUBLES {
+            upstream.forget();
+            // So that connections wait which the fault befalls.
+            let primed = good(AT_ONCE);
+            heard += count_recipients(&primed);
+            let outcomes = match trouble {
+                Trouble::ClientVanishes => {
+                    vanished += REPETITIONS;
+                    batch(&weir, &ids, REPETITIONS, Some(stage))
+                }
+                Trouble::Upstream(fault) => {
+                    upstream.fail_once_in(2, stage, fault);
+                    let outcomes = match (stage, fault) {
+                        // Weir may have sent the final dot, and then waits for longer than anybody would here.
+                        (Stage::Body | Stage::End, Fault::Silence) => {
+                            while_cutting(&upstream, || batch(&weir, &ids, REPETITIONS, None))
+                        }
+                        _ => batch(&weir, &ids, REPETITIONS, None),
+                    };
+                    upstream.fail(None);
+                    upstream.cut_silent();
+                    outcomes
+                }
+            };
+            heard += count_recipients(&outcomes);
+            settle(&weir);
+            let all: Vec<Outcome> = primed.into_iter().chain(outcomes).collect();
+            let (delivered, refused) = check(&upstream, &all, (stage, trouble));
+            eprintln!("{stage:?} {trouble:?}: {delivered} delivered, {refused} refused");
+        }
+    }
+    wait_for("end of the connections", || {
+        (weir.metric("weir_upstream_connections{upstream=\"u\"}") == 0.0).then_some(())
+    });
+    let after = Footprint::of(&weir);
+    // The connection of whoever read the metrics may be among them.
+    assert!(after.files.abs_diff(before.files) <= 1, "{} open files, then {}", before.files, after.files);
+    assert!(after.octets < before.octets + 30_000_000, "{} octets of memory, then {}", before.octets, after.octets);
+    // Each recipient that was admitted is charged once, whatever became of it; whoever vanished may have asked for three.
+    let charged = charged(&site);
+    let most = heard + 3 * vanished;
+    assert!(
+        (heard as f64 - 1.0..=most as f64 + 1.0).contains(&charged),
+        "{charged} charged, {heard} to {most} asked for"
+    );
+}
+
+/// What a process has open, and its memory.
+struct Footprint {
+    files: usize,
+    octets: u64,
+}
+
+impl Footprint {
+    fn of(weir: &Process) -> Self {
+        wait_for("end of the connections", || {
+            (weir.metric("weir_upstream_connections{upstream=\"u\"}") == 0.0).then_some(())
+        });
+        let status = std::fs::read_to_string(format!("/proc/{}/status", weir.id())).unwrap();
+        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        let kibibytes: u64 = anonymous.trim().trim_end_matches(" kB").parse().unwrap();
+        let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap().count();
+        Self { files, octets: kibibytes * 1024 }
+    }
+}
+
+/// Sends so many messages, many at once, each in a session of its own; all vanish at a stage, if one is given.
+fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -> Vec<Outcome> {
+    let left = AtomicUsize::new(count);
+    let one_after_the_other = || {
+        let more = || left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        let mut outcomes = Vec::new();
+        while more() {
+            outcomes.push(Sender::new(weir, ids.fetch_add(1, Ordering::Relaxed), vanish).send());
+        }
+        outcomes
+    };
+    std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one_after_the_other)).collect();
+        senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect()
+    })
+}
+
+/// One client with one message, in which chance decides how it is sent.
+struct Sender {
+    client: Client,
+    id: u64,
+    random: u64,
+    vanish: Option<Stage>,
+    recipients: usize,
+}
+
+impl Sender {
+    fn new(weir: &Process, id: u64, vanish: Option<Stage>) -> Self {
+        let random = id.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        Self { client: Client::connect_silently(weir.address("s")), id, random, vanish, recipients: 0 }
+    }
+
+    fn by_chance(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    fn send(mut self) -> Outcome {
+        let told = self.dialogue().err();
+        let told = told.filter(|told| !told.is_empty());
+        if told.is_none() && self.by_chance(2) == 0 {
+            self.client.reset_when_dropped();
+        }
+        Outcome { id: self.id, told, recipients: self.recipients }
+    }
+
+    /// Whether it vanishes here, having read no reply to what it said last.
+    fn here(&self, stage: Stage) -> Result<(), String> {
+        if self.vanish == Some(stage) { Err(String::new()) } else { Ok(()) }
+    }
+
+    fn hear(&mut self, good: &str) -> Result<(), String> {
+        let reply = self.client.reply();
+        if reply.starts_with(good) { Ok(()) } else { Err(reply) }
+    }
+
+    /// The error is the last reply, also when it is a good one; empty if it vanished.
+    fn dialogue(&mut self) -> Result<(), String> {
+        self.here(Stage::Greeting)?;
+        self.hear("220")?;
+        self.client.send(b"EHLO client.example\r\n");
+        self.here(Stage::Ehlo)?;
+        self.hear("250")?;
+        let mail = format!("MAIL FROM:<sender-{}@example.org>\r\n", self.id);
+        let recipients = 1 + 2 * self.by_chance(2) as usize;
+        let rcpts: Vec<String> = (0..recipients).map(|n| format!("RCPT TO:<r{n}@example.net>\r\n")).collect();
+        let mut last = String::new();
+        if self.by_chance(2) == 0 {
+            self.client.send(format!("{mail}{}", rcpts.concat()).as_bytes());
+            self.here(Stage::Mail)?;
+            self.hear("250")?;
+            self.here(Stage::Rcpt)?;
+            for _ in &rcpts {
+                last = self.heard_recipient();
+            }
+        } else {
+            self.client.send(mail.as_bytes());
+            self.here(Stage::Mail)?;
+            self.hear("250")?;
+            for rcpt in &rcpts {
+                self.client.send(rcpt.as_bytes());
+                self.here(Stage::Rcpt)?;
+                last = self.heard_recipient();
+            }
+        }
+        if !last.starts_with("250") {
+            return Err(last);
+        }
+        let line = "0123456789abcdefghijklmnopqrstuvwxyz\r\n";
+        let lines = line.repeat([1, 40, 4_000][self.by_chance(3) as usize]);
+        let message = format!("Message-ID: <{}@example.org>\r\nSubject: x\r\n\r\n{lines}", self.id);
+        let half = self.by_chance(message.len() as u64) as usize;
+        let (one, other) = message.as_bytes().split_at(half);
+        if self.by_chance(2) == 0 {
+            self.client.send(b"DATA\r\n");
+            self.here(Stage::Data)?;
+            self.hear("354")?;
+            self.try_send(one)?;
+            self.here(Stage::Body)?;
+            self.try_send(other)?;
+            self.try_send(b".\r\n")?;
+        } else {
+            self.client.send(&[format!("BDAT {half}\r\n").as_bytes(), one].concat());
+            self.here(Stage::Data)?;
+            self.hear("250")?;
+            self.here(Stage::Body)?;
+            self.client.send(&[format!("BDAT {} LAST\r\n", other.len()).as_bytes(), other].concat());
+        }
+        self.here(Stage::End)?;
+        Err(self.client.reply())
+    }
+
+    fn try_send(&mut self, octets: &[u8]) -> Result<(), String> {
+        self.client.try_send(octets).map_err(|error| format!("cut off in mid-message: {error}"))
+    }
+
+    fn heard_recipient(&mut self) -> String {
+        self.recipients += 1;
+        self.client.reply()
+    }
+}
+
+/// Compares what the clients were told with what the upstream acknowledged: how many messages were delivered, how many refused.
+fn check(upstream: &Upstream, outcomes: &[Outcome], when: (Stage, Trouble)) -> (usize, usize) {
+    let mut arrived = HashMap::<u64, usize>::new();
+    for message in upstream.acknowledged() {
+        let text = String::from_utf8(message).unwrap();
+        let id = text.split_once("Message-ID: <").unwrap().1.split_once('@').unwrap().0;
+        *arrived.entry(id.parse().unwrap()).or_default() += 1;
+    }
+    let (mut delivered, mut refused) = (0, 0);
+    for Outcome { id, told, .. } in outcomes {
+        let times = arrived.get(id).copied().unwrap_or(0);
+        match told {
+            Some(reply) if reply.starts_with("250 2.0.0") => {
+                assert_eq!(times, 1, "{when:?}: {id} was acknowledged to the client");
+                delivered += 1;
+            }
+            Some(reply) => {
+                assert!(reply.starts_with("451 4."), "{when:?}: {id}: {reply}");
+                assert_eq!(times, 0, "{when:?}: {id} arrived, and the client was told {reply}");
+                refused += 1;
+            }
+            None => assert!(times <= 1, "{when:?}: {id} arrived {times} times"),
+        }
+    }
+    (delivered, refused)
+}
+
+/// Waits until all sessions have ended.
+fn settle(weir: &Process) {
+    wait_for("end of the sessions", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
+}
+
+/// Cuts the connections on which the upstream is silent, again and again.
+fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
+    let (done, end) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while end.recv_timeout(Duration::from_millis(100)).is_err_and(|error| error == RecvTimeoutError::Timeout) {
+                upstream.cut_silent();
+            }
+        });
+        let outcome = work();
+        drop(done);
+        outcome
+    })
+}
+
+fn count_recipients(outcomes: &[Outcome]) -> usize {
+    outcomes.iter().map(|outcome| outcome.recipients).sum()
+}
+
+/// What the only budget holds.
+fn charged(site: &Site) -> f64 {
+    let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
+    let text = String::from_utf8(dump.stdout).unwrap();
+    let line: serde_json::Value = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .find(|line: &serde_json::Value| line.get("level").is_some())
+        .unwrap();
+    line["level"].as_f64().unwrap()
+}

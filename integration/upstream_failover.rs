@@ -1,0 +1,172 @@
+//! Several upstreams: who gets the mail, and who takes over when one goes away.
+
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
+
+/// A site with these upstreams, each with further keys.
+fn site(upstreams: &[(&str, &str)]) -> Site {
+    let listed = |(n, (address, keys)): (usize, &(&str, &str))| {
+        format!("{{ name = \"u{n}\", address = \"{address}\", tls = \"none\", {keys} }}")
+    };
+    let list: Vec<String> = upstreams.iter().enumerate().map(listed).collect();
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{}]\n\
+         session = {{ upstream-timeout = \"1s\" }}\n",
+        list.join(", ")
+    ))
+}
+
+fn pair(keys: [&str; 2]) -> ([Upstream; 2], Site) {
+    let upstreams = [Upstream::start(), Upstream::start()];
+    let addresses = upstreams.each_ref().map(|upstream| upstream.address().to_string());
+    let site = site(&[(&addresses[0], keys[0]), (&addresses[1], keys[1])]);
+    (upstreams, site)
+}
+
+fn connect(weir: &Process) -> Client {
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client
+}
+
+fn is_up(weir: &Process, name: &str) -> bool {
+    weir.metric(&format!("weir_upstream_up{{upstream=\"{name}\"}}")) == 1.0
+}
+
+#[test]
+fn the_one_of_lower_priority_waits_until_it_is_needed_and_only_so_long() {
+    let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
+    let weir = site.start();
+    for _ in 0..5 {
+        connect(&weir).send_message();
+    }
+    assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (5, 0));
+    first.fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Shutting down"))));
+    first.cut_all();
+    for _ in 0..5 {
+        connect(&weir).send_message();
+    }
+    assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (5, 5));
+    let line = weir.logged("upstream down");
+    assert!(line.contains("upstream=u0") && line.contains("421 4.3.2 Shutting down"), "{line}");
+    assert!(!is_up(&weir, "u0") && is_up(&weir, "u1"));
+    first.fail(None);
+    // Nobody's mail is needed to find that out.
+    weir.logged("upstream back");
+    connect(&weir).send_message();
+    assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (6, 5));
+}
+
+#[test]
+fn shares_are_as_the_weights() {
+    let ([one, other], site) = pair(["weight = 1", "weight = 4"]);
+    let weir = site.start();
+    let mut client = connect(&weir);
+    for _ in 0..500 {
+        client.send_message();
+    }
+    let share = one.acknowledged().len();
+    assert_eq!(share + other.acknowledged().len(), 500);
+    // Of 100 expected; 6 standard deviations.
+    assert!((46..=154).contains(&share), "{share} of 500");
+}
+
+#[test]
+fn an_upstream_that_goes_away_before_the_message_has_begun_costs_nobody_anything() {
+    for fault in [
+        Fault::Cut,
+        Fault::Reset,
+        Fault::Silence,
+        Fault::SayAndClose("421 4.3.2 Shutting down"),
+        Fault::Say("nonsense"),
+    ] {
+        for stage in [Stage::Greeting, Stage::Ehlo, Stage::Mail, Stage::Rcpt, Stage::Data] {
+            let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
+            let weir = site.start();
+            weir.logged("upstream offers");
+            first.fail(Some((stage, fault)));
+            connect(&weir).send_message();
+            assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (0, 1), "{stage:?} {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn the_one_that_takes_over_is_told_all_that_was_accepted_before() {
+    let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    first.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 no such user"))));
+    client.say("RCPT TO:<c@example.net>", "550");
+    first.fail(Some((Stage::Rcpt, Fault::Cut)));
+    client.say("RCPT TO:<d@example.net>", "250");
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "250 2.0.0 Queued");
+    let said = second.commands();
+    let at = said.iter().rposition(|line| line.starts_with("MAIL")).unwrap();
+    let all = ["MAIL FROM:<a@example.org>", "RCPT TO:<b@example.net>", "RCPT TO:<d@example.net>", "DATA"];
+    assert_eq!(said[at..], all);
+    assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (0, 1));
+}
+
+#[test]
+fn a_recipient_that_was_accepted_is_never_lost_on_the_way_to_another() {
+    let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
+    let weir = site.start();
+    second.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 not here"))));
+    for stage in [Stage::Rcpt, Stage::Data] {
+        let mut client = connect(&weir);
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        first.fail(Some((stage, Fault::Cut)));
+        client.say(if stage == Stage::Data { "DATA" } else { "RCPT TO:<c@example.net>" }, "451 4.4.1");
+        first.fail(None);
+        wait_for("the first to be back", || is_up(&weir, "u0").then_some(()));
+    }
+    assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (0, 0));
+}
+
+#[test]
+fn what_is_promised_is_what_all_in_use_can_do_and_needs_are_met_where_they_can_be() {
+    let ([first, second], site) = pair(["priority = 1", "priority = 1"]);
+    first.offer(&["PIPELINING", "8BITMIME", "DSN", "SIZE 1000000"]);
+    second.offer(&["PIPELINING", "8BITMIME", "SIZE 2000"]);
+    let weir = site.start();
+    wait_for("both to be known", || {
+        let said = Client::connect(weir.address("s")).ask("EHLO client.example");
+        (said.contains("250-SIZE 2000\n") && !said.contains("DSN")).then_some(())
+    });
+    // Once the second is gone, the first's offers are the promise; should the second come back, it is not asked for what it cannot.
+    second.fail(Some((Stage::Greeting, Fault::Cut)));
+    let mut client = Client::connect(weir.address("s"));
+    wait_for("DSN", || {
+        let said = client.ask("EHLO client.example");
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.say("RSET", "250");
+        said.contains("250-DSN").then_some(())
+    });
+    second.fail(None);
+    weir.logged("upstream back");
+    for _ in 0..20 {
+        client.say("MAIL FROM:<a@example.org> RET=HDRS", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.say("RSET", "250");
+    }
+    assert!(!second.commands().iter().any(|line| line.contains("RET=")));
+}
+
+#[test]
+fn where_all_are_down_the_client_hears_so_soon_and_each_is_tried() {
+    let (one, other) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let site = site(&[(&one, ""), (&other, "")]);
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "451 4.4.1");
+    for name in ["u0", "u1"] {
+        assert!(!is_up(&weir, name), "{name}");
+    }
+}

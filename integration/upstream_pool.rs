@@ -1,0 +1,146 @@
+//! Connections to the upstream are used again, within bounds, and one that has died while it waited costs nobody anything.
+
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
+
+fn site(upstream: &Upstream, pool: &str) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ name = \"u\", address = \"{}\", tls = \"none\", {pool} }}]\n",
+        upstream.address()
+    ))
+}
+
+fn send(weir: &Process) {
+    Client::connect(weir.address("s")).send_message();
+}
+
+fn opened(weir: &Process) -> f64 {
+    weir.metric("weir_upstream_connections_opened_total{upstream=\"u\"}")
+}
+
+fn waiting(weir: &Process) -> f64 {
+    weir.metric("weir_upstream_connections{upstream=\"u\"}")
+}
+
+/// Waits until Weir has looked what the upstream offers, which takes a connection of its own.
+fn settled(weir: &Process) -> f64 {
+    weir.logged("upstream offers");
+    wait_for("end of the first look", || (waiting(weir) == 0.0).then_some(()));
+    opened(weir)
+}
+
+#[test]
+fn short_sessions_share_a_connection_which_ends_with_weir() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "");
+    let weir = site.start();
+    let (before, said) = (settled(&weir), upstream.commands().len());
+    for _ in 0..3 {
+        send(&weir);
+    }
+    assert_eq!((opened(&weir) - before, waiting(&weir)), (1.0, 1.0));
+    let message = ["MAIL FROM:<a@example.org>", "RCPT TO:<b@example.net>", "DATA"];
+    let again = ["RSET", message[0], message[1], message[2]];
+    assert_eq!(upstream.commands()[said + 1..], [&message[..], &again, &again].concat());
+    assert_eq!(weir.terminate(), Some(0));
+    assert_eq!(upstream.commands().last().unwrap(), "QUIT");
+    assert_eq!(upstream.acknowledged().len(), 3);
+}
+
+#[test]
+fn what_a_client_has_begun_and_given_up_is_forgotten_before_the_next() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "");
+    let weir = site.start();
+    let before = settled(&weir);
+    for (last, reply) in [("RSET", "250"), ("QUIT", "221"), ("", "")] {
+        let mut client = Client::connect(weir.address("s"));
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<given-up@example.net>", "250");
+        if !last.is_empty() {
+            client.say(last, reply);
+        }
+        drop(client);
+        wait_for("RSET", || (weir.metric("weir_upstream_connections_waiting{upstream=\"u\"}") == 1.0).then_some(()));
+    }
+    send(&weir);
+    assert_eq!(opened(&weir) - before, 1.0);
+    let commands = upstream.commands();
+    let at = commands.iter().rposition(|line| line.contains("given-up")).unwrap();
+    assert_eq!(commands[at + 1..at + 3], ["RSET", "RSET"]);
+    assert_eq!(upstream.acknowledged().len(), 1);
+}
+
+#[test]
+fn number_age_messages_and_patience_are_bounded() {
+    let upstream = Upstream::start();
+    for (pool, messages, connections) in
+        [("max-idle-connections = 0", 3, 3.0), ("max-messages = 2", 5, 3.0), ("max-idle-connections = 5", 5, 1.0)]
+    {
+        let site = site(&upstream, pool);
+        let weir = site.start();
+        let before = settled(&weir);
+        for _ in 0..messages {
+            send(&weir);
+        }
+        assert_eq!(opened(&weir) - before, connections, "{pool}");
+    }
+    // What the upstream itself says counts, too (RFC 9422).
+    upstream.offer(&["PIPELINING", "LIMITS MAILMAX=1"]);
+    let one_each = site(&upstream, "");
+    let weir = one_each.start();
+    let before = settled(&weir);
+    send(&weir);
+    send(&weir);
+    assert_eq!(opened(&weir) - before, 2.0);
+    upstream.offer(&["PIPELINING"]);
+    // None waits for longer than it may, nor when it is old; of two at once one may wait.
+    for pool in ["max-idle-connections = 1, idle-timeout = \"2s\"", "max-idle-connections = 1, max-age = \"2s\""] {
+        one_may_wait_for_a_while(&site(&upstream, pool));
+    }
+}
+
+fn one_may_wait_for_a_while(site: &Site) {
+    let weir = site.start();
+    settled(&weir);
+    let mut clients = [Client::connect(weir.address("s")), Client::connect(weir.address("s"))];
+    for client in &mut clients {
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+    }
+    assert_eq!(waiting(&weir), 2.0);
+    for client in &mut clients {
+        client.say("RSET", "250");
+    }
+    for left in [1.0, 0.0] {
+        wait_for("fewer connections", || (waiting(&weir) == left).then_some(()));
+    }
+}
+
+#[test]
+fn a_connection_that_died_while_it_waited_costs_no_client_anything() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "");
+    let weir = site.start();
+    settled(&weir);
+    for fault in [
+        Fault::Cut,
+        Fault::SayAndClose("421 4.4.2 Idle for too long"),
+        Fault::SayAndClose("421 4.3.2 Shutting down"),
+        Fault::Say("500 what?"),
+        Fault::Say("nonsense"),
+        Fault::Say("354 odd"),
+    ] {
+        // It dies while it waits, then when it is used again.
+        send(&weir);
+        upstream.cut_all();
+        send(&weir);
+        upstream.fail(Some((Stage::Rset, fault)));
+        send(&weir);
+        upstream.fail(None);
+    }
+    assert_eq!(upstream.acknowledged().len(), 18);
+    assert_eq!(weir.metric("weir_messages_total{result=\"delivered\"}"), 18.0);
+}

@@ -1,0 +1,99 @@
+//! Whether an upstream is of use, as far as is known.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The lock is held to copy or replace what it guards.
+#[derive(Default)]
+pub struct Health {
+    state: Mutex<State>,
+    /// Told when it fails, so that it is looked after.
+    failed: Notify,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    is_down: bool,
+    /// Failures since it last took an envelope.
+    failures: u32,
+    /// When to look whether it is back.
+    retry_at: Option<Instant>,
+}
+
+/// How long after its first failure to look whether it is back; twice as long after each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+impl Health {
+    pub fn is_well(&self) -> bool {
+        !self.get().is_down
+    }
+
+    /// It was of no use. True: it was of use until now.
+    pub fn failed(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        let news = !state.is_down;
+        let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
+        *state = State { is_down: true, failures: state.failures + 1, retry_at: Some(now + pause) };
+        drop(state);
+        self.failed.notify_one();
+        news
+    }
+
+    /// It answers. True: it did not until now. What it did before is not forgotten: whoever greets nicely and then fails is looked
+    /// after ever more seldom.
+    pub fn answered(&self) -> bool {
+        let mut state = self.lock();
+        let news = state.is_down;
+        *state = State { is_down: false, retry_at: None, ..*state };
+        news
+    }
+
+    /// It has done what it is there for.
+    pub fn worked(&self) {
+        self.lock().failures = 0;
+    }
+
+    /// Waits until it is time to look whether it is back: for as long as it is well, in vain.
+    pub async fn retry(&self) {
+        loop {
+            match self.get().retry_at {
+                Some(at) => return tokio::time::sleep_until(at).await,
+                None => self.failed.notified().await,
+            }
+        }
+    }
+
+    fn get(&self) -> State {
+        *self.lock()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_news_once_and_pauses_grow_until_it_works() {
+        let (health, now) = (Health::default(), Instant::now());
+        let pause = |health: &Health| health.get().retry_at.map(|at| (at - now).as_secs());
+        assert!(health.is_well() && health.failed(now) && !health.failed(now) && !health.is_well());
+        assert_eq!(pause(&health), Some(4));
+        assert!(health.answered() && !health.answered() && health.is_well());
+        assert_eq!(pause(&health), None);
+        for expected in [8, 16, 32, 60, 60] {
+            health.failed(now);
+            assert_eq!(pause(&health), Some(expected));
+        }
+        health.answered();
+        health.worked();
+        health.failed(now);
+        assert_eq!(pause(&health), Some(2));
+    }
+}

@@ -1,0 +1,91 @@
+//! Connections to an upstream that wait for the next message, so that it need not be connected to for each.
+
+use super::connection::Connection;
+use prometheus::IntGauge;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How connections are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many may wait at once.
+    pub max_idle: usize,
+    /// How long one may wait.
+    pub idle_timeout: Duration,
+    /// How long after it was opened one may be used again.
+    pub max_age: Duration,
+    /// How many messages may have gone over it.
+    pub max_messages: u32,
+}
+
+/// The connections that wait, the one that was used last at the end. The lock is held to move some in or out.
+pub struct Pool {
+    options: Options,
+    idle: Mutex<Vec<Idle>>,
+    /// How many they are.
+    count: IntGauge,
+}
+
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+impl Pool {
+    pub fn new(options: Options, count: IntGauge) -> Self {
+        Self { options, idle: Mutex::default(), count }
+    }
+
+    /// Takes in a connection that has done its work. Returns it if it may not or cannot wait here.
+    pub fn put(&self, connection: Connection, now: Instant) -> Option<Connection> {
+        if !self.may_be_used(&connection, now) {
+            return Some(connection);
+        }
+        let mut idle = self.lock();
+        if idle.len() >= self.options.max_idle {
+            return Some(connection);
+        }
+        idle.push(Idle { connection, since: now });
+        self.count.inc();
+        None
+    }
+
+    /// The connection that was used last: those before it may grow old and go. It may have been closed by the upstream meanwhile.
+    pub fn take(&self, now: Instant) -> Option<Connection> {
+        let mut idle = self.lock();
+        let at = idle.iter().rposition(|idle| self.may_wait(idle, now))?;
+        self.count.dec();
+        Some(idle.remove(at).connection)
+    }
+
+    /// Takes out those that have waited for long enough.
+    pub fn expired(&self, now: Instant) -> Vec<Connection> {
+        self.remove(|idle| !self.may_wait(idle, now))
+    }
+
+    /// Takes out all.
+    pub fn drain(&self) -> Vec<Connection> {
+        self.remove(|_| true)
+    }
+
+    fn remove(&self, is_one: impl Fn(&Idle) -> bool) -> Vec<Connection> {
+        let removed: Vec<_> = self.lock().extract_if(.., |idle| is_one(idle)).map(|idle| idle.connection).collect();
+        self.count.sub(i64::try_from(removed.len()).unwrap_or(i64::MAX));
+        removed
+    }
+
+    fn may_wait(&self, idle: &Idle, now: Instant) -> bool {
+        let waits = now.duration_since(idle.since) < self.options.idle_timeout;
+        waits && self.may_be_used(&idle.connection, now)
+    }
+
+    fn may_be_used(&self, connection: &Connection, now: Instant) -> bool {
+        let most = connection.offered().max_messages.unwrap_or(u32::MAX).min(self.options.max_messages);
+        connection.age(now) < self.options.max_age && connection.messages() < most
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

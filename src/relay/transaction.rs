@@ -1,0 +1,44 @@
+//! One message's way to an upstream, from MAIL to what is said to the final dot.
+
+use super::connection::Connection;
+use super::dialogue::Answered;
+use super::upstream::Upstream;
+use crate::smtp::envelope::{Mail, Rcpt};
+use std::sync::Arc;
+
+/// A transaction that an upstream has accepted MAIL or recipients of; or has refused them, and may be asked for others.
+pub struct Transaction {
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) connection: Connection,
+    /// What another upstream has to be told should this one go away before the message has begun.
+    pub(super) mail: Mail,
+    pub(super) accepted: Vec<Rcpt>,
+}
+
+impl Transaction {
+    pub(super) fn begun(
+        upstream: &Arc<Upstream>,
+        connection: Connection,
+        mail: &Mail,
+        recipients: &[&Rcpt],
+        answers: Vec<Answered>,
+    ) -> (Box<Self>, Vec<Answered>) {
+        upstream.worked();
+        let mut begun =
+            Box::new(Self { upstream: upstream.clone(), connection, mail: mail.clone(), accepted: Vec::new() });
+        begun.heard(recipients, &answers);
+        (begun, answers)
+    }
+
+    /// Takes the answers to recipients.
+    pub(super) fn heard(&mut self, recipients: &[&Rcpt], answers: &[Answered]) {
+        let heard = recipients.iter().zip(answers);
+        let is_accepted = |answer: &Answered| matches!(answer, Answered::Reply(reply) if reply.is_positive());
+        self.accepted.extend(heard.filter(|(_, answer)| is_accepted(answer)).map(|(rcpt, _)| (*rcpt).clone()));
+    }
+
+    /// The upstream's name in logs.
+    pub fn upstream(&self) -> &Arc<str> {
+        self.upstream.name()
+    }
+}
