@@ -49,8 +49,10 @@ impl Postfix {
         std::fs::write(this.path("conf/key.pem"), made.signing_key.serialize_pem()).unwrap();
         std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group) + settings).unwrap();
         std::fs::write(this.path("conf/master.cf"), master_cf(port)).unwrap();
-        this.postfix("start");
-        wait_for("greeting of Postfix", || std::net::TcpStream::connect(this.address).ok());
+        // Some of its programs write their warnings without being root.
+        std::fs::write(this.path("log"), "").unwrap();
+        std::fs::set_permissions(this.path("log"), PermissionsExt::from_mode(0o666)).unwrap();
+        this.start_again();
         this
     }
 
@@ -72,6 +74,30 @@ impl Postfix {
                 head.contains(&mark)
             })
         })
+    }
+
+    /// The numbers in the message ids of all messages that came: `Message-ID: <number@…>`.
+    pub fn message_ids(&self) -> Vec<usize> {
+        let Ok(messages) = std::fs::read_dir(self.path("mail/all/new")) else { return Vec::new() };
+        let id = |path: PathBuf| {
+            let text = String::from_utf8(std::fs::read(path).unwrap()).unwrap();
+            text.split_once("\nMessage-ID: <").unwrap().1.split_once('@').unwrap().0.parse().unwrap()
+        };
+        messages.map(|entry| id(entry.unwrap().path())).collect()
+    }
+
+    pub fn reload(&self) {
+        self.postfix("reload");
+    }
+
+    pub fn stop(&self) {
+        self.postfix("stop");
+    }
+
+    /// Starts it after it was stopped, at the same address.
+    pub fn start_again(&self) {
+        self.postfix("start");
+        wait_for("greeting of Postfix", || std::net::TcpStream::connect(self.address).ok());
     }
 
     /// Waits until its log says that the message for this address was taken by the next host.

@@ -5,6 +5,7 @@
 mod balancers;
 mod programs;
 mod relays;
+mod upstreams;
 
 use crate::harness::{Postfix, SENTENCE, Site, run};
 use std::path::Path;

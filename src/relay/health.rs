@@ -35,6 +35,10 @@ impl Health {
     pub fn failed(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let news = !state.is_down;
+        if state.retry_at.is_some_and(|at| now < at) {
+            // However many find that out at once.
+            return news;
+        }
         let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
         *state = State { is_down: true, failures: state.failures + 1, retry_at: Some(now + pause) };
         drop(state);
@@ -84,14 +88,16 @@ mod tests {
         let (health, now) = (Health::default(), Instant::now());
         let pause = |health: &Health| health.get().retry_at.map(|at| (at - now).as_secs());
         assert!(health.is_well() && health.failed(now) && !health.failed(now) && !health.is_well());
-        assert_eq!(pause(&health), Some(4));
+        assert_eq!(pause(&health), Some(2));
+        assert!(!health.failed(now + Duration::from_secs(2)));
+        assert_eq!(pause(&health), Some(6));
         assert!(health.answered() && !health.answered() && health.is_well());
         assert_eq!(pause(&health), None);
         for expected in [8, 16, 32, 60, 60] {
             health.failed(now);
             assert_eq!(pause(&health), Some(expected));
+            health.answered();
         }
-        health.answered();
         health.worked();
         health.failed(now);
         assert_eq!(pause(&health), Some(2));

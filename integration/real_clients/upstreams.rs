@@ -1,0 +1,125 @@
+//! Real Postfixes as upstreams, restarted one after the other while clients send.
+
+use crate::harness::{Client, Postfix, Process, Site, wait_for};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const SESSIONS: usize = 50;
+
+/// Messages that pass before the next thing happens.
+const PASS: usize = 200;
+
+/// The last command of a message and its reply's code.
+type Told = (&'static str, u16);
+
+/// Stopped at once, as `postfix stop` does it: whoever is in the midst of a message hears 451, since nobody knows whether the
+/// Postfix that was killed had it.
+#[test]
+fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
+    let told = send_meanwhile(|postfix, weir, up, pass| {
+        postfix.stop();
+        pass();
+        postfix.start_again();
+        wait_for("Weir to see that it is back", || (weir.metric(up) == 1.0).then_some(()));
+        pass();
+    });
+    let refused: usize = told.iter().filter(|((_, code), _)| *code != 250).map(|(_, count)| count).sum();
+    for ((command, code), _) in &told {
+        assert!(*code == 250 || (*code == 451 && ["RCPT", "end"].contains(command)), "{told:?}");
+    }
+    assert!(refused < SESSIONS, "{told:?}");
+}
+
+/// Reloaded: its processes end when their clients have, and others take their place.
+#[test]
+fn a_rolling_reload_costs_nobody_anything() {
+    let told = send_meanwhile(|postfix, _, _, pass| {
+        postfix.reload();
+        pass();
+    });
+    assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
+}
+
+/// Has clients send through Weir to two Postfixes while `happen` happens to one after the other, and checks that what was accepted
+/// has arrived once, and nothing twice. How often clients heard what.
+fn send_meanwhile(happen: impl Fn(&Postfix, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
+    let postfixes = [Postfix::start(), Postfix::start()];
+    let upstream = |(n, postfix): (usize, &Postfix)| {
+        format!("{{ name = \"u{n}\", address = \"{}\", tls = \"none\" }}", postfix.address())
+    };
+    let upstreams: Vec<String> = postfixes.iter().enumerate().map(upstream).collect();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\nupstream = [{}]\n",
+        upstreams.join(", ")
+    ));
+    let weir = site.start();
+    let (done, next) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let told: HashMap<usize, Told> = std::thread::scope(|scope| {
+        let one_after_the_other = || {
+            let mut told = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let id = next.fetch_add(1, Ordering::Relaxed);
+                told.push((id, send(&weir, id)));
+            }
+            told
+        };
+        let clients: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(one_after_the_other)).collect();
+        // Also when this fails, so that the clients end.
+        let _end = Finally(&done);
+        let pass = || {
+            let so_far = next.load(Ordering::Relaxed);
+            wait_for("messages", || (next.load(Ordering::Relaxed) > so_far + PASS).then_some(()));
+        };
+        pass();
+        for _ in 0..2 {
+            for (n, postfix) in postfixes.iter().enumerate() {
+                happen(postfix, &weir, &format!("weir_upstream_up{{upstream=\"u{n}\"}}"), &pass);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    let accepted = || told.iter().filter(|(_, (_, code))| *code == 250).map(|(id, _)| id);
+    let mut arrived = HashMap::<usize, usize>::new();
+    wait_for("all messages", || {
+        arrived.clear();
+        for id in postfixes.iter().flat_map(Postfix::message_ids) {
+            *arrived.entry(id).or_default() += 1;
+        }
+        accepted().all(|id| arrived.contains_key(id)).then_some(())
+    });
+    assert!(arrived.values().all(|times| *times == 1), "doubled");
+    let mut counts = HashMap::new();
+    told.values().for_each(|told| *counts.entry(*told).or_default() += 1);
+    let in_doubt = arrived.len() - accepted().count();
+    eprintln!("{counts:?}; {in_doubt} arrived of which the client does not know");
+    counts
+}
+
+struct Finally<'a>(&'a AtomicBool);
+
+impl Drop for Finally<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends a message in a session of its own.
+fn send(weir: &Process, id: usize) -> Told {
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    let message = format!("Message-ID: <{id}@example.org>\r\nSubject: x\r\n\r\nhello\r\n.");
+    let mut told = ("", 0);
+    for (name, line) in [
+        ("MAIL", "MAIL FROM:<a@example.org>"),
+        ("RCPT", "RCPT TO:<b@example.net>"),
+        ("DATA", "DATA"),
+        ("end", &message),
+    ] {
+        told = (name, client.ask(line)[..3].parse().unwrap());
+        if told.1 >= 400 {
+            break;
+        }
+    }
+    told
+}
