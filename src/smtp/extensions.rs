@@ -24,6 +24,10 @@ pub struct Extensions {
     /// RFC 4954, with these mechanisms.
     pub auth_plain: bool,
     pub auth_login: bool,
+    /// RFC 7677.
+    pub auth_scram_sha_256: bool,
+    /// Of Google and Microsoft.
+    pub auth_xoauth2: bool,
 }
 
 impl Extensions {
@@ -43,6 +47,8 @@ impl Extensions {
                 "AUTH" => words.for_each(|mechanism| match mechanism.to_ascii_uppercase().as_str() {
                     "PLAIN" => offered.auth_plain = true,
                     "LOGIN" => offered.auth_login = true,
+                    "SCRAM-SHA-256" => offered.auth_scram_sha_256 = true,
+                    "XOAUTH2" => offered.auth_xoauth2 = true,
                     _ => {}
                 }),
                 "LIMITS" => offered.max_recipients = words.find_map(max_recipients),
@@ -81,8 +87,10 @@ impl Extensions {
             (self.smtp_utf8, "SMTPUTF8"),
             (self.dsn, "DSN"),
             (self.require_tls, "REQUIRETLS"),
+            (self.auth_scram_sha_256, "AUTH SCRAM-SHA-256"),
             (self.auth_plain, "AUTH PLAIN"),
             (self.auth_login, "AUTH LOGIN"),
+            (self.auth_xoauth2, "AUTH XOAUTH2"),
         ];
         let mut names: Vec<String> =
             flags.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()).collect();
@@ -107,7 +115,7 @@ mod tests {
         let lines = [
             "mx hello DSN",
             "pipelining",
-            "AUTH CRAM-MD5 login",
+            "AUTH CRAM-MD5 login SCRAM-SHA-256-PLUS scram-sha-256 XOAUTH2",
             "SIZE 1000",
             "LIMITS MAILMAX=5 RCPTMAX=20",
             "XDSN",
@@ -122,9 +130,13 @@ mod tests {
             size: Some(1000),
             max_recipients: Some(20),
             auth_login: true,
+            auth_scram_sha_256: true,
+            auth_xoauth2: true,
             ..Extensions::default()
         };
-        assert_eq!(Extensions::from_ehlo(&Reply::lines(250, lines)), expected);
+        let offered = Extensions::from_ehlo(&Reply::lines(250, lines));
+        assert_eq!(offered, expected);
+        assert!(offered.names().contains(", AUTH SCRAM-SHA-256, AUTH LOGIN, AUTH XOAUTH2, "), "{}", offered.names());
     }
 
     #[test]
