@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::dialogue::{Answered, Envelope};
+use super::keys::KeyRing;
 use super::opening::{Next, Opening};
 use super::tls::Tls;
 use crate::smtp::envelope::{Mail, Rcpt};
@@ -57,6 +58,7 @@ impl Connection {
         patience: Duration,
         mut opening: Opening,
         tls: Option<&Tls>,
+        keys: &KeyRing,
     ) -> Result<Self, Fault> {
         let tcp = TcpStream::connect(address).await.map_err(Fault::Unreachable)?;
         // Commands and final dots are small and waited for.
@@ -75,6 +77,7 @@ impl Connection {
                     wire = wire.secure(tls).await?;
                     next = opening.secured();
                 }
+                Next::Derive(salting) => next = opening.keys(&keys.derive(salting).await?),
                 Next::Ready(offered) => return Ok(Self { wire, offered, state: State::Idle }),
                 Next::Failed(fault) => return Err(fault),
             }

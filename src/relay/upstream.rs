@@ -1,13 +1,14 @@
 //! One upstream: opens connections to it, and knows what it offers.
 
+use super::Fault;
+use super::authentication::Login;
 use super::connection::Connection;
+use super::keys::KeyRing;
 use super::knowledge::{Knowledge, REFRESH};
 use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
 use super::tls::{Policy, Tls};
-use super::{Fault, login};
 use crate::smtp::extensions::Extensions;
-use crate::smtp::sasl::Credentials;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ pub struct Upstream {
     hostname: String,
     timeout: Duration,
     tls: Option<Tls>,
-    login: Option<Credentials>,
+    keys: KeyRing,
     known: Knowledge,
     /// Held while what it offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
@@ -28,12 +29,16 @@ pub struct Upstream {
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 impl Upstream {
+    /// Its files are read, to see whether they are good.
     pub fn new(options: &Options, upstream: &UpstreamOptions) -> Result<Self, ConfigError> {
+        if let Some(login) = &upstream.login {
+            login.read().map_err(ConfigError::Secret)?;
+        }
         Ok(Self {
             hostname: options.hostname.clone(),
             timeout: options.timeout,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
-            login: upstream.login.as_ref().map(login::credentials).transpose()?,
+            keys: KeyRing::default(),
             known: Knowledge::default(),
             probing: tokio::sync::Mutex::default(),
             options: upstream.clone(),
@@ -114,7 +119,7 @@ impl Upstream {
         let policy = self.options.tls.policy;
         match self.open(policy).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
-            Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.login.is_none() => {
+            Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 tracing::warn!(upstream = self.options.name, %error, "TLS failed; going on without");
                 self.open(Policy::None).await
             }
@@ -124,7 +129,14 @@ impl Upstream {
 
     async fn open(&self, policy: Policy) -> Result<Connection, Fault> {
         let host = self.options.host.trim_start_matches('[').trim_end_matches(']');
-        let opening = Opening::new(&self.hostname, policy, self.login.clone());
-        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref()).await
+        let opening = Opening::new(&self.hostname, policy, self.login().await?);
+        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref(), &self.keys).await
+    }
+
+    /// What to log in with now.
+    async fn login(&self) -> Result<Option<Login>, Fault> {
+        let Some(options) = self.options.login.clone() else { return Ok(None) };
+        let read = tokio::task::spawn_blocking(move || options.read()).await;
+        read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
     }
 }

@@ -104,7 +104,8 @@ impl ClientFirst {
         if !nonce.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(Error::Malformed);
         }
-        if !nonce.strip_prefix(&self.nonce).is_some_and(|theirs| !theirs.is_empty()) {
+        let theirs = nonce.strip_prefix(&self.nonce).ok_or(Error::Nonce)?;
+        if theirs.is_empty() {
             return Err(Error::Nonce);
         }
         let salt = STANDARD.decode(salt).map_err(|_| Error::Malformed)?;
