@@ -28,3 +28,30 @@ impl KeyRing {
         derived.await.map_err(|error| Fault::Io(error.into()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smtp::sasl::Credentials;
+    use crate::smtp::scram::ClientFirst;
+
+    #[tokio::test]
+    async fn the_last_keys_are_kept_with_what_they_were_derived_from() {
+        let ring = KeyRing::default();
+        let kept = async || ring.0.lock().await.as_ref().map(|(salting, _)| salting.clone());
+        for (password, challenge) in [
+            ("pencil", "r=nx,s=AAAA,i=4096"),
+            ("pencil", "r=ny,s=AAAA,i=4096"),
+            ("pencil", "r=nx,s=AAAB,i=4096"),
+            ("pencil", "r=nx,s=AAAB,i=4097"),
+            ("other", "r=nx,s=AAAB,i=4097"),
+        ] {
+            let first = ClientFirst::new(&Credentials::new("user", password).unwrap(), "n");
+            let salting = first.challenged(challenge).unwrap().salting().clone();
+            // Only another nonce makes no difference.
+            assert_eq!(kept().await.is_some_and(|kept| kept == salting), challenge.starts_with("r=ny"), "{challenge}");
+            ring.derive(salting.clone()).await.unwrap();
+            assert!(kept().await.is_some_and(|kept| kept == salting), "{challenge}");
+        }
+    }
+}

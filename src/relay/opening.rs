@@ -25,8 +25,7 @@ enum Stage {
     Auth(Extensions, Box<Authentication>),
 }
 
-/// What to do next in an opening.
-#[derive(Debug)]
+/// What to do next in an opening. It is not to be printed: there may be a password in a line.
 pub enum Next {
     Send(String),
     /// Begin TLS, then go on with [`Opening::secured`]. What was offered before counts no more.
