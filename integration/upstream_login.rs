@@ -1,6 +1,6 @@
-//! An upstream that wants a login: here another Weir, in front of an upstream that takes everything.
+//! An upstream that wants a login: another Weir or a Dovecot, in front of an upstream that takes everything.
 
-use crate::harness::{Client, Process, SENTENCE, Site, Upstream, run};
+use crate::harness::{Client, Dovecot, Process, SENTENCE, Site, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 
 /// The Weir that wants a login, with the users of a site.
@@ -93,4 +93,155 @@ fn no_password_goes_to_an_upstream_without_tls_unless_that_is_asked_for() {
         assert!(send(&weir).starts_with("451 4.4.1"));
         assert_eq!(upstream.commands().iter().any(|line| line == "AUTH PLAIN AGFsaWNlAHNlc2FtZQ=="), goes, "{tls}");
     }
+}
+
+/// A Weir that logs in at an upstream on localhost as alice, with these keys besides.
+fn logging_in(port: u16, keys: &str) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", {keys} }}]\n"
+    ))
+}
+
+/// The text with which a file of a site is replaced in one step, as an administrator's tool does it.
+fn put(site: &Site, name: &str, text: &str) {
+    std::fs::write(site.path("new"), text).unwrap();
+    std::fs::set_permissions(site.path("new"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::rename(site.path("new"), site.path(name)).unwrap();
+}
+
+mod dovecot {
+    use super::*;
+
+    fn required(dovecot: &Dovecot, keys: &str) -> Site {
+        let ca = dovecot.certificate();
+        logging_in(dovecot.address().port(), &format!("tls = \"required\", ca = \"{}\", {keys}", ca.display()))
+    }
+
+    #[test]
+    fn takes_weirs_scram_and_refuses_that_of_a_wrong_password() {
+        let upstream = Upstream::start();
+        let mechanisms = "plain login scram-sha-1 scram-sha-256";
+        let dovecot = Dovecot::relaying_to(upstream.address(), mechanisms, "alice", SENTENCE);
+        let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
+        put(&site, "password", SENTENCE);
+        let weir = site.start();
+        // The second login finds its keys derived.
+        for _ in 0..2 {
+            let reply = send(&weir);
+            assert!(reply.ends_with("Queued"), "{reply}");
+        }
+        assert!(weir.logged("upstream offers").contains("AUTH SCRAM-SHA-256, AUTH PLAIN, AUTH LOGIN"));
+        let log = dovecot.log();
+        assert!(log.contains("method=SCRAM-SHA-256") && !log.contains("method=PLAIN"), "{log}");
+
+        // Changed at one end, then at the other: no restart.
+        dovecot.set_password("alice", "a new password");
+        let reply = send(&weir);
+        assert!(reply.starts_with("451 4.4.1") && !reply.contains("535"), "{reply}");
+        assert!(weir.logged("login: 535 5.7.8").contains("it refuses"));
+        put(&site, "password", "a new password\n");
+        let reply = send(&weir);
+        assert!(reply.ends_with("Queued"), "{reply}");
+        // Gone: that is in the log, and none of the client's business.
+        std::fs::remove_file(site.path("password")).unwrap();
+        let reply = send(&weir);
+        assert!(reply.starts_with("451 4.4.1") && !reply.contains("password"), "{reply}");
+        assert!(weir.logged("Weir cannot log in: password file").contains("No such file"));
+        assert_eq!(upstream.acknowledged().len(), 3);
+        assert!(!weir.log_lines().concat().contains("a new password"));
+    }
+
+    #[test]
+    fn takes_a_password_from_the_environment_by_each_mechanism() {
+        let upstream = Upstream::start();
+        let dovecot =
+            Dovecot::relaying_to(upstream.address(), "plain login scram-sha-256", "alice", "p\u{e4}ss w\u{f6}rd");
+        for (mechanism, method) in
+            [("any", "SCRAM-SHA-256"), ("scram-sha-256", "SCRAM-SHA-256"), ("plain", "PLAIN"), ("login", "LOGIN")]
+        {
+            let keys = format!("password-env = \"WEIR_TEST_PASSWORD\", mechanism = \"{mechanism}\"");
+            let site = required(&dovecot, &keys);
+            let weir = Process::start(site.serve().env("WEIR_TEST_PASSWORD", "p\u{e4}ss w\u{f6}rd"));
+            let reply = send(&weir);
+            assert!(reply.ends_with("Queued"), "{mechanism}: {reply}");
+            let log = dovecot.log();
+            let last = log.lines().rfind(|line| line.contains("method=")).unwrap_or(&log);
+            assert!(last.contains(&format!("method={method},")), "{mechanism}: {last}");
+        }
+    }
+
+    #[test]
+    fn gets_no_weaker_login_than_the_one_that_is_named() {
+        let upstream = Upstream::start();
+        let dovecot = Dovecot::relaying_to(upstream.address(), "plain login", "alice", SENTENCE);
+        let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
+        put(&site, "password", SENTENCE);
+        let weir = site.start();
+        assert!(send(&weir).starts_with("451 4.4.1"));
+        weir.logged("it offers no login that Weir may use: SCRAM-SHA-256");
+        assert!(!dovecot.log().contains("method="), "{}", dovecot.log());
+    }
+}
+
+#[test]
+fn an_upstream_that_takes_scram_without_proving_itself_gets_no_mail() {
+    let upstream = Upstream::start();
+    upstream.offer(&["AUTH PLAIN LOGIN SCRAM-SHA-256"]);
+    for replies in [
+        &["235 2.7.0 Welcome"][..],
+        // A nonce that is not Weir's, and one iteration.
+        &["334 cj1ub25lLHM9QUE9PSxpPTE=", "235 2.7.0 Welcome"],
+    ] {
+        upstream.answer_login(replies);
+        let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
+        put(&site, "password", SENTENCE);
+        let weir = site.start();
+        let reply = send(&weir);
+        assert!(reply.starts_with("451 4.4.1"), "{reply}");
+        weir.logged("login by SCRAM-SHA-256: it");
+    }
+    let commands = upstream.commands();
+    assert!(commands.iter().any(|line| line.starts_with("AUTH SCRAM-SHA-256 ")), "{commands:?}");
+    assert!(!commands.iter().any(|line| line.starts_with("MAIL") || line.starts_with("AUTH PLAIN")), "{commands:?}");
+}
+
+#[test]
+fn a_token_goes_by_xoauth2_and_is_read_again_for_each_connection() {
+    let upstream = Upstream::start();
+    upstream.offer(&["AUTH PLAIN LOGIN XOAUTH2"]);
+    upstream.answer_login(&["235 2.7.0 Accepted"]);
+    let site = logging_in(upstream.address().port(), "tls = \"none\", token-file = \"token\"");
+    put(&site, "token", "ya29.one\n");
+    let weir = site.start();
+    assert!(send(&weir).starts_with("250 2.0.0 Queued"));
+    put(&site, "token", "ya29.another\n");
+    // `{"status":"401"}`
+    upstream.answer_login(&["334 eyJzdGF0dXMiOiI0MDEifQ==", "535 5.7.8 Username and Password not accepted"]);
+    let reply = send(&weir);
+    assert!(reply.starts_with("451 4.4.1") && !reply.contains("401") && !reply.contains("Username"), "{reply}");
+    let line = weir.logged("login: 535 5.7.8");
+    assert!(line.contains("not accepted; before that: ") && line.contains("401"), "{line}");
+    let commands = upstream.commands();
+    // `user=alice^Aauth=Bearer ya29.one^A^A`, and the other.
+    let said = |line: &str| commands.iter().position(|command| command == line);
+    assert!(said("AUTH XOAUTH2 dXNlcj1hbGljZQFhdXRoPUJlYXJlciB5YTI5Lm9uZQEB").is_some(), "{commands:?}");
+    let other = said("AUTH XOAUTH2 dXNlcj1hbGljZQFhdXRoPUJlYXJlciB5YTI5LmFub3RoZXIBAQ==").unwrap();
+    assert_eq!(commands[other + 1], "", "the empty answer to the error");
+    assert!(!weir.log_lines().concat().contains("ya29"));
+}
+
+#[test]
+fn a_token_comes_from_the_environment_too_and_may_be_long() {
+    let upstream = Upstream::start();
+    upstream.offer(&["AUTH XOAUTH2"]);
+    upstream.answer_login(&["334 ", "235 2.7.0 Accepted"]);
+    let site = logging_in(upstream.address().port(), "tls = \"none\", token-env = \"WEIR_TEST_TOKEN\"");
+    let weir = Process::start(site.serve().env("WEIR_TEST_TOKEN", "t".repeat(3000)));
+    assert!(send(&weir).starts_with("250 2.0.0 Queued"));
+    let commands = upstream.commands();
+    let auth = commands.iter().position(|line| line == "AUTH XOAUTH2").unwrap();
+    assert_eq!(commands[auth + 1].len(), (19 + 3000 + 2usize + 5).div_ceil(3) * 4, "{commands:?}");
+    let command_line = std::fs::read(format!("/proc/{}/cmdline", weir.id())).unwrap();
+    assert!(!String::from_utf8(command_line).unwrap().contains("tttt"));
 }

@@ -109,4 +109,6 @@ const ALL: Extensions = Extensions {
     max_recipients: None,
     auth_plain: true,
     auth_login: true,
+    auth_scram_sha_256: true,
+    auth_xoauth2: true,
 };

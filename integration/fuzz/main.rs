@@ -14,6 +14,7 @@ mod cut;
 mod data;
 mod proxy;
 mod reply;
+mod scram;
 
 use std::sync::OnceLock;
 
@@ -27,6 +28,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("data", data::target),
     ("proxy", proxy::target),
     ("reply", reply::target),
+    ("scram", scram::target),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

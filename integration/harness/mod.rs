@@ -1,13 +1,15 @@
-//! What tests need around Weir: the process itself, a client, an upstream that fails on request, and a real Postfix.
+//! What tests need around Weir: the process itself, a client, an upstream that fails on request, and a real Postfix and Dovecot.
 
 mod client;
 mod disk;
+mod dovecot;
 mod postfix;
 mod process;
 mod upstream;
 
 pub use client::Client;
 pub use disk::Disk;
+pub use dovecot::Dovecot;
 pub use postfix::Postfix;
 pub use process::{Process, SENTENCE, Site, field, free_port, run, weir};
 pub use upstream::{Fault, Stage, Upstream};

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A password for tests: recognisable, should it ever stand where it must not.
@@ -157,7 +157,8 @@ impl Process {
     }
 
     pub fn log_lines(&self) -> Vec<String> {
-        self.log.lines.lock().unwrap().clone()
+        // A test that fails for what it has not logged fails with the lock in its hand; the log is shown all the same.
+        self.log.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What `GET path` answers: status and body.

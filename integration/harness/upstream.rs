@@ -58,6 +58,8 @@ struct Shared {
     random: u64,
     /// What EHLO announces.
     offers: Vec<&'static str>,
+    /// What is said to AUTH and to each line after it, as long as that is 334.
+    login: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
@@ -122,6 +124,11 @@ impl Upstream {
     /// What it offers from now on.
     pub fn offer(&self, extensions: &[&'static str]) {
         self.shared.lock().unwrap().offers = extensions.to_vec();
+    }
+
+    /// What it says to AUTH from now on, and to each line after it. Without this it says 250, which is no success (RFC 4954 §6).
+    pub fn answer_login(&self, replies: &[&'static str]) {
+        self.shared.lock().unwrap().login = replies.to_vec();
     }
 
     /// Messages that were acknowledged, dots still stuffed.
@@ -235,6 +242,7 @@ fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
                 false => Some(false),
             },
             "RSET" => answer(Stage::Rset, "250 2.0.0 Ok", &mut stream, shared),
+            "AUTH" if !shared.lock().unwrap().login.is_empty() => log_in(&mut lines, &mut stream, shared),
             "QUIT" => {
                 say(&mut stream, "221 2.0.0 Bye");
                 return None;
@@ -242,6 +250,22 @@ fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
             _ => say(&mut stream, "250 2.0.0 Ok").map(|()| true),
         }?;
     }
+}
+
+fn log_in(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
+    let replies = shared.lock().unwrap().login.clone();
+    for reply in replies {
+        say(stream, reply)?;
+        if !reply.starts_with("334") {
+            return Some(true);
+        }
+        let mut line = String::new();
+        if lines.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        shared.lock().unwrap().commands.push(line.trim_end().to_owned());
+    }
+    None
 }
 
 fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {

@@ -1,9 +1,12 @@
 //! `[[upstream]]`: the smart hosts.
 
 use super::section::{Placed, Section, choice, count, text, timeout};
-use crate::relay::{UpstreamOptions, login, pool, tls};
+use crate::relay::login::{self, Kind, Mechanism, Place};
+use crate::relay::{UpstreamOptions, pool, tls};
+use crate::smtp::sasl;
 use std::ops::Range;
 use std::path::Path;
+use toml::de::DeValue;
 
 /// Reads all of them. `places` gets where each is in the file.
 pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Vec<UpstreamOptions> {
@@ -59,14 +62,51 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
 
 fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let asks_login = s.value("auth", "\"none\"", choice(&[("none", false), ("fixed", true)]));
-    let user = s.optional("user", text).map(|user| user.value);
-    let password_file = s.optional("password-file", text).map(|path| folder.join(path.value));
-    let login = user.zip(password_file).filter(|_| asks_login);
-    if asks_login && login.is_none() {
-        let help = "add user = \"weir\" and password-file = \"upstream-password\"";
-        s.error(&s.span(), "auth = \"fixed\" needs a user and a password-file", Some(help));
+    let user = s.optional("user", |value| user_name(&text(value)?));
+    let mechanisms = [
+        ("any", Mechanism::Any),
+        ("scram-sha-256", Mechanism::ScramSha256),
+        ("plain", Mechanism::Plain),
+        ("login", Mechanism::Login),
+    ];
+    let mechanism = s.value("mechanism", "\"any\"", choice(&mechanisms));
+    let file = |value: &DeValue<'_>| Ok(Place::File(folder.join(text(value)?)));
+    let variable = |value: &DeValue<'_>| variable(&text(value)?).map(Place::Variable);
+    let keys = ["password-file", "password-env", "token-file", "token-env"];
+    let given: Vec<&str> = keys.into_iter().filter(|key| s.has(key)).collect();
+    let password = s.optional("password-file", file).or(s.optional("password-env", variable));
+    let token = s.optional("token-file", file).or(s.optional("token-env", variable));
+    if !asks_login {
+        return None;
     }
-    login.map(|(user, password_file)| login::Options { user, password_file })
+    let help = "add user = \"weir\" and password-file = \"upstream-password\"";
+    if given.is_empty() || !s.has("user") {
+        let message = "auth = \"fixed\" needs a user and a password-file, password-env, token-file or token-env";
+        s.error(&s.span(), message, Some(help));
+    } else if given.len() > 1 {
+        s.error(&s.span(), format!("only one of {} can be", given.join(", ")), None);
+    } else if token.is_some() && mechanism != Mechanism::Any {
+        let help = "leave mechanism out: a token goes by XOAUTH2";
+        s.error(&s.span(), "mechanism is for passwords", Some(help));
+    }
+    let (kind, place) = match (password, token) {
+        (Some(place), _) => (Kind::Password(mechanism), place.value),
+        (None, place) => (Kind::Token, place?.value),
+    };
+    Some(login::Options { user: user?.value, kind, place })
+}
+
+fn user_name(text: &str) -> Result<String, String> {
+    let bad = || format!("{text:?} is no user name: it has a space, a colon, a control, or too many letters");
+    sasl::is_user_name(text).then(|| text.to_owned()).ok_or_else(bad)
+}
+
+/// The name of an environment variable. What is none may be the secret itself, and is not repeated.
+fn variable(name: &str) -> Result<String, String> {
+    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let good = name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit());
+    let bad = || "this is not the name of an environment variable, as WEIR_UPSTREAM_PASSWORD is".to_owned();
+    good.then(|| name.to_owned()).ok_or_else(bad)
 }
 
 /// A number that has been read within bounds.

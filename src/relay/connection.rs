@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::dialogue::{Answered, Envelope};
+use super::keys::KeyRing;
 use super::opening::{Next, Opening};
 use super::tls::Tls;
 use crate::metrics::Counted;
@@ -63,6 +64,7 @@ impl Connection {
         patience: Duration,
         mut opening: Opening,
         tls: Option<&Tls>,
+        keys: &KeyRing,
         counted: Counted,
     ) -> Result<Self, Fault> {
         let tcp = TcpStream::connect(address).await.map_err(Fault::Unreachable)?;
@@ -86,6 +88,7 @@ impl Connection {
                     let opened = Instant::now();
                     return Ok(Self { wire, offered, state: State::Idle, opened, messages: 0, _counted: counted });
                 }
+                Next::Derive(salting) => next = opening.keys(&keys.derive(salting).await?),
                 Next::Failed(fault) => return Err(fault),
             }
         }

@@ -1,22 +1,162 @@
-//! What Weir logs in with at an upstream.
+//! What Weir logs in with at an upstream, and where that is kept. It is read for each connection: a new password needs no restart.
 
-use super::ConfigError;
-use crate::smtp::sasl::Credentials;
+pub use super::authentication::Mechanism;
+use super::authentication::{Login, Secret};
+use crate::smtp::sasl::{Bearer, Credentials, MAX_TOKEN};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 /// The login that is configured for an upstream.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub user: String,
-    /// A file whose first line is the password.
-    pub password_file: PathBuf,
+    pub kind: Kind,
+    pub place: Place,
 }
 
-/// Reads the secret.
-pub fn credentials(options: &Options) -> Result<Credentials, ConfigError> {
-    let bad = |why: String| ConfigError::Password(options.password_file.clone(), why);
-    let text = std::fs::read_to_string(&options.password_file).map_err(|error| bad(error.to_string()))?;
-    let password = text.lines().next().unwrap_or_default();
-    Credentials::new(&options.user, password)
-        .ok_or_else(|| bad("its first line is no password, or the user has no such name".to_owned()))
+/// What the secret is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Password(Mechanism),
+    /// Of OAuth 2.0.
+    Token,
+}
+
+/// Where the secret is: its first line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    File(PathBuf),
+    /// An environment variable.
+    Variable(String),
+}
+
+/// Why there is no secret.
+#[derive(Debug)]
+pub struct SecretError {
+    what: &'static str,
+    place: Place,
+    why: String,
+}
+
+/// How much of a file is read at most: a secret and the end of its line.
+const MAX_FILE: u64 = MAX_TOKEN as u64 + 2;
+
+/// Octets of chance in a nonce: as many as RFC 5802's example has, and a whole number of base64.
+const NONCE: usize = 18;
+
+impl Options {
+    /// The file that the secret is in.
+    pub fn file(&self) -> Option<&PathBuf> {
+        match &self.place {
+            Place::File(path) => Some(path),
+            Place::Variable(_) => None,
+        }
+    }
+
+    /// Reads the secret, from a disk perhaps that is slow, for one login.
+    pub fn read(&self) -> Result<Login, SecretError> {
+        let what = if self.kind == Kind::Token { "token" } else { "password" };
+        let bad = |why: String| SecretError { what, place: self.place.clone(), why };
+        let line = self.place.first_line().map_err(bad)?;
+        let line = line.strip_suffix('\r').unwrap_or(&line);
+        if line.trim().is_empty() {
+            return Err(bad("it is empty".to_owned()));
+        }
+        let secret = match self.kind {
+            Kind::Password(mechanism) => {
+                Credentials::new(&self.user, line).map(|credentials| Secret::Password(credentials, mechanism))
+            }
+            Kind::Token => Bearer::new(&self.user, line.trim()).map(Secret::Token),
+        };
+        let secret = secret.ok_or_else(|| bad(format!("its first line is no {what} that could be sent")))?;
+        let mut random = [0; NONCE];
+        getrandom::fill(&mut random).map_err(|error| bad(format!("no nonce to send it with: {error}")))?;
+        Ok(Login { secret, nonce: STANDARD.encode(random) })
+    }
+}
+
+impl Place {
+    fn first_line(&self) -> Result<String, String> {
+        let content = match self {
+            Self::File(path) => {
+                let mut content = Vec::new();
+                let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+                file.take(MAX_FILE).read_to_end(&mut content).map_err(|error| error.to_string())?;
+                content
+            }
+            Self::Variable(name) => std::env::var_os(name).ok_or("it is not set")?.into_vec(),
+        };
+        let line = content.split(|b| *b == b'\n').next().unwrap_or_default();
+        String::from_utf8(line.to_vec()).map_err(|_| "it is not UTF-8".to_owned())
+    }
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, place, why } = self;
+        match place {
+            Place::File(path) => write!(f, "{what} file {}: {why}", path.display()),
+            Place::Variable(name) => write!(f, "{what} in the environment variable {name}: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(kind: Kind, content: &[u8]) -> Result<Login, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), content).unwrap();
+        let options = Options { user: "weir".to_owned(), kind, place: Place::File(file.path().to_owned()) };
+        options.read().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_first_line_of_a_file_is_the_secret() {
+        let password = |content: &str| match read(Kind::Password(Mechanism::Any), content.as_bytes()).unwrap().secret {
+            Secret::Password(credentials, Mechanism::Any) => credentials.password,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(password("sesame"), "sesame");
+        assert_eq!(password("open sesame \r\nmore\n"), "open sesame ");
+        match read(Kind::Token, b" ya29.a-b_c\n").unwrap().secret {
+            Secret::Token(bearer) => assert_eq!(Some(bearer), Bearer::new("weir", "ya29.a-b_c")),
+            other => panic!("{other:?}"),
+        }
+        assert!(read(Kind::Token, &[&[b't'; MAX_TOKEN][..], b"\r\n"].concat()).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_secret_is_told_without_telling_it() {
+        for (content, why) in [
+            (&b""[..], ": it is empty"),
+            (b"\nsesame", ": it is empty"),
+            (b" \r\n", ": it is empty"),
+            (b"ses\0ame", ": its first line is no password that could be sent"),
+            (b"ses\xffame", ": it is not UTF-8"),
+            (&[b's'; 2000], ": its first line is no password that could be sent"),
+        ] {
+            let error = read(Kind::Password(Mechanism::Any), content).unwrap_err();
+            assert!(error.starts_with("password file ") && error.ends_with(why), "{error}");
+            assert!(!error.contains("ses"), "{error}");
+        }
+        let error = read(Kind::Token, b"a token").unwrap_err();
+        assert!(error.ends_with(": its first line is no token that could be sent"), "{error}");
+        let place = Place::Variable("WEIR_TEST_THERE_IS_NONE".to_owned());
+        let options = Options { user: "weir".to_owned(), kind: Kind::Token, place };
+        let error = options.read().unwrap_err().to_string();
+        assert_eq!(error, "token in the environment variable WEIR_TEST_THERE_IS_NONE: it is not set");
+    }
+
+    #[test]
+    fn each_login_has_a_nonce_of_its_own_and_prints_no_secret() {
+        let [one, other] = [(); 2].map(|()| read(Kind::Password(Mechanism::Any), b"sesame").unwrap());
+        assert!(one.nonce != other.nonce && one.nonce.len() == 24);
+        assert!(!format!("{one:?}").contains("sesame"));
+    }
 }

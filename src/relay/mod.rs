@@ -1,11 +1,13 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`Relay`]
+//! [`opening`], [`authentication`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`Relay`]
 //! asks the upstreams.
 
+mod authentication;
 mod connection;
 pub mod dialogue;
 mod health;
+mod keys;
 mod knowledge;
 pub mod login;
 mod opening;
@@ -25,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Garbage, Reply};
+use crate::smtp::scram;
 use order::Standing;
 use std::fmt;
 use std::sync::Arc;
@@ -46,10 +49,14 @@ pub enum Fault {
     Unexpected(Reply),
     NoTls,
     Tls(std::io::Error),
-    /// It has none of the mechanisms for the login that it should want.
-    NoLogin,
-    /// It refused Weir's login, in these words, which are none of the client's business.
-    Login(Reply),
+    /// Weir has nothing to log in with.
+    Secret(login::SecretError),
+    /// It has none of these mechanisms for the login that it should want.
+    NoLogin(&'static str),
+    /// It refused Weir's login, in these words and these details, which are none of the client's business.
+    Login(Reply, String),
+    /// It does not keep its side of a SCRAM login.
+    Scram(scram::Error),
 }
 
 impl fmt::Display for Fault {
@@ -63,8 +70,11 @@ impl fmt::Display for Fault {
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
             Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
-            Self::NoLogin => f.write_str("it offers no login that Weir knows: AUTH PLAIN or LOGIN"),
-            Self::Login(reply) => write!(f, "it refuses Weir's login: {reply}"),
+            Self::Secret(error) => write!(f, "Weir cannot log in: {error}"),
+            Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
+            Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),
+            Self::Login(reply, detail) => write!(f, "it refuses Weir's login: {reply}; before that: {detail}"),
+            Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
             Self::Tls(error) => write!(f, "TLS: {error}"),
         }
     }

@@ -2,17 +2,17 @@
 //! octets.
 
 use super::Fault;
+use super::authentication::{Authentication, Login, Step};
 use super::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
-use crate::smtp::sasl::{self, Credentials};
-use std::collections::VecDeque;
+use crate::smtp::scram::{Keys, Salting};
 
 /// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again.
 pub struct Opening {
     hostname: String,
     tls: Policy,
-    login: Option<Credentials>,
+    login: Option<Login>,
     secured: bool,
     stage: Stage,
 }
@@ -22,23 +22,23 @@ enum Stage {
     Ehlo,
     Helo,
     StartTls(Extensions),
-    /// The rest of what is to be said for the login.
-    Auth(Extensions, VecDeque<String>),
+    Auth(Extensions, Box<Authentication>),
 }
 
-/// What to do next in an opening.
-#[derive(Debug)]
+/// What to do next in an opening. It is not to be printed: there may be a password in a line.
 pub enum Next {
     Send(String),
     /// Begin TLS, then go on with [`Opening::secured`]. What was offered before counts no more.
     Handshake,
+    /// Derive these keys, which is long work, then go on with [`Opening::keys`].
+    Derive(Salting),
     Ready(Extensions),
     Failed(Fault),
 }
 
 impl Opening {
     /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
-    pub fn new(hostname: &str, tls: Policy, login: Option<Credentials>) -> Self {
+    pub fn new(hostname: &str, tls: Policy, login: Option<Login>) -> Self {
         Self { hostname: hostname.to_owned(), tls, login, secured: false, stage: Stage::Greeting }
     }
 
@@ -62,17 +62,35 @@ impl Opening {
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
-            Stage::Auth(offered, _) if reply.code() == 235 => self.ready(offered),
-            Stage::Auth(offered, mut left) if reply.code() == 334 => match left.pop_front() {
-                Some(line) => {
-                    self.stage = Stage::Auth(offered, left);
-                    Next::Send(line)
-                }
-                None => Next::Failed(Fault::Login(reply)),
-            },
-            Stage::Auth(..) => Next::Failed(Fault::Login(reply)),
+            Stage::Auth(offered, mut authentication) => {
+                let step = authentication.reply(reply);
+                self.go_on(offered, authentication, step)
+            }
             _ => Next::Failed(Fault::Refused(reply)),
         }
+    }
+
+    /// The keys that were asked for.
+    pub fn keys(&mut self, keys: &Keys) -> Next {
+        match std::mem::replace(&mut self.stage, Stage::Greeting) {
+            Stage::Auth(offered, mut authentication) => {
+                let step = authentication.keys(keys);
+                self.go_on(offered, authentication, step)
+            }
+            // Nobody has asked.
+            _ => Next::Failed(Fault::Closed),
+        }
+    }
+
+    fn go_on(&mut self, offered: Extensions, authentication: Box<Authentication>, step: Step) -> Next {
+        let next = match step {
+            Step::Done => return self.ready(offered),
+            Step::Failed(fault) => return Next::Failed(fault),
+            Step::Say(line) => Next::Send(format!("{line}\r\n")),
+            Step::Derive(salting) => Next::Derive(salting),
+        };
+        self.stage = Stage::Auth(offered, authentication);
+        next
     }
 
     fn ready(&self, mut offered: Extensions) -> Next {
@@ -101,27 +119,22 @@ impl Opening {
 
     /// Goes on with AUTH, where Weir has to log in (RFC 4954). No password goes out in plain text, unless that was asked for.
     fn log_in(&mut self, offered: Extensions) -> Next {
-        let Some(credentials) = &self.login else { return self.ready(offered) };
+        let Some(login) = self.login.take() else { return self.ready(offered) };
         if !self.secured && self.tls != Policy::None {
             return Next::Failed(Fault::NoTls);
         }
-        let mut lines = if offered.auth_plain {
-            VecDeque::from([format!("AUTH PLAIN {}\r\n", sasl::plain(credentials))])
-        } else if offered.auth_login {
-            let [user, password] = sasl::login(credentials);
-            VecDeque::from(["AUTH LOGIN\r\n".to_owned(), format!("{user}\r\n"), format!("{password}\r\n")])
-        } else {
-            return Next::Failed(Fault::NoLogin);
-        };
-        let first = lines.pop_front().unwrap_or_default();
-        self.stage = Stage::Auth(offered, lines);
-        Next::Send(first)
+        match Authentication::begin(login, &offered) {
+            Ok((authentication, line)) => self.go_on(offered, Box::new(authentication), Step::Say(line)),
+            Err(fault) => Next::Failed(fault),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::authentication::{Mechanism, Secret};
+    use crate::smtp::sasl::Credentials;
 
     /// Plays an opening: what was sent, and how it ended.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
@@ -139,7 +152,7 @@ mod tests {
             }
             match next {
                 Next::Send(line) => sent.push(line.trim_end().to_owned()),
-                Next::Handshake => unreachable!(),
+                Next::Handshake | Next::Derive(_) => unreachable!(),
                 Next::Ready(offered) => return (sent, format!("ready, pipelining {}", offered.pipelining)),
                 Next::Failed(fault) => return (sent, fault.to_string()),
             }
@@ -205,7 +218,12 @@ mod tests {
                 "EHLO weir.example|AUTH LOGIN|d2Vpcg==|c2VzYW1l".to_owned(),
                 "ready",
             ),
-            (None, &[&["220 hi"], &["250 up"]], "EHLO weir.example".to_owned(), "it offers no login that Weir knows"),
+            (
+                None,
+                &[&["220 hi"], &["250 up"]],
+                "EHLO weir.example".to_owned(),
+                "it offers no login that Weir may use: SCRAM-SHA-256, PLAIN or LOGIN",
+            ),
             (None, &[&["220 hi"], &["502 what"]], "EHLO weir.example".to_owned(), "502 what"),
             (Opportunistic, &[&["220 hi"], login], "EHLO weir.example".to_owned(), "it offers no STARTTLS"),
             (
@@ -215,7 +233,8 @@ mod tests {
                 "ready",
             ),
         ] {
-            let opening = Opening::new("weir.example", tls, Credentials::new("weir", "sesame"));
+            let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
+            let opening = Opening::new("weir.example", tls, Some(Login { secret, nonce: "nonce".to_owned() }));
             let (said, ended) = play(opening, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");

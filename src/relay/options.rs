@@ -40,7 +40,7 @@ pub struct UpstreamOptions {
 pub enum ConfigError {
     Ca(PathBuf, String),
     NoRoots,
-    Password(PathBuf, String),
+    Secret(login::SecretError),
     Name(String),
     Tls(rustls::Error),
 }
@@ -50,7 +50,7 @@ impl fmt::Display for ConfigError {
         match self {
             Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
             Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
-            Self::Password(path, why) => write!(f, "password file {}: {why}", path.display()),
+            Self::Secret(error) => error.fmt(f),
             Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
             Self::Tls(error) => error.fmt(f),
         }

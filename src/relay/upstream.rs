@@ -1,17 +1,18 @@
 //! One upstream: connections to it, what it offers, and whether it is of use.
 
+use super::Fault;
+use super::authentication::Login;
 use super::connection::Connection;
 use super::health::Health;
+use super::keys::KeyRing;
 use super::knowledge::{Knowledge, REFRESH};
 use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
 use super::order::Standing;
 use super::pool::Pool;
 use super::tls::{Policy, Tls};
-use super::{Fault, login};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::smtp::extensions::Extensions;
-use crate::smtp::sasl::Credentials;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -24,9 +25,9 @@ pub struct Upstream {
     hostname: String,
     timeout: Duration,
     tls: Option<Tls>,
-    login: Option<Credentials>,
     pool: Pool,
     health: Health,
+    keys: KeyRing,
     known: Knowledge,
     /// Held while what it offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
@@ -37,15 +38,19 @@ pub struct Upstream {
 const SWEEP: Duration = Duration::from_secs(1);
 
 impl Upstream {
+    /// Its files are read, to see whether they are good.
     pub fn new(options: &Options, upstream: &UpstreamOptions, metrics: &Metrics) -> Result<Self, ConfigError> {
+        if let Some(login) = &upstream.login {
+            login.read().map_err(ConfigError::Secret)?;
+        }
         let metrics = metrics.upstream(&upstream.name);
         Ok(Self {
             hostname: options.hostname.clone(),
             timeout: options.timeout,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
-            login: upstream.login.as_ref().map(login::credentials).transpose()?,
             pool: Pool::new(upstream.pool, metrics.waiting.clone()),
             health: Health::default(),
+            keys: KeyRing::default(),
             known: Knowledge::default(),
             probing: tokio::sync::Mutex::default(),
             metrics,
@@ -216,7 +221,7 @@ impl Upstream {
         let policy = self.options.tls.policy;
         match self.open(policy).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
-            Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.login.is_none() => {
+            Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 tracing::warn!(upstream = &**self.name(), %error, "TLS failed; going on without");
                 self.open(Policy::None).await
             }
@@ -226,8 +231,15 @@ impl Upstream {
 
     async fn open(&self, policy: Policy) -> Result<Connection, Fault> {
         let host = self.options.host.trim_start_matches('[').trim_end_matches(']');
-        let opening = Opening::new(&self.hostname, policy, self.login.clone());
+        let opening = Opening::new(&self.hostname, policy, self.login().await?);
         let counted = self.metrics.count_connection();
-        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref(), counted).await
+        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref(), &self.keys, counted).await
+    }
+
+    /// What to log in with now.
+    async fn login(&self) -> Result<Option<Login>, Fault> {
+        let Some(options) = self.options.login.clone() else { return Ok(None) };
+        let read = tokio::task::spawn_blocking(move || options.read()).await;
+        read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
     }
 }

@@ -27,6 +27,10 @@ pub struct Extensions {
     /// RFC 4954, with these mechanisms.
     pub auth_plain: bool,
     pub auth_login: bool,
+    /// RFC 7677.
+    pub auth_scram_sha_256: bool,
+    /// Of Google and Microsoft.
+    pub auth_xoauth2: bool,
 }
 
 impl Extensions {
@@ -46,6 +50,8 @@ impl Extensions {
                 "AUTH" => words.for_each(|mechanism| match mechanism.to_ascii_uppercase().as_str() {
                     "PLAIN" => offered.auth_plain = true,
                     "LOGIN" => offered.auth_login = true,
+                    "SCRAM-SHA-256" => offered.auth_scram_sha_256 = true,
+                    "XOAUTH2" => offered.auth_xoauth2 = true,
                     _ => {}
                 }),
                 "LIMITS" => words.for_each(|limit| match limit.split_once('=') {
@@ -89,6 +95,8 @@ impl Extensions {
             max_messages: None,
             auth_plain: self.auth_plain && other.auth_plain,
             auth_login: self.auth_login && other.auth_login,
+            auth_scram_sha_256: self.auth_scram_sha_256 && other.auth_scram_sha_256,
+            auth_xoauth2: self.auth_xoauth2 && other.auth_xoauth2,
         }
     }
 
@@ -119,8 +127,10 @@ impl Extensions {
             (self.smtp_utf8, "SMTPUTF8"),
             (self.dsn, "DSN"),
             (self.require_tls, "REQUIRETLS"),
+            (self.auth_scram_sha_256, "AUTH SCRAM-SHA-256"),
             (self.auth_plain, "AUTH PLAIN"),
             (self.auth_login, "AUTH LOGIN"),
+            (self.auth_xoauth2, "AUTH XOAUTH2"),
         ];
         let mut names: Vec<String> =
             flags.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()).collect();
@@ -144,7 +154,7 @@ mod tests {
         let lines = [
             "mx hello DSN",
             "pipelining",
-            "AUTH CRAM-MD5 login",
+            "AUTH CRAM-MD5 login SCRAM-SHA-256-PLUS scram-sha-256 XOAUTH2",
             "SIZE 1000",
             "LIMITS MAILMAX=5 RCPTMAX=20",
             "XDSN",
@@ -160,9 +170,13 @@ mod tests {
             max_recipients: Some(20),
             max_messages: Some(5),
             auth_login: true,
+            auth_scram_sha_256: true,
+            auth_xoauth2: true,
             ..Extensions::default()
         };
-        assert_eq!(Extensions::from_ehlo(&Reply::lines(250, lines)), expected);
+        let offered = Extensions::from_ehlo(&Reply::lines(250, lines));
+        assert_eq!(offered, expected);
+        assert!(offered.names().contains(", AUTH SCRAM-SHA-256, AUTH LOGIN, AUTH XOAUTH2, "), "{}", offered.names());
     }
 
     #[test]

@@ -10,5 +10,6 @@ pub mod extensions;
 pub mod line;
 pub mod reply;
 pub mod sasl;
+pub mod scram;
 pub mod trace;
 pub mod xclient;

@@ -1,4 +1,4 @@
-//! SASL messages (RFC 4954, RFC 4616).
+//! SASL messages (RFC 4954, RFC 4616), but for those of [`scram`](super::scram).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,8 +17,24 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// A name and a token of OAuth 2.0 (RFC 6750). Neither is ever printed by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bearer {
+    user: String,
+    token: String,
+}
+
+impl fmt::Debug for Bearer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bearer(<redacted>)")
+    }
+}
+
 /// Longest password taken, in octets: RFC 4616 §2 leaves it open; hashing more would be work given away.
 pub const MAX_PASSWORD: usize = 1024;
+
+/// Longest token sent, in octets: a line of AUTH has 12,288 (RFC 4954 §4), in base64 and with the name.
+pub const MAX_TOKEN: usize = 8192;
 
 /// Longest user name, in octets.
 const MAX_NAME: usize = 255;
@@ -41,6 +57,20 @@ impl Credentials {
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
+}
+
+impl Bearer {
+    /// `None`: they are not of a form that can be sent.
+    pub fn new(user: &str, token: &str) -> Option<Self> {
+        // RFC 6750 §2.1 has even fewer characters; what matters is that none ends the field.
+        let is_token = (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
+        (is_user_name(user) && is_token).then(|| Self { user: user.to_owned(), token: token.to_owned() })
+    }
+}
+
+/// The one message of XOAUTH2, as Google and Microsoft describe it: `user=NAME ^A auth=Bearer TOKEN ^A ^A`.
+pub fn xoauth2(bearer: &Bearer) -> String {
+    STANDARD.encode(format!("user={}\x01auth=Bearer {}\x01\x01", bearer.user, bearer.token))
 }
 
 /// The one message of PLAIN.
@@ -118,6 +148,22 @@ mod tests {
         assert_eq!(parse_plain(&plain(&credentials)), Some(credentials.clone()));
         let [user, password] = login(&credentials);
         assert_eq!(parse_login(&user, &password), Some(credentials));
+    }
+
+    #[test]
+    fn writes_xoauth2() {
+        // The example of Google's description of the protocol.
+        let bearer = Bearer::new("someuser@example.com", "ya29.vF9dft4qmTc2Nvb3RlckBhdHRhdmlzdGEuY29tCg").unwrap();
+        assert_eq!(
+            xoauth2(&bearer),
+            "dXNlcj1zb21ldXNlckBleGFtcGxlLmNvbQFhdXRoPUJlYXJlciB5YTI5LnZGOWRmdDRxbVRjMk52YjNSbGNrQmhkSFJoZG1semRHRXVZMjl0Q2cBAQ=="
+        );
+        assert_eq!(format!("{bearer:?}"), "Bearer(<redacted>)");
+        for (user, token) in [("", "t"), ("u", ""), ("u", "a b"), ("u", "a\x01"), ("u\x01", "t"), ("u", "\u{e9}")] {
+            assert_eq!(Bearer::new(user, token), None, "{user:?} {token:?}");
+        }
+        assert!(Bearer::new("u", &"t".repeat(MAX_TOKEN)).is_some());
+        assert!(Bearer::new("u", &"t".repeat(MAX_TOKEN + 1)).is_none());
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! A real Dovecot in a folder of its own: its submission service, which passes on what comes from who has logged in.
+
+use super::{free_port, wait_for};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+pub struct Dovecot {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Dovecot {
+    /// Starts it on a free port, with STARTTLS and a certificate for localhost, these SASL mechanisms, and one user. It passes mail on
+    /// to this address. Needs root.
+    pub fn relaying_to(next: SocketAddr, mechanisms: &str, user: &str, password: &str) -> Self {
+        let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
+        let port = free_port();
+        let path = |name: &str| folder.path().join(name);
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(path("certificate.pem"), made.cert.pem()).unwrap();
+        std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::create_dir(path("home")).unwrap();
+        std::os::unix::fs::chown(path("home"), Some(OWNER), Some(OWNER)).unwrap();
+        std::fs::write(path("dovecot.conf"), settings(&folder.path().display().to_string(), port, next, mechanisms))
+            .unwrap();
+        let log = std::fs::File::create(path("output")).unwrap();
+        let child = Command::new("dovecot")
+            .args(["-F", "-c"])
+            .arg(path("dovecot.conf"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("dovecot is installed");
+        let this = Self { folder, address: format!("127.0.0.1:{port}").parse().unwrap(), child };
+        this.set_password(user, password);
+        wait_for("Dovecot", || std::net::TcpStream::connect(this.address).ok());
+        this
+    }
+
+    /// Its one user, when this returns.
+    pub fn set_password(&self, user: &str, password: &str) {
+        let scheme = ["pw", "-s", "SCRAM-SHA-256", "-p", password];
+        let made = Command::new("doveadm").arg("-c").arg(self.path("dovecot.conf")).args(scheme).output().unwrap();
+        assert!(made.status.success(), "doveadm pw: {}", String::from_utf8_lossy(&made.stderr));
+        let line = format!("{user}:{}", String::from_utf8(made.stdout).unwrap());
+        std::fs::write(self.path("users.new"), line).unwrap();
+        std::fs::set_permissions(self.path("users.new"), PermissionsExt::from_mode(0o644)).unwrap();
+        // Dovecot sees a change only of the size, or of the whole second.
+        let before = std::fs::metadata(self.path("users")).and_then(|file| file.modified());
+        let after = before.unwrap_or(SystemTime::UNIX_EPOCH) + Duration::from_secs(1);
+        std::fs::File::open(self.path("users.new")).unwrap().set_modified(after).unwrap();
+        std::fs::rename(self.path("users.new"), self.path("users")).unwrap();
+        // It looks once a second.
+        wait_for("new password", || {
+            let test = ["auth", "test", user, password];
+            let tested = Command::new("doveadm").arg("-c").arg(self.path("dovecot.conf")).args(test).output().unwrap();
+            tested.status.success().then_some(())
+        });
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn certificate(&self) -> PathBuf {
+        self.path("certificate.pem")
+    }
+
+    /// What it has said about logins.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+impl Drop for Dovecot {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let output = std::fs::read_to_string(self.path("output")).unwrap_or_default();
+            eprintln!("--- log of Dovecot\n{output}{}", self.log());
+        }
+        // SIGTERM, on which the master ends its children.
+        let _ =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Whose the mailboxes are that nobody looks at: nobody's.
+const OWNER: u32 = 65534;
+
+fn settings(folder: &str, port: u16, next: SocketAddr, mechanisms: &str) -> String {
+    format!(
+        "base_dir = {folder}/run\n\
+         state_dir = {folder}/state\n\
+         log_path = {folder}/log\n\
+         auth_verbose = yes\n\
+         auth_mechanisms = {mechanisms}\n\
+         auth_failure_delay = 0\n\
+         protocols = submission\n\
+         hostname = dovecot.example\n\
+         listen = 127.0.0.1\n\
+         ssl = required\n\
+         ssl_cert = <{folder}/certificate.pem\n\
+         ssl_key = <{folder}/key.pem\n\
+         first_valid_uid = 1\n\
+         mail_location = maildir:~/mail\n\
+         submission_relay_host = {}\n\
+         submission_relay_port = {}\n\
+         submission_relay_trusted = no\n\
+         passdb {{\n  driver = passwd-file\n  args = {folder}/users\n}}\n\
+         userdb {{\n  driver = static\n  args = uid={OWNER} gid={OWNER} home={folder}/home\n}}\n\
+         service submission-login {{\n  chroot =\n  inet_listener submission {{\n    port = {port}\n  }}\n}}\n\
+         service anvil {{\n  chroot =\n  unix_listener anvil-auth-penalty {{\n    mode = 0\n  }}\n}}\n",
+        next.ip(),
+        next.port()
+    )
+}

@@ -1,0 +1,364 @@
+//! How Weir logs in at an upstream (RFC 4954): the strongest mechanism that both know, said step by step. Pure.
+
+use super::Fault;
+use crate::smtp::extensions::Extensions;
+use crate::smtp::reply::Reply;
+use crate::smtp::sasl::{self, Bearer, Credentials};
+use crate::smtp::scram::{Challenge, ClientFirst, Error, Keys, Proof, Salting};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::collections::VecDeque;
+
+/// What one login is made with.
+#[derive(Clone, Debug)]
+pub struct Login {
+    pub secret: Secret,
+    /// Printable, without commas, and never used before.
+    pub nonce: String,
+}
+
+#[derive(Clone, Debug)]
+pub enum Secret {
+    Password(Credentials, Mechanism),
+    Token(Bearer),
+}
+
+/// By which mechanism a password may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// The strongest that is offered.
+    Any,
+    ScramSha256,
+    Plain,
+    Login,
+}
+
+/// A login under way.
+pub struct Authentication {
+    /// What did not fit into the line of AUTH, and waits to be asked for.
+    held: Option<String>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// What is said whenever the server goes on asking.
+    Answers(VecDeque<String>),
+    Token,
+    /// The server has said why.
+    TokenRefused(String),
+    ScramFirst(ClientFirst),
+    ScramKeys(Challenge),
+    ScramFinal(Proof),
+    /// The server has shown that it knows the password.
+    ScramVerified,
+    Over,
+}
+
+/// What to do next in a login.
+pub enum Step {
+    /// Send this line, without its end.
+    Say(String),
+    /// Derive the keys, then go on with [`Authentication::keys`].
+    Derive(Salting),
+    Done,
+    Failed(Fault),
+}
+
+/// The longest command (RFC 5321 §4.5.3.1.4), CRLF left out: what does not fit behind AUTH is said when it is asked for (RFC 4954 §4).
+const MAX_COMMAND: usize = 510;
+
+/// How much of what a server says about a token goes into the log.
+const MAX_DETAIL: usize = 300;
+
+impl Authentication {
+    /// A login by the strongest mechanism that is offered and allowed, and its first line.
+    pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), Fault> {
+        let (name, initial, stage) = match login.secret {
+            Secret::Token(bearer) if offered.auth_xoauth2 => ("XOAUTH2", Some(sasl::xoauth2(&bearer)), Stage::Token),
+            Secret::Token(_) => return Err(Fault::NoLogin("XOAUTH2")),
+            Secret::Password(credentials, mechanism) => match choose(mechanism, offered)? {
+                Mechanism::ScramSha256 => {
+                    let first = ClientFirst::new(&credentials, &login.nonce);
+                    ("SCRAM-SHA-256", Some(STANDARD.encode(first.message())), Stage::ScramFirst(first))
+                }
+                Mechanism::Login => ("LOGIN", None, Stage::Answers(sasl::login(&credentials).into())),
+                Mechanism::Plain | Mechanism::Any => {
+                    ("PLAIN", Some(sasl::plain(&credentials)), Stage::Answers(VecDeque::new()))
+                }
+            },
+        };
+        let Some(initial) = initial else { return Ok((Self { held: None, stage }, format!("AUTH {name}"))) };
+        let line = format!("AUTH {name} {initial}");
+        match line.len() <= MAX_COMMAND {
+            true => Ok((Self { held: None, stage }, line)),
+            false => Ok((Self { held: Some(initial), stage }, format!("AUTH {name}"))),
+        }
+    }
+
+    /// Takes the reply to what was said last.
+    pub fn reply(&mut self, reply: Reply) -> Step {
+        match (std::mem::replace(&mut self.stage, Stage::Over), reply.code()) {
+            // Whoever cannot show that it knows the password may be anybody, and would get all mail.
+            (Stage::ScramFirst(_) | Stage::ScramFinal(_) | Stage::ScramKeys(_), 235) => {
+                Step::Failed(Fault::Scram(Error::Signature))
+            }
+            (_, 235) => Step::Done,
+            (stage, 334) => self.challenged(stage, reply),
+            (Stage::TokenRefused(detail), _) => Step::Failed(Fault::Login(reply, detail)),
+            _ => Step::Failed(Fault::Login(reply, String::new())),
+        }
+    }
+
+    /// The keys have been derived.
+    pub fn keys(&mut self, keys: &Keys) -> Step {
+        let Stage::ScramKeys(challenge) = std::mem::replace(&mut self.stage, Stage::Over) else {
+            return Step::Failed(Fault::Scram(Error::Signature));
+        };
+        let proof = challenge.prove(keys);
+        let message = STANDARD.encode(proof.message());
+        self.go_on(Stage::ScramFinal(proof), message)
+    }
+
+    /// The server wants more, or has more to say.
+    fn challenged(&mut self, stage: Stage, reply: Reply) -> Step {
+        if let Some(initial) = self.held.take() {
+            return self.go_on(stage, initial);
+        }
+        match stage {
+            Stage::Answers(mut left) => match left.pop_front() {
+                Some(answer) => self.go_on(Stage::Answers(left), answer),
+                None => Step::Failed(Fault::Login(reply, String::new())),
+            },
+            // The refusal comes after an empty answer.
+            Stage::Token => self.go_on(Stage::TokenRefused(detail(&reply)), String::new()),
+            Stage::ScramFirst(first) => match first.challenged(&text(&reply)) {
+                Ok(challenge) => {
+                    let salting = challenge.salting().clone();
+                    self.stage = Stage::ScramKeys(challenge);
+                    Step::Derive(salting)
+                }
+                Err(error) => Step::Failed(Fault::Scram(error)),
+            },
+            Stage::ScramFinal(proof) => match proof.verify(&text(&reply)) {
+                Ok(()) => self.go_on(Stage::ScramVerified, String::new()),
+                Err(error) => Step::Failed(Fault::Scram(error)),
+            },
+            Stage::TokenRefused(_) | Stage::ScramKeys(_) | Stage::ScramVerified | Stage::Over => {
+                Step::Failed(Fault::Login(reply, String::new()))
+            }
+        }
+    }
+
+    fn go_on(&mut self, stage: Stage, line: String) -> Step {
+        self.stage = stage;
+        Step::Say(line)
+    }
+}
+
+/// The mechanism for a password; never [`Mechanism::Any`].
+fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, Fault> {
+    let strongest_first = [
+        (Mechanism::ScramSha256, offered.auth_scram_sha_256),
+        (Mechanism::Plain, offered.auth_plain),
+        (Mechanism::Login, offered.auth_login),
+    ];
+    let mut usable = strongest_first
+        .into_iter()
+        .filter(|(mechanism, offered)| *offered && (allowed == Mechanism::Any || allowed == *mechanism));
+    usable.next().map(|(mechanism, _)| mechanism).ok_or(Fault::NoLogin(match allowed {
+        Mechanism::Any => "SCRAM-SHA-256, PLAIN or LOGIN",
+        Mechanism::ScramSha256 => "SCRAM-SHA-256",
+        Mechanism::Plain => "PLAIN",
+        Mechanism::Login => "LOGIN",
+    }))
+}
+
+/// What a 334 says, decoded; empty, if it is nothing.
+fn text(reply: &Reply) -> String {
+    let decoded = STANDARD.decode(reply.texts().next().unwrap_or_default().trim());
+    decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+/// The same, fit for a log line.
+fn detail(reply: &Reply) -> String {
+    text(reply).chars().take(MAX_DETAIL).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
+    /// RFC 7677 §3, for the user `user` and the password `pencil`.
+    const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+    fn offered(mechanisms: &str) -> Extensions {
+        Extensions::from_ehlo(&Reply::lines(250, ["up", &format!("AUTH {mechanisms}")]))
+    }
+
+    fn password(mechanism: Mechanism) -> Secret {
+        Secret::Password(Credentials::new("user", "pencil").unwrap(), mechanism)
+    }
+
+    fn token(token: &str) -> Secret {
+        Secret::Token(Bearer::new("user", token).unwrap())
+    }
+
+    fn encoded(text: &str) -> String {
+        STANDARD.encode(text)
+    }
+
+    fn challenge(text: &str) -> String {
+        format!("334 {}", encoded(text))
+    }
+
+    /// Plays a login: what was said, with the decoded text behind the mechanism's name, and how it ended.
+    fn play(secret: Secret, mechanisms: &str, replies: &[&str]) -> (Vec<String>, String) {
+        let decoded = |text: &str| match STANDARD.decode(text) {
+            Ok(bytes) => String::from_utf8(bytes).unwrap(),
+            Err(_) => text.to_owned(),
+        };
+        let login = Login { secret, nonce: NONCE.to_owned() };
+        let (mut login, line) = match Authentication::begin(login, &offered(mechanisms)) {
+            Ok(begun) => begun,
+            Err(fault) => return (Vec::new(), fault.to_string()),
+        };
+        let mut said = vec![match line.splitn(3, ' ').collect::<Vec<_>>()[..] {
+            [auth, name, initial] => format!("{auth} {name} {}", decoded(initial)),
+            _ => line,
+        }];
+        for reply in replies {
+            let mut step = login.reply(Reply::new(reply[..3].parse().unwrap(), &reply[4..]));
+            if let Step::Derive(salting) = step {
+                step = login.keys(&salting.derive());
+            }
+            match step {
+                Step::Say(line) => said.push(decoded(&line)),
+                Step::Done => return (said, "done".to_owned()),
+                Step::Failed(fault) => return (said, fault.to_string()),
+                Step::Derive(_) => unreachable!(),
+            }
+        }
+        panic!("not ended after {said:?}");
+    }
+
+    #[test]
+    fn the_strongest_that_is_offered_and_allowed_is_taken() {
+        use Mechanism::{Any, Login, Plain, ScramSha256};
+        let scram = "AUTH SCRAM-SHA-256 n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+        let plain = "AUTH PLAIN \0user\0pencil";
+        for (allowed, mechanisms, begins) in [
+            (Any, "LOGIN PLAIN XOAUTH2 SCRAM-SHA-256", scram),
+            (Any, "LOGIN SCRAM-SHA-1 PLAIN", plain),
+            (Any, "CRAM-MD5 LOGIN", "AUTH LOGIN"),
+            (ScramSha256, "PLAIN LOGIN SCRAM-SHA-256", scram),
+            (Plain, "PLAIN LOGIN SCRAM-SHA-256", plain),
+            (Login, "PLAIN LOGIN SCRAM-SHA-256", "AUTH LOGIN"),
+        ] {
+            assert_eq!(play(password(allowed), mechanisms, &["535 no"]).0, [begins], "{allowed:?} {mechanisms}");
+        }
+        assert_eq!(
+            play(token("t"), "PLAIN XOAUTH2", &["535 no"]).0,
+            ["AUTH XOAUTH2 user=user\x01auth=Bearer t\x01\x01"]
+        );
+        for (secret, mechanisms, usable) in [
+            (password(ScramSha256), "PLAIN LOGIN SCRAM-SHA-1", "SCRAM-SHA-256"),
+            (password(Plain), "LOGIN SCRAM-SHA-256", "PLAIN"),
+            (password(Login), "PLAIN SCRAM-SHA-256", "LOGIN"),
+            (password(Any), "XOAUTH2 GSSAPI", "SCRAM-SHA-256, PLAIN or LOGIN"),
+            (token("t"), "PLAIN LOGIN SCRAM-SHA-256 OAUTHBEARER", "XOAUTH2"),
+        ] {
+            let (said, ended) = play(secret, mechanisms, &[]);
+            assert_eq!((said.len(), ended), (0, format!("it offers no login that Weir may use: {usable}")));
+        }
+    }
+
+    #[test]
+    fn scram_ends_well_only_if_the_server_has_shown_that_it_knows_the_password() {
+        let (first, last) = (challenge(SERVER_FIRST), challenge(SERVER_FINAL));
+        let not_shown = "it has not shown that it knows the password";
+        let wrong = challenge("v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=");
+        let extension = challenge(&format!("m=x,{SERVER_FIRST}"));
+        let other = challenge(&SERVER_FIRST.replace("rOpr", "rOps"));
+        let burning = challenge(&SERVER_FIRST.replace("i=4096", "i=4294967295"));
+        let refused = challenge("e=invalid-proof");
+        for (replies, lines, end) in [
+            (&[&*first, &last, "235 ok"][..], 3, "done"),
+            (&["235 ok"], 1, not_shown),
+            (&[&first, "235 ok"], 2, not_shown),
+            (&[&first, &wrong], 2, not_shown),
+            (&[&first, &last, "535 disabled"], 3, "it refuses Weir's login: 535 disabled"),
+            (&[&first, &last, &last], 3, "it refuses Weir's login: 334"),
+            (&[&first, "535 5.7.8 no"], 2, "it refuses Weir's login: 535 5.7.8 no"),
+            (&["504 5.5.4 what?"], 1, "it refuses Weir's login: 504 5.5.4 what?"),
+            (&[&first, &refused], 2, "it reports \"invalid-proof\""),
+            (&["334 "], 1, "its message is malformed"),
+            (&["334 r=nonsense"], 1, "its message is malformed"),
+            (&["334 /////w=="], 1, "its message is malformed"),
+            (&[&extension], 1, "it insists on an extension"),
+            (&[&other], 1, "its nonce does not continue Weir's"),
+            (&[&burning], 1, "it asks for an iteration count that is not from 4096 to 1000000"),
+        ] {
+            let (said, ended) = play(password(Mechanism::Any), "SCRAM-SHA-256", replies);
+            assert!(ended.ends_with(end) || (end.ends_with("334") && ended.contains(end)), "{replies:?}: {ended}");
+            assert_eq!(said.len(), lines, "{replies:?}: {said:?}");
+            assert!(said.get(2).is_none_or(String::is_empty), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn keys_that_nobody_asked_for_are_no_login() {
+        let challenge = ClientFirst::new(&Credentials::new("user", "pencil").unwrap(), NONCE);
+        let keys = challenge.challenged(SERVER_FIRST).unwrap().salting().derive();
+        let login = Login { secret: password(Mechanism::Any), nonce: NONCE.to_owned() };
+        let (mut login, _) = Authentication::begin(login, &offered("SCRAM-SHA-256")).unwrap();
+        assert!(matches!(login.keys(&keys), Step::Failed(Fault::Scram(Error::Signature))));
+    }
+
+    #[test]
+    fn what_is_said_about_a_token_comes_with_the_refusal_and_fits_a_log_line() {
+        let why = challenge("{\"status\":\"401\",\n\u{1b}[31m\"schemes\":\"Bearer\"}");
+        let (said, ended) = play(token("t"), "XOAUTH2", &[&why, "535 5.7.8 no"]);
+        assert_eq!(said[1..], [""]);
+        assert_eq!(
+            ended,
+            "it refuses Weir's login: 535 5.7.8 no; before that: {\"status\":\"401\",??[31m\"schemes\":\"Bearer\"}"
+        );
+        let long = challenge(&"x".repeat(360));
+        let (_, ended) = play(token("t"), "XOAUTH2", &[&long, "535 no"]);
+        assert!(ended.len() < 400, "{ended}");
+        let (_, ended) = play(token("t"), "XOAUTH2", &["334 not base64", "535 no"]);
+        assert_eq!(ended, "it refuses Weir's login: 535 no");
+        let (_, ended) = play(token("t"), "XOAUTH2", &[&why, &why]);
+        assert!(ended.starts_with("it refuses Weir's login: 334 "), "{ended}");
+        assert_eq!(play(token("t"), "XOAUTH2", &["235 ok"]).1, "done");
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_command_is_said_when_it_is_asked_for() {
+        let long = "t".repeat(2000);
+        let message = format!("user=user\x01auth=Bearer {long}\x01\x01");
+        let (said, ended) = play(token(&long), "XOAUTH2", &["334 ", "334 e30=", "535 no"]);
+        assert_eq!(said, ["AUTH XOAUTH2", &message, ""]);
+        assert!(ended.ends_with("535 no; before that: {}"), "{ended}");
+        // `AUTH PLAIN ` and 499 octets, which base64 does not have: 496, or 500.
+        for (length, lines) in [(366, 1), (367, 2)] {
+            let credentials = Credentials::new("user", &"p".repeat(length)).unwrap();
+            let (said, ended) = play(
+                Secret::Password(credentials, Mechanism::Any),
+                "PLAIN",
+                if lines == 1 { &["235 ok"] } else { &["334 ", "235 ok"] },
+            );
+            assert_eq!((said.len(), ended.as_str()), (lines, "done"), "{length}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_never_printed() {
+        for secret in [password(Mechanism::Any), token("pencil")] {
+            let login = Login { secret, nonce: NONCE.to_owned() };
+            assert!(!format!("{login:?}").contains("pencil"));
+        }
+    }
+}

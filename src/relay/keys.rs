@@ -1,0 +1,57 @@
+//! The keys of SCRAM at an upstream, derived once and not for each connection (RFC 5802 §5.1 allows the client to keep them).
+
+use super::Fault;
+use crate::smtp::scram::{Keys, Salting};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// The keys of the last login. The lock goes along into the work and is held until its end, also when nobody waits for it any more:
+/// whatever an upstream asks for, it has one thread of this machine work for it at a time.
+#[derive(Clone, Default)]
+pub struct KeyRing(Arc<Mutex<Option<(Salting, Keys)>>>);
+
+impl KeyRing {
+    /// The keys for this password, salt and number of iterations.
+    pub async fn derive(&self, salting: Salting) -> Result<Keys, Fault> {
+        let mut last = self.0.clone().lock_owned().await;
+        if let Some((known, keys)) = &*last
+            && *known == salting
+        {
+            return Ok(keys.clone());
+        }
+        let derived = tokio::task::spawn_blocking(move || {
+            let keys = salting.derive();
+            *last = Some((salting, keys.clone()));
+            keys
+        });
+        // It ends early only with the process.
+        derived.await.map_err(|error| Fault::Io(error.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smtp::sasl::Credentials;
+    use crate::smtp::scram::ClientFirst;
+
+    #[tokio::test]
+    async fn the_last_keys_are_kept_with_what_they_were_derived_from() {
+        let ring = KeyRing::default();
+        let kept = async || ring.0.lock().await.as_ref().map(|(salting, _)| salting.clone());
+        for (password, challenge) in [
+            ("pencil", "r=nx,s=AAAA,i=4096"),
+            ("pencil", "r=ny,s=AAAA,i=4096"),
+            ("pencil", "r=nx,s=AAAB,i=4096"),
+            ("pencil", "r=nx,s=AAAB,i=4097"),
+            ("other", "r=nx,s=AAAB,i=4097"),
+        ] {
+            let first = ClientFirst::new(&Credentials::new("user", password).unwrap(), "n");
+            let salting = first.challenged(challenge).unwrap().salting().clone();
+            // Only another nonce makes no difference.
+            assert_eq!(kept().await.is_some_and(|kept| kept == salting), challenge.starts_with("r=ny"), "{challenge}");
+            ring.derive(salting.clone()).await.unwrap();
+            assert!(kept().await.is_some_and(|kept| kept == salting), "{challenge}");
+        }
+    }
+}
