@@ -45,10 +45,47 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
         ("none", tls::Policy::None),
         ("opportunistic", tls::Policy::Opportunistic),
         ("required", tls::Policy::Required),
+        ("implicit", tls::Policy::Implicit),
     ];
     let policy = s.value("tls", "\"opportunistic\"", choice(&policies));
-    let ca = s.optional("ca", text).map(|path| folder.join(path.value));
-    tls::Options { policy, ca }
+    let ca = s.optional("ca", text);
+    let name = s.optional("certificate-name", |value| super::host_name(&text(value)?));
+    let pins = s.list("certificate-pin", Some("[]"), "", |text| text.parse::<tls::Pin>());
+    let pins = pins.filter(|pins| !pins.value.is_empty());
+    let certificate = s.optional("client-certificate", text);
+    let key = s.optional("client-key", text);
+
+    // Who says what the certificate must be counts on its being looked at.
+    let checks = [
+        ("certificate-name", name.as_ref().map(|name| &name.span)),
+        ("certificate-pin", pins.as_ref().map(|pins| &pins.span)),
+    ];
+    for (key, span) in checks.into_iter().filter(|_| !policy.is_checked()) {
+        if let Some(span) = span {
+            let message = format!("{key}: the certificate is only checked where tls is \"required\" or \"implicit\"");
+            s.error(span, message, Some("add tls = \"required\""));
+        }
+    }
+    if let (Some(ca), Some(_)) = (&ca, &pins) {
+        s.warn(&ca.span, "ca: with certificate-pin nobody has to vouch for the certificate", None);
+    }
+    let client = match (certificate, key) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => {
+            if policy == tls::Policy::None {
+                s.error(&certificate.span, "client-certificate: without TLS nobody asks for it", None);
+            }
+            Some(tls::Paths { certificate: folder.join(certificate.value), key: folder.join(key.value) })
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let help = "add client-certificate = \"weir.pem\" and client-key = \"weir-key.pem\"";
+            s.error(&one.span, "client-certificate and client-key go together", Some(help));
+            None
+        }
+    };
+    let name = name.map(|name| name.value);
+    let pins = pins.map_or(Vec::new(), |pins| pins.value);
+    tls::Options { policy, ca: ca.map(|ca| folder.join(ca.value)), name, pins, client }
 }
 
 fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {

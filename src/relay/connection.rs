@@ -62,6 +62,9 @@ impl Connection {
         // Commands and final dots are small and waited for.
         tcp.set_nodelay(true).map_err(Fault::Io)?;
         let mut wire = Wire::new(Box::new(tcp), patience);
+        if opening.is_within_tls() {
+            wire = wire.secure(tls).await?;
+        }
         let mut next = opening.reply(wire.reply().await?);
         loop {
             match next {
@@ -71,7 +74,8 @@ impl Connection {
                     next = opening.reply(wire.reply().await?);
                 }
                 Next::Handshake => {
-                    let Some(tls) = tls else { return Err(Fault::NoTls) };
+                    // What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
+                    wire.check_quiet().await?;
                     wire = wire.secure(tls).await?;
                     next = opening.secured();
                 }
@@ -175,9 +179,9 @@ impl Wire {
         Self { stream, patience, reader: Reader::default(), unused: Vec::new() }
     }
 
-    /// Begins TLS. What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
-    async fn secure(mut self, tls: &Tls) -> Result<Self, Fault> {
-        self.check_quiet().await?;
+    /// Begins TLS.
+    async fn secure(self, tls: Option<&Tls>) -> Result<Self, Fault> {
+        let tls = tls.ok_or(Fault::NoTls)?;
         let stream = tls.secure(self.stream).await.map_err(Fault::Tls)?;
         Ok(Self::new(Box::new(stream), self.patience))
     }

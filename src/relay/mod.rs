@@ -1,16 +1,19 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`Relay`]
-//! asks the upstreams.
+//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`tls`]
+//! begins TLS with one; [`Relay`] asks the upstreams.
 
 mod connection;
 pub mod dialogue;
+mod identity;
 mod knowledge;
 pub mod login;
 mod opening;
 mod options;
+mod pin;
 pub mod tls;
 mod upstream;
+mod verify;
 
 pub use connection::Connection;
 pub use dialogue::Answered;
@@ -52,14 +55,14 @@ impl fmt::Display for Fault {
             Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
             Self::Silent => f.write_str("it does not answer"),
             Self::Closed => f.write_str("it closed the connection"),
-            Self::Io(error) => write!(f, "the connection broke: {error}"),
+            Self::Io(error) => write!(f, "the connection broke: {}", verify::explain(error)),
             Self::Garbage(garbage) => garbage.fmt(f),
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
             Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
             Self::NoLogin => f.write_str("it offers no login that Weir knows: AUTH PLAIN or LOGIN"),
             Self::Login(reply) => write!(f, "it refuses Weir's login: {reply}"),
-            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
         }
     }
 }

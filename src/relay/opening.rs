@@ -8,7 +8,7 @@ use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
 use std::collections::VecDeque;
 
-/// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again.
+/// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again; or all of it within TLS.
 pub struct Opening {
     hostname: String,
     tls: Policy,
@@ -39,7 +39,12 @@ pub enum Next {
 impl Opening {
     /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
     pub fn new(hostname: &str, tls: Policy, login: Option<Credentials>) -> Self {
-        Self { hostname: hostname.to_owned(), tls, login, secured: false, stage: Stage::Greeting }
+        Self { hostname: hostname.to_owned(), tls, login, secured: tls == Policy::Implicit, stage: Stage::Greeting }
+    }
+
+    /// Whether TLS is established: where it is implicit, it has to be before the greeting.
+    pub fn is_within_tls(&self) -> bool {
+        self.secured
     }
 
     /// TLS is established.
@@ -54,7 +59,7 @@ impl Opening {
             Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
             // A server that does not know EHLO is asked the old way, unless that would leave out TLS.
-            Stage::Ehlo if reply.code() / 100 == 5 && self.tls != Policy::Required && self.login.is_none() => {
+            Stage::Ehlo if reply.code() / 100 == 5 && !self.tls.is_checked() && self.login.is_none() => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
@@ -77,7 +82,7 @@ impl Opening {
 
     fn ready(&self, mut offered: Extensions) -> Next {
         // RFC 8689 §4.2.1: it may go only where the certificate has been checked.
-        offered.require_tls &= self.tls == Policy::Required;
+        offered.require_tls &= self.tls.is_checked();
         Next::Ready(offered)
     }
 
@@ -90,9 +95,9 @@ impl Opening {
         match self.tls {
             _ if self.secured => self.log_in(offered),
             Policy::None => self.log_in(offered),
-            Policy::Required if !offered.start_tls => Next::Failed(Fault::NoTls),
+            Policy::Required | Policy::Implicit if !offered.start_tls => Next::Failed(Fault::NoTls),
             Policy::Opportunistic if !offered.start_tls => self.log_in(offered),
-            Policy::Opportunistic | Policy::Required => {
+            Policy::Opportunistic | Policy::Required | Policy::Implicit => {
                 self.stage = Stage::StartTls(offered);
                 Next::Send("STARTTLS\r\n".to_owned())
             }
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_upstream_that_wants_a_login_gets_it_within_tls_or_where_plain_text_was_asked_for() {
-        use Policy::{None, Opportunistic, Required};
+        use Policy::{Implicit, None, Opportunistic, Required};
         let both: &[&str] = &["250-up", "250-AUTH PLAIN LOGIN", "250 STARTTLS"];
         let login: &[&str] = &["250-up", "250 AUTH XOAUTH2 LOGIN"];
         let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";
@@ -207,6 +212,7 @@ mod tests {
             ),
             (None, &[&["220 hi"], &["250 up"]], "EHLO weir.example".to_owned(), "it offers no login that Weir knows"),
             (None, &[&["220 hi"], &["502 what"]], "EHLO weir.example".to_owned(), "502 what"),
+            (Implicit, &[&["220 hi"], both, &["235 ok"]], format!("EHLO weir.example|{plain}"), "ready"),
             (Opportunistic, &[&["220 hi"], login], "EHLO weir.example".to_owned(), "it offers no STARTTLS"),
             (
                 Required,

@@ -40,6 +40,8 @@ pub enum ConfigError {
     Ca(PathBuf, String),
     NoRoots,
     Password(PathBuf, String),
+    /// Of Weir's own certificate or its key.
+    Identity(PathBuf, String),
     Name(String),
     Tls(rustls::Error),
 }
@@ -50,6 +52,7 @@ impl fmt::Display for ConfigError {
             Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
             Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
             Self::Password(path, why) => write!(f, "password file {}: {why}", path.display()),
+            Self::Identity(path, why) => write!(f, "client certificate or key {}: {why}", path.display()),
             Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
             Self::Tls(error) => error.fmt(f),
         }

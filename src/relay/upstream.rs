@@ -114,8 +114,8 @@ impl Upstream {
         let policy = self.options.tls.policy;
         match self.open(policy).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
-            Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.login.is_none() => {
-                tracing::warn!(upstream = self.options.name, %error, "TLS failed; going on without");
+            Err(fault @ Fault::Tls(_)) if policy == Policy::Opportunistic && self.login.is_none() => {
+                tracing::warn!(upstream = self.options.name, reason = %fault, "TLS failed; going on without");
                 self.open(Policy::None).await
             }
             outcome => outcome,
