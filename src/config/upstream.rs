@@ -1,7 +1,7 @@
 //! `[[upstream]]`: the smart hosts.
 
 use super::section::{Placed, Section, choice, count, text};
-use crate::relay::{UpstreamOptions, login, tls};
+use crate::relay::{Announce, UpstreamOptions, login, tls};
 use std::ops::Range;
 use std::path::Path;
 
@@ -34,10 +34,12 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let weight = small(s.value("weight", "10", count(1..=1000)));
     let tls = tls(&mut s, folder);
     let login = login(&mut s, folder);
+    let announcements = [("none", Announce::None), ("xforward", Announce::Xforward), ("xclient", Announce::Xclient)];
+    let announce = s.value("announce-client", "\"none\"", choice(&announcements));
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone());
-    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login }, span })
+    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login, announce }, span })
 }
 
 fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {

@@ -1,6 +1,8 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
 
 use super::Fault;
+use super::announce::{Announce, Announcer};
+use super::client::Client;
 use super::dialogue::{Answered, Envelope};
 use super::opening::{Next, Opening};
 use super::tls::Tls;
@@ -9,6 +11,7 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Reader, Reply};
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -18,6 +21,9 @@ use tokio::net::TcpStream;
 pub struct Connection {
     wire: Wire,
     offered: Extensions,
+    announcer: Arc<Announcer>,
+    /// The client that its opening told of, by XCLIENT.
+    spoken_for: Option<Client>,
     state: State,
 }
 
@@ -79,7 +85,10 @@ impl Connection {
                     wire = wire.secure(tls).await?;
                     next = opening.secured();
                 }
-                Next::Ready(offered) => return Ok(Self { wire, offered, state: State::Idle }),
+                Next::Ready(offered) => {
+                    let announcer = Arc::new(Announcer::new(String::new(), Announce::None));
+                    return Ok(Self { wire, offered, announcer, spoken_for: None, state: State::Idle });
+                }
                 Next::Failed(fault) => return Err(fault),
             }
         }
@@ -90,9 +99,22 @@ impl Connection {
         self.offered
     }
 
-    /// Sends MAIL, if given, and recipients; one answer a recipient. A fault comes with the number of commands answered before it.
+    /// Tells of clients by this; in its opening it has told of `client`.
+    pub fn announcing(self, announcer: Arc<Announcer>, client: Option<Client>) -> Self {
+        Self { announcer, spoken_for: client, ..self }
+    }
+
+    /// Whether it may carry mail of this client. One that speaks for somebody else by XCLIENT, or for Weir itself where it should have
+    /// told of somebody, may not.
+    pub fn speaks_for(&self, client: &Client) -> bool {
+        let told = self.spoken_for.as_ref().is_some_and(|told| told.is_told_like(client));
+        told || !self.announcer.is_for_one(&self.offered)
+    }
+
+    /// Sends MAIL of this client, if given, and recipients; one answer a recipient. A fault comes with the number of commands answered before it.
     pub async fn envelope(
         &mut self,
+        client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, (Fault, usize)> {
@@ -101,7 +123,8 @@ impl Connection {
             return Err((Fault::Closed, 0));
         }
         let reset = mail.is_some() && self.state == State::Transaction;
-        let mut envelope = Envelope::new(mail, recipients, reset, &self.offered);
+        let envelope = Envelope::new(mail, recipients, reset, &self.offered);
+        let mut envelope = envelope.announcing(self.announcer.before_mail(client, &self.offered));
         self.wire.check_quiet().await.map_err(|fault| (fault, 0))?;
         self.state = State::Transaction;
         while !envelope.is_done() {
@@ -111,6 +134,9 @@ impl Connection {
             }
             let reply = self.wire.reply().await.map_err(|fault| (fault, replied))?;
             envelope.reply(reply).map_err(|fault| (fault, replied))?;
+        }
+        if let Some(reply) = envelope.announced() {
+            self.announcer.heard(reply);
         }
         Ok(envelope.into_answers())
     }

@@ -3,6 +3,8 @@
 //! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`tls`]
 //! begins TLS with one; [`Relay`] asks the upstreams.
 
+mod announce;
+mod client;
 mod connection;
 pub mod dialogue;
 mod identity;
@@ -15,6 +17,8 @@ pub mod tls;
 mod upstream;
 mod verify;
 
+pub use announce::Announce;
+pub use client::Client;
 pub use connection::Connection;
 pub use dialogue::Answered;
 pub use options::{ConfigError, Options, UpstreamOptions};
@@ -47,6 +51,8 @@ pub enum Fault {
     NoLogin,
     /// It refused Weir's login, in these words, which are none of the client's business.
     Login(Reply),
+    /// It refused to be told who the client is, in these words, which are none of the client's business.
+    Xclient(Reply),
 }
 
 impl fmt::Display for Fault {
@@ -62,6 +68,7 @@ impl fmt::Display for Fault {
             Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
             Self::NoLogin => f.write_str("it offers no login that Weir knows: AUTH PLAIN or LOGIN"),
             Self::Login(reply) => write!(f, "it refuses Weir's login: {reply}"),
+            Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
             Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
         }
     }
@@ -108,16 +115,18 @@ impl Relay {
         }
     }
 
-    /// Passes MAIL (unless it has been) and recipients on, over the connection at hand or a new one. One answer a recipient.
+    /// Passes MAIL (unless it has been) and recipients of this client on, over the connection at hand or a new one. One answer a recipient.
     ///
     /// After a fault there is no connection.
     pub async fn envelope(
         &self,
         connection: &mut Option<Box<Connection>>,
+        client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, Fault> {
-        let asked = tokio::time::timeout(ENVELOPE_PATIENCE, self.try_envelope(connection, mail, recipients)).await;
+        let asked =
+            tokio::time::timeout(ENVELOPE_PATIENCE, self.try_envelope(connection, client, mail, recipients)).await;
         self.settle(connection, asked.unwrap_or(Err(Fault::Silent)))
     }
 
@@ -158,11 +167,15 @@ impl Relay {
     async fn try_envelope(
         &self,
         connection: &mut Option<Box<Connection>>,
+        client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, Fault> {
+        if let Some(other) = connection.take_if(|upstream| mail.is_some() && !upstream.speaks_for(client)) {
+            other.quit().await;
+        }
         if let Some(upstream) = connection {
-            match upstream.envelope(mail, recipients).await {
+            match upstream.envelope(client, mail, recipients).await {
                 Ok(answers) => return Ok(answers),
                 // A transaction under way is lost with its connection, and an upstream that fails in mid-dialogue may do so again.
                 Err((fault, replied)) if mail.is_none() || replied > 0 => return Err(fault),
@@ -172,14 +185,14 @@ impl Relay {
         } else if mail.is_none() {
             return Err(Fault::Closed);
         }
-        let upstream = connection.insert(Box::new(self.connect().await?));
-        upstream.envelope(mail, recipients).await.map_err(|(fault, _)| fault)
+        let upstream = connection.insert(Box::new(self.connect(client).await?));
+        upstream.envelope(client, mail, recipients).await.map_err(|(fault, _)| fault)
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
+    async fn connect(&self, client: &Client) -> Result<Connection, Fault> {
         let mut outcome = Err(Fault::Closed);
         for upstream in &self.upstreams {
-            outcome = upstream.connect().await;
+            outcome = upstream.connect(Some(client)).await;
             if outcome.is_ok() {
                 break;
             }

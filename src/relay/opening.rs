@@ -2,6 +2,7 @@
 //! octets.
 
 use super::Fault;
+use super::client::Client;
 use super::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
@@ -13,6 +14,10 @@ pub struct Opening {
     hostname: String,
     tls: Policy,
     login: Option<Credentials>,
+    /// Whom the upstream is to be told of, until it has been.
+    client: Option<Client>,
+    /// What EHLO says once it has.
+    client_helo: Option<Box<str>>,
     secured: bool,
     stage: Stage,
 }
@@ -22,6 +27,10 @@ enum Stage {
     Ehlo,
     Helo,
     StartTls(Extensions),
+    /// The rest of what is to be said by XCLIENT.
+    Xclient(Extensions, VecDeque<String>),
+    /// EHLO after XCLIENT, and what was offered before it.
+    Anew(Extensions),
     /// The rest of what is to be said for the login.
     Auth(Extensions, VecDeque<String>),
 }
@@ -39,7 +48,20 @@ pub enum Next {
 impl Opening {
     /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
     pub fn new(hostname: &str, tls: Policy, login: Option<Credentials>) -> Self {
-        Self { hostname: hostname.to_owned(), tls, login, secured: tls == Policy::Implicit, stage: Stage::Greeting }
+        Self {
+            hostname: hostname.to_owned(),
+            tls,
+            login,
+            client: None,
+            client_helo: None,
+            secured: tls == Policy::Implicit,
+            stage: Stage::Greeting,
+        }
+    }
+
+    /// Tells the upstream of this client, as far as it offers XCLIENT.
+    pub fn announcing(self, client: Option<Client>) -> Self {
+        Self { client, ..self }
     }
 
     /// Whether TLS is established: where it is implicit, it has to be before the greeting.
@@ -67,6 +89,16 @@ impl Opening {
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
+            Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
+            // It has sent this client away, in these words.
+            Stage::Xclient(..) if reply.code() == 421 => Next::Failed(Fault::Refused(reply)),
+            Stage::Xclient(..) => Next::Failed(Fault::Xclient(reply)),
+            Stage::Anew(before) if reply.is_positive() => {
+                // The client may not use XCLIENT, so that Postfix may offer it no more: but Weir may.
+                let Extensions { xclient, xforward, .. } = before;
+                let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
+                self.log_in(offered)
+            }
             Stage::Auth(offered, _) if reply.code() == 235 => self.ready(offered),
             Stage::Auth(offered, mut left) if reply.code() == 334 => match left.pop_front() {
                 Some(line) => {
@@ -104,8 +136,31 @@ impl Opening {
         }
     }
 
+    /// Goes on with XCLIENT; after it the dialogue begins anew, in the client's place (XCLIENT_README). Postfix takes the name from the
+    /// last EHLO, whatever HELO= said.
+    fn say_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
+        match lines.pop_front() {
+            Some(line) => {
+                self.stage = Stage::Xclient(offered, lines);
+                Next::Send(line)
+            }
+            None => {
+                self.stage = Stage::Anew(offered);
+                Next::Send(format!("EHLO {}\r\n", self.client_helo.as_deref().unwrap_or(&self.hostname)))
+            }
+        }
+    }
+
     /// Goes on with AUTH, where Weir has to log in (RFC 4954). No password goes out in plain text, unless that was asked for.
     fn log_in(&mut self, offered: Extensions) -> Next {
+        if let Some(client) = self.client.take() {
+            // A user that is named has logged in already: then Weir could not.
+            let lines = client.xclient(offered.xclient, self.login.is_none());
+            if !lines.is_empty() {
+                self.client_helo = client.helo;
+                return self.say_xclient(offered, lines.into());
+            }
+        }
         let Some(credentials) = &self.login else { return self.ready(offered) };
         if !self.secured && self.tls != Policy::None {
             return Next::Failed(Fault::NoTls);
@@ -127,6 +182,7 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::client::tests::alice;
 
     /// Plays an opening: what was sent, and how it ended.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
@@ -222,6 +278,49 @@ mod tests {
             ),
         ] {
             let opening = Opening::new("weir.example", tls, Credentials::new("weir", "sesame"));
+            let (said, ended) = play(opening, replies);
+            assert_eq!(said.join("|"), sent);
+            assert!(ended.contains(end), "{ended}");
+        }
+    }
+
+    #[test]
+    fn the_client_is_told_of_after_tls_and_before_the_login() {
+        use Policy::{None as Plain, Opportunistic, Required};
+        let offers: &[&str] = &["250-up", "250-AUTH PLAIN", "250-XCLIENT ADDR LOGIN", "250 STARTTLS"];
+        let fewer: &[&str] = &["250-up", "250 AUTH PLAIN"];
+        let (hi, weir, anew) = (&["220 hi"][..], "EHLO weir.example", "EHLO pc.example");
+        let xclient = "XCLIENT ADDR=192.0.2.7 LOGIN=alice";
+        let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";
+        for (tls, login, replies, sent, end) in [
+            (Plain, false, &[hi, offers, hi, fewer][..], format!("{weir}|{xclient}|{anew}"), "ready"),
+            (Plain, false, &[hi, fewer], weir.to_owned(), "ready"),
+            (
+                Required,
+                true,
+                &[hi, offers, &["220 go"], offers, hi, fewer, &["235 ok"]],
+                format!("{weir}|STARTTLS|(handshake)|{weir}|XCLIENT ADDR=192.0.2.7|{anew}|{plain}"),
+                "ready",
+            ),
+            (
+                Opportunistic,
+                false,
+                &[hi, offers, &["454 no"], hi, offers],
+                format!("{weir}|STARTTLS|{xclient}|{anew}"),
+                "ready",
+            ),
+            (
+                Plain,
+                false,
+                &[hi, offers, &["550 no"]],
+                format!("{weir}|{xclient}"),
+                "to be told who the client is: 550",
+            ),
+            (Plain, false, &[hi, offers, &["421 no"]], format!("{weir}|{xclient}"), "it refuses: 421 no"),
+            (Plain, false, &[hi, offers, hi, &["501 no"]], format!("{weir}|{xclient}|{anew}"), "it refuses: 501 no"),
+        ] {
+            let login = Credentials::new("weir", "sesame").filter(|_| login);
+            let opening = Opening::new("weir.example", tls, login).announcing(Some(alice()));
             let (said, ended) = play(opening, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");

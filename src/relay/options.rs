@@ -1,5 +1,6 @@
 //! What is configured about the way out.
 
+use super::Announce;
 use super::login;
 use super::tls;
 use std::fmt;
@@ -32,6 +33,8 @@ pub struct UpstreamOptions {
     pub tls: tls::Options,
     /// What Weir logs in with there.
     pub login: Option<login::Options>,
+    /// Whether it is told who the client is.
+    pub announce: Announce,
 }
 
 /// Why a configured upstream cannot be used at all.

@@ -1,5 +1,7 @@
 //! One upstream: opens connections to it, and knows what it offers.
 
+use super::announce::Announcer;
+use super::client::Client;
 use super::connection::Connection;
 use super::knowledge::{Knowledge, REFRESH};
 use super::opening::Opening;
@@ -8,6 +10,7 @@ use super::tls::{Policy, Tls};
 use super::{Fault, login};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::sasl::Credentials;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,6 +22,7 @@ pub struct Upstream {
     timeout: Duration,
     tls: Option<Tls>,
     login: Option<Credentials>,
+    announcer: Arc<Announcer>,
     known: Knowledge,
     /// Held while what it offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
@@ -34,6 +38,7 @@ impl Upstream {
             timeout: options.timeout,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
             login: upstream.login.as_ref().map(login::credentials).transpose()?,
+            announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
             known: Knowledge::default(),
             probing: tokio::sync::Mutex::default(),
             options: upstream.clone(),
@@ -93,38 +98,42 @@ impl Upstream {
 
     /// Connects to it to learn what it offers, and says good-bye.
     pub async fn probe(&self) -> Result<Extensions, Fault> {
-        let connection = self.connect().await?;
+        let connection = self.connect(None).await?;
         let offered = connection.offered();
         connection.quit().await;
         Ok(offered)
     }
 
-    /// A new connection, past its opening.
-    pub async fn connect(&self) -> Result<Connection, Fault> {
-        let opened = tokio::time::timeout(self.timeout, self.try_connect()).await;
+    /// A new connection, past its opening: for mail of this client.
+    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
+        let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
         let connection = opened.unwrap_or(Err(Fault::Silent))?;
         let offered = connection.offered();
         if self.known.learn(offered, Instant::now()) {
             tracing::info!(upstream = self.options.name, offers = offered.names(), "upstream offers");
         }
+        self.announcer.check(&offered);
         Ok(connection)
     }
 
-    async fn try_connect(&self) -> Result<Connection, Fault> {
+    async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
         let policy = self.options.tls.policy;
-        match self.open(policy).await {
+        match self.open(policy, client).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
             Err(fault @ Fault::Tls(_)) if policy == Policy::Opportunistic && self.login.is_none() => {
                 tracing::warn!(upstream = self.options.name, reason = %fault, "TLS failed; going on without");
-                self.open(Policy::None).await
+                self.open(Policy::None, client).await
             }
             outcome => outcome,
         }
     }
 
-    async fn open(&self, policy: Policy) -> Result<Connection, Fault> {
+    async fn open(&self, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {
         let host = self.options.host.trim_start_matches('[').trim_end_matches(']');
         let opening = Opening::new(&self.hostname, policy, self.login.clone());
-        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref()).await
+        let client = self.announcer.for_opening(client);
+        let opening = opening.announcing(client.clone());
+        let connection = Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref()).await?;
+        Ok(connection.announcing(self.announcer.clone(), client))
     }
 }

@@ -1,5 +1,6 @@
 //! What a server offers beyond plain SMTP, as its reply to EHLO says (RFC 5321 §4.1.1.1).
 
+use super::attributes::Attributes;
 use super::reply::Reply;
 
 /// The extensions of an upstream that matter to Weir.
@@ -24,6 +25,9 @@ pub struct Extensions {
     /// RFC 4954, with these mechanisms.
     pub auth_plain: bool,
     pub auth_login: bool,
+    /// What it lets itself be told of a client (Postfix's XCLIENT_README and XFORWARD_README).
+    pub xclient: Attributes,
+    pub xforward: Attributes,
 }
 
 impl Extensions {
@@ -45,6 +49,8 @@ impl Extensions {
                     "LOGIN" => offered.auth_login = true,
                     _ => {}
                 }),
+                "XCLIENT" => offered.xclient = Attributes::named(words),
+                "XFORWARD" => offered.xforward = Attributes::named(words),
                 "LIMITS" => offered.max_recipients = words.find_map(max_recipients),
                 _ => {}
             }
@@ -54,7 +60,7 @@ impl Extensions {
         offered
     }
 
-    /// Whether the other offers all of this, and perhaps more.
+    /// Whether the other offers clients all of this, and perhaps more.
     pub fn is_within(&self, other: &Self) -> bool {
         let flags = [
             (self.pipelining, other.pipelining),
@@ -88,6 +94,11 @@ impl Extensions {
             flags.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()).collect();
         names.extend(self.size.map(|limit| format!("SIZE {limit}")));
         names.extend(self.max_recipients.map(|most| format!("LIMITS RCPTMAX={most}")));
+        for (name, taken) in [("XCLIENT", self.xclient), ("XFORWARD", self.xforward)] {
+            if !taken.is_empty() {
+                names.push(format!("{name} {}", taken.names()));
+            }
+        }
         names.join(", ")
     }
 }
@@ -111,6 +122,8 @@ mod tests {
             "SIZE 1000",
             "LIMITS MAILMAX=5 RCPTMAX=20",
             "XDSN",
+            "xforward ADDR ident WHAT",
+            "XCLIENT",
             "SMTPUTF8",
             "8BITMIME",
             "",
@@ -122,6 +135,7 @@ mod tests {
             size: Some(1000),
             max_recipients: Some(20),
             auth_login: true,
+            xforward: Attributes::named("ADDR IDENT".split(' ')),
             ..Extensions::default()
         };
         assert_eq!(Extensions::from_ehlo(&Reply::lines(250, lines)), expected);
