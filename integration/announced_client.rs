@@ -1,6 +1,6 @@
 //! An upstream that is told who the client is: Postfix, and another Weir.
 
-use crate::harness::{Client, Postfix, Process, SENTENCE, Site, Upstream, wait_for};
+use crate::harness::{Client, Postfix, Process, SENTENCE, Site, Upstream, run, wait_for};
 
 /// A Weir whose clients may say that they are others.
 fn in_front_of(address: &str, how: &str, more: &str) -> Site {
@@ -34,7 +34,10 @@ fn postfix(settings: &str) -> Postfix {
 fn postfix_takes_the_client_for_its_own_by_xclient() {
     let postfix = postfix("smtpd_authorized_xclient_hosts = 127.0.0.0/8\nsmtpd_sasl_authenticated_header = yes");
     for tls in ["tls = \"none\"", "tls = \"opportunistic\""] {
-        let weir = in_front_of(&postfix.address().to_string(), "xclient", tls).start();
+        let site = in_front_of(&postfix.address().to_string(), "xclient", tls);
+        let weir = site.start();
+        let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("it sees each mail as its client's"));
         let mut client = connect(&weir);
         for (n, who, hello, seen) in [
             (1, "ADDR=192.0.2.7", "EHLO one.example", "Received: from one.example (unknown [192.0.2.7])"),

@@ -3,6 +3,7 @@
 use crate::cut::cut;
 use crate::reply;
 use weir::relay::dialogue::Envelope;
+use weir::smtp::attributes::Attributes;
 use weir::smtp::command::{Command, parse};
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND};
@@ -109,4 +110,6 @@ const ALL: Extensions = Extensions {
     max_recipients: None,
     auth_plain: true,
     auth_login: true,
+    xclient: Attributes::NONE,
+    xforward: Attributes::NONE,
 };

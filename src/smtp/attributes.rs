@@ -19,6 +19,8 @@ const MAX_VALUE: usize = 255;
 const UNAVAILABLE: &str = "[UNAVAILABLE]";
 
 impl Attributes {
+    pub const NONE: Self = Self(0);
+
     /// From the words of a line of EHLO's reply.
     pub fn named<'a>(words: impl Iterator<Item = &'a str>) -> Self {
         let bit = |word: &str| NAMES.iter().position(|name| name.eq_ignore_ascii_case(word)).map_or(0, |at| 1 << at);
@@ -26,7 +28,7 @@ impl Attributes {
     }
 
     pub fn is_empty(self) -> bool {
-        self.0 == 0
+        self == Self::NONE
     }
 
     pub fn has(self, name: &str) -> bool {
