@@ -1,7 +1,7 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
 //! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`tls`]
-//! begins TLS with one; [`Relay`] asks the upstreams.
+//! begins TLS with one, [`announce`] has it told who the client is; [`Relay`] asks the upstreams.
 
 mod announce;
 mod client;
