@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
 
+mod announced_client;
 mod bad_config;
 mod certificates;
 mod command_line;
@@ -24,3 +25,4 @@ mod upstream_failover;
 mod upstream_faults;
 mod upstream_login;
 mod upstream_pool;
+mod upstream_tls;

@@ -3,6 +3,7 @@
 use crate::cut::cut;
 use crate::reply;
 use weir::relay::dialogue::Envelope;
+use weir::smtp::attributes::Attributes;
 use weir::smtp::command::{Command, parse};
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND};
@@ -111,4 +112,6 @@ const ALL: Extensions = Extensions {
     auth_login: true,
     auth_scram_sha_256: true,
     auth_xoauth2: true,
+    xclient: Attributes::NONE,
+    xforward: Attributes::NONE,
 };

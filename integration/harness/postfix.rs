@@ -34,7 +34,8 @@ impl Postfix {
         ))
     }
 
-    fn start_with(settings: &str) -> Self {
+    /// One with these settings beside what every one here has.
+    pub fn start_with(settings: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
         let this = Self { folder, address: format!("127.0.0.1:{port}").parse().unwrap() };

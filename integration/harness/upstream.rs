@@ -11,6 +11,7 @@ pub enum Stage {
     Greeting,
     Ehlo,
     Rset,
+    Xforward,
     Mail,
     Rcpt,
     Data,
@@ -231,6 +232,7 @@ fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
                     shared.lock().unwrap().offers.iter().map(|line| format!("250-{line}\r\n")).collect();
                 answer(Stage::Ehlo, &format!("250-upstream\r\n{offers}250 HELP"), &mut stream, shared)
             }
+            "XFOR" => answer(Stage::Xforward, "250 2.0.0 Ok", &mut stream, shared),
             "MAIL" => {
                 mail = answer(Stage::Mail, "250 2.1.0 Ok", &mut stream, shared)?;
                 Some(mail)

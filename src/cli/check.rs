@@ -4,7 +4,7 @@ use super::{Failure, draw, exit, read_config, refused};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::policy::limit::Limit;
-use crate::relay::{self, Relay};
+use crate::relay::{self, Announce, Relay};
 use crate::time::{format_amount, format_duration, format_wait};
 use std::path::Path;
 use std::time::Duration;
@@ -40,10 +40,15 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     for upstream in relay.upstreams() {
         let name = upstream.describe();
         match runtime.block_on(upstream.probe()) {
-            Ok(offered) => super::print(&format!(
-                "{name} answers\n  offers: {}\n  it sees all mail as this machine's: what limits it has for each client should except Weir\n",
-                offered.names()
-            ))?,
+            Ok(offered) => {
+                let sees = match upstream.options.announce {
+                    Announce::Xclient if !offered.xclient.is_empty() => {
+                        "it sees each mail as its client's: that client, or its user, must be one that may send there"
+                    }
+                    _ => "it sees all mail as this machine's: what limits it has for each client should except Weir",
+                };
+                super::print(&format!("{name} answers\n  offers: {}\n  {sees}\n", offered.names()))?;
+            }
             Err(fault) => away.push(format!("{name}: {fault}")),
         }
     }

@@ -126,7 +126,11 @@ impl Config {
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
         let logins = self.relay.upstreams.iter().zip(&self.places.upstreams);
         let secrets = logins.filter_map(|(upstream, place)| Some((upstream.login.as_ref()?.file()?, place)));
-        for (path, span) in keys.chain(users).chain(secrets).filter(|(path, _)| accounts::file::is_exposed(path)) {
+        let shown = self.relay.upstreams.iter().zip(&self.places.upstreams);
+        let shown = shown.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
+        for (path, span) in
+            keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::file::is_exposed(path))
+        {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found(Severity::Warning, span, message, None);
         }

@@ -2,7 +2,7 @@
 
 use super::section::{Placed, Section, choice, count, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
-use crate::relay::{UpstreamOptions, pool, tls};
+use crate::relay::{Announce, UpstreamOptions, pool, tls};
 use crate::smtp::sasl;
 use std::ops::Range;
 use std::path::Path;
@@ -37,6 +37,8 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let weight = small(s.value("weight", "10", count(1..=1000)));
     let tls = tls(&mut s, folder);
     let login = login(&mut s, folder);
+    let announcements = [("none", Announce::None), ("xforward", Announce::Xforward), ("xclient", Announce::Xclient)];
+    let announce = s.value("announce-client", "\"none\"", choice(&announcements));
     let pool = pool::Options {
         max_idle: s.value("max-idle-connections", "50", count(0..=100_000)),
         idle_timeout: s.value("idle-timeout", "\"30s\"", timeout),
@@ -46,7 +48,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone()).into();
-    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login, pool }, span })
+    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login, announce, pool }, span })
 }
 
 fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
@@ -54,10 +56,47 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
         ("none", tls::Policy::None),
         ("opportunistic", tls::Policy::Opportunistic),
         ("required", tls::Policy::Required),
+        ("implicit", tls::Policy::Implicit),
     ];
     let policy = s.value("tls", "\"opportunistic\"", choice(&policies));
-    let ca = s.optional("ca", text).map(|path| folder.join(path.value));
-    tls::Options { policy, ca }
+    let ca = s.optional("ca", text);
+    let name = s.optional("certificate-name", |value| super::host_name(&text(value)?));
+    let pins = s.list("certificate-pin", Some("[]"), "", |text| text.parse::<tls::Pin>());
+    let pins = pins.filter(|pins| !pins.value.is_empty());
+    let certificate = s.optional("client-certificate", text);
+    let key = s.optional("client-key", text);
+
+    // Who says what the certificate must be counts on its being looked at.
+    let checks = [
+        ("certificate-name", name.as_ref().map(|name| &name.span)),
+        ("certificate-pin", pins.as_ref().map(|pins| &pins.span)),
+    ];
+    for (key, span) in checks.into_iter().filter(|_| !policy.is_checked()) {
+        if let Some(span) = span {
+            let message = format!("{key}: the certificate is only checked where tls is \"required\" or \"implicit\"");
+            s.error(span, message, Some("add tls = \"required\""));
+        }
+    }
+    if let (Some(ca), Some(_)) = (&ca, &pins) {
+        s.warn(&ca.span, "ca: with certificate-pin nobody has to vouch for the certificate", None);
+    }
+    let client = match (certificate, key) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => {
+            if policy == tls::Policy::None {
+                s.error(&certificate.span, "client-certificate: without TLS nobody asks for it", None);
+            }
+            Some(tls::Paths { certificate: folder.join(certificate.value), key: folder.join(key.value) })
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let help = "add client-certificate = \"weir.pem\" and client-key = \"weir-key.pem\"";
+            s.error(&one.span, "client-certificate and client-key go together", Some(help));
+            None
+        }
+    };
+    let name = name.map(|name| name.value);
+    let pins = pins.map_or(Vec::new(), |pins| pins.value);
+    tls::Options { policy, ca: ca.map(|ca| folder.join(ca.value)), name, pins, client }
 }
 
 fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {

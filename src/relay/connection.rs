@@ -1,26 +1,28 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
 
 use super::Fault;
+use super::announce::Announcer;
+use super::client::Client;
+use super::connector::Connector;
 use super::dialogue::{Answered, Envelope};
-use super::keys::KeyRing;
 use super::opening::{Next, Opening};
-use super::tls::Tls;
+use super::wire::Wire;
 use crate::metrics::Counted;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
-use crate::smtp::reply::{Reader, Reply};
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::Poll;
+use crate::smtp::reply::Reply;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// A connection to an upstream, past its opening.
 pub struct Connection {
     wire: Wire,
     offered: Extensions,
+    announcer: Arc<Announcer>,
+    /// The client that its opening told of, by XCLIENT.
+    spoken_for: Option<Client>,
     state: State,
     opened: Instant,
     /// Messages that were begun over it.
@@ -38,39 +40,17 @@ enum State {
     Message,
 }
 
-/// Octets to and fro, and replies out of them.
-struct Wire {
-    stream: Box<dyn Stream>,
-    /// How long the upstream may take for one reply, or to take what is sent.
-    patience: Duration,
-    reader: Reader,
-    /// Octets that were read and are not used yet.
-    unused: Vec<u8>,
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
 /// How long what an upstream said before it hung up may be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Octets read at once: a few replies.
-const READ: usize = 4096;
-
 impl Connection {
-    /// Connects and goes through the opening, TLS and login included. `patience` is the time-out of each answer.
-    pub async fn open(
-        address: (&str, u16),
-        patience: Duration,
-        mut opening: Opening,
-        tls: Option<&Tls>,
-        keys: &KeyRing,
-        counted: Counted,
-    ) -> Result<Self, Fault> {
-        let tcp = TcpStream::connect(address).await.map_err(Fault::Unreachable)?;
-        // Commands and final dots are small and waited for.
-        tcp.set_nodelay(true).map_err(Fault::Io)?;
-        let mut wire = Wire::new(Box::new(tcp), patience);
+    /// Connects to one address and goes through the opening, TLS and login included; `client` is whom it tells of.
+    pub async fn open(connector: &Connector, address: SocketAddr, mut opening: Opening, client: Option<Client>) -> Result<Self, Fault> {
+        let (tcp, counted) = connector.tcp(address).await?;
+        let mut wire = Wire::new(Box::new(tcp), connector.patience());
+        if opening.is_within_tls() {
+            wire = wire.secure(connector.tls()).await?;
+        }
         let mut next = opening.reply(wire.reply().await?);
         loop {
             match next {
@@ -80,15 +60,24 @@ impl Connection {
                     next = opening.reply(wire.reply().await?);
                 }
                 Next::Handshake => {
-                    let Some(tls) = tls else { return Err(Fault::NoTls) };
-                    wire = wire.secure(tls).await?;
+                    // What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
+                    wire.check_quiet().await?;
+                    wire = wire.secure(connector.tls()).await?;
                     next = opening.secured();
                 }
+                Next::Derive(salting) => next = opening.keys(&connector.derive(salting).await?),
                 Next::Ready(offered) => {
-                    let opened = Instant::now();
-                    return Ok(Self { wire, offered, state: State::Idle, opened, messages: 0, _counted: counted });
+                    return Ok(Self {
+                        wire,
+                        offered,
+                        announcer: connector.announcer().clone(),
+                        spoken_for: client,
+                        state: State::Idle,
+                        opened: Instant::now(),
+                        messages: 0,
+                        _counted: counted,
+                    });
                 }
-                Next::Derive(salting) => next = opening.keys(&keys.derive(salting).await?),
                 Next::Failed(fault) => return Err(fault),
             }
         }
@@ -122,10 +111,23 @@ impl Connection {
         self.wire.is_quiet().await.unwrap_or(false)
     }
 
-    /// Sends MAIL, if given, and recipients; one answer a recipient. A connection that was used before begins with RSET.
-    pub async fn envelope(&mut self, mail: Option<&Mail>, recipients: &[&Rcpt]) -> Result<Vec<Answered>, Fault> {
+    /// Whether it may carry mail of this client. One that speaks for somebody else by XCLIENT, or for Weir itself where it should have
+    /// told of somebody, may not.
+    pub fn speaks_for(&self, client: &Client) -> bool {
+        let told = self.spoken_for.as_ref().is_some_and(|told| told.is_told_like(client));
+        told || !self.announcer.is_for_one(&self.offered)
+    }
+
+    /// Sends MAIL of this client, if given, and recipients; one answer a recipient. A connection that was used before begins with RSET.
+    pub async fn envelope(
+        &mut self,
+        client: &Client,
+        mail: Option<&Mail>,
+        recipients: &[&Rcpt],
+    ) -> Result<Vec<Answered>, Fault> {
         let reset = mail.is_some() && self.messages > 0;
-        let mut envelope = Envelope::new(mail, recipients, reset, &self.offered);
+        let envelope = Envelope::new(mail, recipients, reset, &self.offered);
+        let mut envelope = envelope.announcing(self.announcer.before_mail(client, &self.offered));
         self.wire.check_quiet().await?;
         self.state = State::Transaction;
         self.messages += u32::from(mail.is_some());
@@ -134,6 +136,9 @@ impl Connection {
                 self.wire.send(text.as_bytes()).await?;
             }
             envelope.reply(self.wire.reply().await?)?;
+        }
+        if let Some(reply) = envelope.announced() {
+            self.announcer.heard(reply);
         }
         Ok(envelope.into_answers())
     }
@@ -208,109 +213,5 @@ impl Connection {
     async fn early_reply(&mut self, patience: Duration) -> Result<Fault, Fault> {
         let reply = self.wire.reply_within(patience).await?;
         Ok(if reply.code() >= 400 { Fault::Refused(reply) } else { Fault::Unexpected(reply) })
-    }
-}
-
-impl Wire {
-    fn new(stream: Box<dyn Stream>, patience: Duration) -> Self {
-        Self { stream, patience, reader: Reader::default(), unused: Vec::new() }
-    }
-
-    /// Begins TLS. What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
-    async fn secure(mut self, tls: &Tls) -> Result<Self, Fault> {
-        self.check_quiet().await?;
-        let stream = tls.secure(self.stream).await.map_err(Fault::Tls)?;
-        Ok(Self::new(Box::new(stream), self.patience))
-    }
-
-    async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let sent = async {
-            self.stream.write_all(bytes).await?;
-            self.stream.flush().await
-        };
-        let sent = tokio::time::timeout(self.patience, sent).await.map_err(|_| Fault::Silent)?;
-        sent.map_err(Fault::Io)
-    }
-
-    /// Sends octets, listening at the same time; false if the upstream began to speak.
-    async fn send_unless_spoken_to(&mut self, bytes: &[u8]) -> Result<bool, Fault> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            if !self.is_quiet().await? {
-                return Ok(false);
-            }
-            let mut space = [0; 512];
-            let mut heard = ReadBuf::new(&mut space);
-            let stream = &mut self.stream;
-            let progress = poll_fn(|context| {
-                if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, rest) {
-                    return Poll::Ready(written);
-                }
-                Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
-            });
-            let progress = tokio::time::timeout(self.patience, progress).await.map_err(|_| Fault::Silent)?;
-            let written = progress.map_err(Fault::Io)?;
-            if written == 0 {
-                self.unused.extend_from_slice(heard.filled());
-                return if heard.filled().is_empty() { Err(Fault::Closed) } else { Ok(false) };
-            }
-            rest = &rest[written..];
-        }
-        self.send(&[]).await.map(|()| true)
-    }
-
-    async fn reply(&mut self) -> Result<Reply, Fault> {
-        self.reply_within(self.patience).await
-    }
-
-    async fn reply_within(&mut self, patience: Duration) -> Result<Reply, Fault> {
-        tokio::time::timeout(patience, self.next_reply()).await.unwrap_or(Err(Fault::Silent))
-    }
-
-    async fn next_reply(&mut self) -> Result<Reply, Fault> {
-        loop {
-            let (used, reply) = self.reader.read(&self.unused).map_err(Fault::Garbage)?;
-            self.unused.drain(..used);
-            if let Some(reply) = reply {
-                return Ok(reply);
-            }
-            self.unused.reserve(READ);
-            match self.stream.read_buf(&mut self.unused).await {
-                Ok(0) => return Err(Fault::Closed),
-                Ok(_) => {}
-                Err(error) => return Err(Fault::Io(error)),
-            }
-        }
-    }
-
-    /// Before a command nothing may be waiting to be read: it would be taken for the reply.
-    async fn check_quiet(&mut self) -> Result<(), Fault> {
-        if self.is_quiet().await? {
-            return Ok(());
-        }
-        let reply = self.reply().await?;
-        if reply.code() == 421 { Err(Fault::Refused(reply)) } else { Err(Fault::Unexpected(reply)) }
-    }
-
-    /// Whether the upstream has said nothing unasked. Reads what is there without waiting.
-    async fn is_quiet(&mut self) -> Result<bool, Fault> {
-        if !self.unused.is_empty() || self.reader.is_inside() {
-            return Ok(false);
-        }
-        let mut space = [0; 512];
-        let mut buffer = ReadBuf::new(&mut space);
-        let read = poll_fn(|context| match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Pending => Poll::Ready(None),
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-        });
-        match read.await {
-            None => Ok(true),
-            Some(Err(error)) => Err(Fault::Io(error)),
-            Some(Ok(())) if buffer.filled().is_empty() => Err(Fault::Closed),
-            Some(Ok(())) => {
-                self.unused.extend_from_slice(buffer.filled());
-                Ok(false)
-            }
-        }
     }
 }

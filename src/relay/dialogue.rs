@@ -12,12 +12,15 @@ pub struct Envelope {
     replied: usize,
     pipelining: bool,
     mail_refused: Option<Reply>,
+    /// What it said to XFORWARD: `None` where it was not asked.
+    xforward: Option<Reply>,
     answers: Vec<Answered>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Command {
     Rset,
+    Xforward,
     Mail,
     Rcpt,
     /// A recipient that the upstream is not asked about, as it no longer knows this parameter of it.
@@ -54,13 +57,33 @@ impl Envelope {
             None => (Command::Rcpt, rcpt_command(rcpt)),
         }));
         let answers = Vec::with_capacity(recipients.len());
-        let mut envelope =
-            Self { commands, sent: 0, replied: 0, pipelining: offered.pipelining, mail_refused, answers };
+        let mut envelope = Self {
+            commands,
+            sent: 0,
+            replied: 0,
+            pipelining: offered.pipelining,
+            mail_refused,
+            xforward: None,
+            answers,
+        };
         if envelope.mail_refused.is_some() {
             envelope.give_up();
         }
         envelope.answer_unasked();
         envelope
+    }
+
+    /// Says these lines before MAIL, if MAIL is said: Postfix forgets them at the end of each transaction (XFORWARD_README).
+    pub fn announcing(mut self, lines: Vec<String>) -> Self {
+        if let Some(mail) = self.commands.iter().position(|(command, _)| *command == Command::Mail) {
+            self.commands.splice(mail..mail, lines.into_iter().map(|line| (Command::Xforward, line)));
+        }
+        self
+    }
+
+    /// What the upstream said to the lines before MAIL: its refusal, if there was one.
+    pub fn announced(&self) -> Option<&Reply> {
+        self.xforward.as_ref()
     }
 
     /// Octets to send now; `None` while replies must come first.
@@ -90,6 +113,11 @@ impl Envelope {
         match (command, &self.mail_refused) {
             (Command::Rset, _) if reply.is_positive() => {}
             (Command::Rset, _) => return Err(Fault::Unexpected(reply)),
+            (Command::Xforward, _) => {
+                // The message is good without it.
+                let was_good = self.xforward.as_ref().is_none_or(Reply::is_positive);
+                self.xforward = Some(reply).filter(|_| was_good).or(self.xforward.take());
+            }
             (Command::Mail, _) if reply.is_positive() => {}
             (Command::Mail, _) => {
                 self.mail_refused = Some(reply);
@@ -214,6 +242,36 @@ mod tests {
         }
         assert!(envelope.is_done());
         assert_eq!(envelope.into_answers(), [Answered::Reply(reply("250 yes")), Answered::Reply(reply("550 no"))]);
+    }
+
+    #[test]
+    fn the_client_is_told_of_before_mail_and_a_refusal_of_that_stops_nothing() {
+        let lines = || ["XFORWARD ADDR=192.0.2.7\r\n", "XFORWARD IDENT=a\r\n"].map(str::to_owned).to_vec();
+        let mail = "MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n";
+        for (first, second) in [("250 ok", "250 ok"), ("550 no", "250 ok"), ("250 ok", "550 no"), ("550 no", "501 no")]
+        {
+            for pipelining in [false, true] {
+                let mut envelope = envelope("MAIL FROM:<a@b>", true, pipelining).announcing(lines());
+                let mut sent = String::new();
+                for text in ["250 reset", first, second, "250 sender", "250 one", "250 two"] {
+                    sent.extend(envelope.next_write());
+                    envelope.reply(reply(text)).unwrap();
+                }
+                assert_eq!(sent, format!("RSET\r\n{}{mail}", lines().concat()));
+                let refused = if first.starts_with('2') { second } else { first };
+                assert_eq!(envelope.announced(), Some(&reply(refused)));
+                let accepted = ["250 one", "250 two"].map(|text| Answered::Reply(reply(text)));
+                assert_eq!((envelope.is_done(), envelope.into_answers()), (true, accepted.to_vec()));
+            }
+        }
+        let mut closing = envelope("MAIL FROM:<a@b>", false, true).announcing(lines());
+        assert!(closing.next_write().is_some() && closing.reply(reply("421 bye")).is_err());
+        // Where MAIL is not said, nobody is told of.
+        let rcpt = Rcpt::parse("TO:<a@b>").unwrap();
+        let mut more = Envelope::new(None, &[&rcpt], false, &Extensions::default()).announcing(lines());
+        assert_eq!((more.next_write().as_deref(), more.announced()), (Some("RCPT TO:<a@b>\r\n"), None));
+        let mut unasked = envelope("MAIL FROM:<a@b> SMTPUTF8", true, true).announcing(lines());
+        assert_eq!((unasked.next_write(), unasked.is_done()), (None, true));
     }
 
     #[test]

@@ -1,84 +1,55 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`opening`], [`authentication`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`Relay`]
-//! asks the upstreams.
+//! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and [`health`]. An [`upstream`] has a [`pool`] of
+//! connections that wait, and a [`connector`] that opens new ones: where
+//! [`resolve`] says, with [`tls`] and [`login`] as [`opening`] and [`authentication`]
+//! say, telling of the [`client`] as [`announce`] has it. Over a [`connection`] goes what [`dialogue`] says of a [`transaction`].
+//! [`knowledge`] is what an upstream offers.
 
+mod announce;
 mod authentication;
+mod client;
 mod connection;
+mod connector;
 pub mod dialogue;
+mod failure;
+mod fault;
 mod health;
+mod identity;
 mod keys;
 mod knowledge;
 pub mod login;
 mod opening;
 mod options;
 mod order;
+mod pin;
 pub mod pool;
+pub mod resolve;
+mod servers;
+mod stale;
 pub mod tls;
 mod transaction;
 mod upstream;
+mod verify;
+mod wire;
 
+pub use announce::Announce;
+pub use client::Client;
 pub use dialogue::Answered;
+pub use fault::Fault;
 pub use options::{ConfigError, Options, UpstreamOptions};
+pub use resolve::Resolver;
 pub use transaction::Transaction;
 pub use upstream::Upstream;
 
 use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
-use crate::smtp::reply::{Garbage, Reply};
-use crate::smtp::scram;
+use crate::smtp::reply::Reply;
 use order::Standing;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-
-/// Why the upstream is of no use.
-#[derive(Debug)]
-pub enum Fault {
-    Unreachable(std::io::Error),
-    /// It did not answer in time.
-    Silent,
-    Closed,
-    Io(std::io::Error),
-    Garbage(Garbage),
-    /// It refused to go on, in these words.
-    Refused(Reply),
-    /// It said this where nothing, or something else, was expected.
-    Unexpected(Reply),
-    NoTls,
-    Tls(std::io::Error),
-    /// Weir has nothing to log in with.
-    Secret(login::SecretError),
-    /// It has none of these mechanisms for the login that it should want.
-    NoLogin(&'static str),
-    /// It refused Weir's login, in these words and these details, which are none of the client's business.
-    Login(Reply, String),
-    /// It does not keep its side of a SCRAM login.
-    Scram(scram::Error),
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
-            Self::Silent => f.write_str("it does not answer"),
-            Self::Closed => f.write_str("it closed the connection"),
-            Self::Io(error) => write!(f, "the connection broke: {error}"),
-            Self::Garbage(garbage) => garbage.fmt(f),
-            Self::Refused(reply) => write!(f, "it refuses: {reply}"),
-            Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
-            Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
-            Self::Secret(error) => write!(f, "Weir cannot log in: {error}"),
-            Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
-            Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),
-            Self::Login(reply, detail) => write!(f, "it refuses Weir's login: {reply}; before that: {detail}"),
-            Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
-            Self::Tls(error) => write!(f, "TLS: {error}"),
-        }
-    }
-}
 
 /// Asks the upstreams.
 pub struct Relay {
@@ -100,7 +71,8 @@ const FINAL_PATIENCE: Duration = Duration::from_secs(600);
 
 impl Relay {
     pub fn new(options: &Options, metrics: &Metrics) -> Result<Self, ConfigError> {
-        let new = |upstream| Upstream::new(options, upstream, metrics).map(Arc::new);
+        let resolver = Arc::new(Resolver::new(&options.dns));
+        let new = |upstream| Upstream::new(options, upstream, resolver.clone(), metrics).map(Arc::new);
         Ok(Self { upstreams: options.upstreams.iter().map(new).collect::<Result<_, _>>()? })
     }
 
@@ -129,13 +101,14 @@ impl Relay {
         self.in_use().for_each(|upstream| upstream.has_been_waited_for());
     }
 
-    /// Begins a transaction with MAIL, or goes on with the one under way; and passes recipients on. One answer a recipient.
+    /// Begins a transaction of this client with MAIL, or goes on with the one under way; and passes recipients on. One answer a recipient.
     ///
     /// An upstream that goes away before it has any of the message is replaced by another, which is told the same. After a fault
     /// there is no transaction.
     pub async fn envelope(
         &self,
         transaction: &mut Option<Box<Transaction>>,
+        client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
     ) -> Result<Vec<Answered>, Fault> {
@@ -143,7 +116,7 @@ impl Relay {
             match (transaction.take(), mail) {
                 (former, Some(mail)) => {
                     self.release(former);
-                    self.begin(mail, recipients).await
+                    self.begin(client, mail, recipients).await
                 }
                 (Some(under_way), None) => self.go_on(under_way, recipients).await,
                 (None, None) => Err(Fault::Closed),
@@ -230,22 +203,27 @@ impl Relay {
 
     /// Tells one upstream after the other, until one takes part: first over a connection that waits, which may prove to be dead,
     /// then over a new one.
-    async fn begin(&self, mail: &Mail, recipients: &[&Rcpt]) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+    async fn begin(
+        &self,
+        client: &Client,
+        mail: &Mail,
+        recipients: &[&Rcpt],
+    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let mut last = Fault::Closed;
         for upstream in self.candidates(mail) {
-            if let Some(mut connection) = upstream.waiting().await
-                && let Ok(answers) = connection.envelope(Some(mail), recipients).await
+            if let Some(mut connection) = upstream.waiting(client).await
+                && let Ok(answers) = connection.envelope(client, Some(mail), recipients).await
             {
-                return Ok(Transaction::begun(upstream, connection, mail, recipients, answers));
+                return Ok(Transaction::begun(upstream, connection, client, mail, recipients, answers));
             }
             let asked = async {
-                let mut connection = upstream.connect().await?;
-                let answers = connection.envelope(Some(mail), recipients).await;
+                let mut connection = upstream.connect(Some(client)).await?;
+                let answers = connection.envelope(client, Some(mail), recipients).await;
                 answers.inspect_err(|fault| upstream.failed(fault)).map(|answers| (connection, answers))
             };
             match asked.await {
                 Ok((connection, answers)) => {
-                    return Ok(Transaction::begun(upstream, connection, mail, recipients, answers));
+                    return Ok(Transaction::begun(upstream, connection, client, mail, recipients, answers));
                 }
                 Err(fault) => last = fault,
             }
@@ -258,7 +236,8 @@ impl Relay {
         mut under_way: Box<Transaction>,
         recipients: &[&Rcpt],
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
-        match under_way.connection.envelope(None, recipients).await {
+        let Transaction { connection, client, .. } = &mut *under_way;
+        match connection.envelope(client, None, recipients).await {
             Ok(answers) => {
                 under_way.heard(recipients, &answers);
                 Ok((under_way, answers))
@@ -275,10 +254,10 @@ impl Relay {
         recipients: &[&Rcpt],
         fault: Fault,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
-        let Transaction { upstream, mail, accepted, .. } = *lost;
+        let Transaction { upstream, client, mail, accepted, .. } = *lost;
         upstream.failed(&fault);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
-        let Ok((other, mut answers)) = self.begin(&mail, &all).await else { return Err(fault) };
+        let Ok((other, mut answers)) = self.begin(&client, &mail, &all).await else { return Err(fault) };
         if other.accepted.get(..accepted.len()) != Some(&accepted[..]) {
             self.release(Some(other));
             return Err(fault);

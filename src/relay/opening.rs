@@ -3,16 +3,22 @@
 
 use super::Fault;
 use super::authentication::{Authentication, Login, Step};
+use super::client::Client;
 use super::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
+use std::collections::VecDeque;
 
-/// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again.
+/// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again; or all of it within TLS.
 pub struct Opening {
     hostname: String,
     tls: Policy,
     login: Option<Login>,
+    /// Whom the upstream is to be told of, until it has been.
+    client: Option<Client>,
+    /// What EHLO says once it has.
+    client_helo: Option<Box<str>>,
     secured: bool,
     stage: Stage,
 }
@@ -22,6 +28,10 @@ enum Stage {
     Ehlo,
     Helo,
     StartTls(Extensions),
+    /// The rest of what is to be said by XCLIENT.
+    Xclient(Extensions, VecDeque<String>),
+    /// EHLO after XCLIENT, and what was offered before it.
+    Anew(Extensions),
     Auth(Extensions, Box<Authentication>),
 }
 
@@ -39,7 +49,25 @@ pub enum Next {
 impl Opening {
     /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
     pub fn new(hostname: &str, tls: Policy, login: Option<Login>) -> Self {
-        Self { hostname: hostname.to_owned(), tls, login, secured: false, stage: Stage::Greeting }
+        Self {
+            hostname: hostname.to_owned(),
+            tls,
+            login,
+            client: None,
+            client_helo: None,
+            secured: tls == Policy::Implicit,
+            stage: Stage::Greeting,
+        }
+    }
+
+    /// Tells the upstream of this client, as far as it offers XCLIENT.
+    pub fn announcing(self, client: Option<Client>) -> Self {
+        Self { client, ..self }
+    }
+
+    /// Whether TLS is established: where it is implicit, it has to be before the greeting.
+    pub fn is_within_tls(&self) -> bool {
+        self.secured
     }
 
     /// TLS is established.
@@ -54,7 +82,7 @@ impl Opening {
             Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
             // A server that does not know EHLO is asked the old way, unless that would leave out TLS.
-            Stage::Ehlo if reply.code() / 100 == 5 && self.tls != Policy::Required && self.login.is_none() => {
+            Stage::Ehlo if reply.code() / 100 == 5 && !self.tls.is_checked() && self.login.is_none() => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
@@ -62,6 +90,16 @@ impl Opening {
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
+            Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
+            // It has sent this client away, in these words.
+            Stage::Xclient(..) if reply.code() == 421 => Next::Failed(Fault::Refused(reply)),
+            Stage::Xclient(..) => Next::Failed(Fault::Xclient(reply)),
+            Stage::Anew(before) if reply.is_positive() => {
+                // The client may not use XCLIENT, so that Postfix may offer it no more: but Weir may.
+                let Extensions { xclient, xforward, .. } = before;
+                let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
+                self.log_in(offered)
+            }
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.reply(reply);
                 self.go_on(offered, authentication, step)
@@ -95,7 +133,7 @@ impl Opening {
 
     fn ready(&self, mut offered: Extensions) -> Next {
         // RFC 8689 §4.2.1: it may go only where the certificate has been checked.
-        offered.require_tls &= self.tls == Policy::Required;
+        offered.require_tls &= self.tls.is_checked();
         Next::Ready(offered)
     }
 
@@ -108,17 +146,40 @@ impl Opening {
         match self.tls {
             _ if self.secured => self.log_in(offered),
             Policy::None => self.log_in(offered),
-            Policy::Required if !offered.start_tls => Next::Failed(Fault::NoTls),
+            Policy::Required | Policy::Implicit if !offered.start_tls => Next::Failed(Fault::NoTls),
             Policy::Opportunistic if !offered.start_tls => self.log_in(offered),
-            Policy::Opportunistic | Policy::Required => {
+            Policy::Opportunistic | Policy::Required | Policy::Implicit => {
                 self.stage = Stage::StartTls(offered);
                 Next::Send("STARTTLS\r\n".to_owned())
             }
         }
     }
 
+    /// Goes on with XCLIENT; after it the dialogue begins anew, in the client's place (XCLIENT_README). Postfix takes the name from the
+    /// last EHLO, whatever HELO= said.
+    fn say_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
+        match lines.pop_front() {
+            Some(line) => {
+                self.stage = Stage::Xclient(offered, lines);
+                Next::Send(line)
+            }
+            None => {
+                self.stage = Stage::Anew(offered);
+                Next::Send(format!("EHLO {}\r\n", self.client_helo.as_deref().unwrap_or(&self.hostname)))
+            }
+        }
+    }
+
     /// Goes on with AUTH, where Weir has to log in (RFC 4954). No password goes out in plain text, unless that was asked for.
     fn log_in(&mut self, offered: Extensions) -> Next {
+        if let Some(client) = self.client.take() {
+            // A user that is named has logged in already: then Weir could not.
+            let lines = client.xclient(offered.xclient, self.login.is_none());
+            if !lines.is_empty() {
+                self.client_helo = client.helo;
+                return self.say_xclient(offered, lines.into());
+            }
+        }
         let Some(login) = self.login.take() else { return self.ready(offered) };
         if !self.secured && self.tls != Policy::None {
             return Next::Failed(Fault::NoTls);
@@ -135,6 +196,7 @@ mod tests {
     use super::*;
     use crate::relay::authentication::{Mechanism, Secret};
     use crate::smtp::sasl::Credentials;
+    use crate::relay::client::tests::alice;
 
     /// Plays an opening: what was sent, and how it ended.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
@@ -194,7 +256,7 @@ mod tests {
 
     #[test]
     fn an_upstream_that_wants_a_login_gets_it_within_tls_or_where_plain_text_was_asked_for() {
-        use Policy::{None, Opportunistic, Required};
+        use Policy::{Implicit, None, Opportunistic, Required};
         let both: &[&str] = &["250-up", "250-AUTH PLAIN LOGIN", "250 STARTTLS"];
         let login: &[&str] = &["250-up", "250 AUTH XOAUTH2 LOGIN"];
         let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";
@@ -225,6 +287,7 @@ mod tests {
                 "it offers no login that Weir may use: SCRAM-SHA-256, PLAIN or LOGIN",
             ),
             (None, &[&["220 hi"], &["502 what"]], "EHLO weir.example".to_owned(), "502 what"),
+            (Implicit, &[&["220 hi"], both, &["235 ok"]], format!("EHLO weir.example|{plain}"), "ready"),
             (Opportunistic, &[&["220 hi"], login], "EHLO weir.example".to_owned(), "it offers no STARTTLS"),
             (
                 Required,
@@ -235,6 +298,50 @@ mod tests {
         ] {
             let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
             let opening = Opening::new("weir.example", tls, Some(Login { secret, nonce: "nonce".to_owned() }));
+            let (said, ended) = play(opening, replies);
+            assert_eq!(said.join("|"), sent);
+            assert!(ended.contains(end), "{ended}");
+        }
+    }
+
+    #[test]
+    fn the_client_is_told_of_after_tls_and_before_the_login() {
+        use Policy::{None as Plain, Opportunistic, Required};
+        let offers: &[&str] = &["250-up", "250-AUTH PLAIN", "250-XCLIENT ADDR LOGIN", "250 STARTTLS"];
+        let fewer: &[&str] = &["250-up", "250 AUTH PLAIN"];
+        let (hi, weir, anew) = (&["220 hi"][..], "EHLO weir.example", "EHLO pc.example");
+        let xclient = "XCLIENT ADDR=192.0.2.7 LOGIN=alice";
+        let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";
+        for (tls, login, replies, sent, end) in [
+            (Plain, false, &[hi, offers, hi, fewer][..], format!("{weir}|{xclient}|{anew}"), "ready"),
+            (Plain, false, &[hi, fewer], weir.to_owned(), "ready"),
+            (
+                Required,
+                true,
+                &[hi, offers, &["220 go"], offers, hi, fewer, &["235 ok"]],
+                format!("{weir}|STARTTLS|(handshake)|{weir}|XCLIENT ADDR=192.0.2.7|{anew}|{plain}"),
+                "ready",
+            ),
+            (
+                Opportunistic,
+                false,
+                &[hi, offers, &["454 no"], hi, offers],
+                format!("{weir}|STARTTLS|{xclient}|{anew}"),
+                "ready",
+            ),
+            (
+                Plain,
+                false,
+                &[hi, offers, &["550 no"]],
+                format!("{weir}|{xclient}"),
+                "to be told who the client is: 550",
+            ),
+            (Plain, false, &[hi, offers, &["421 no"]], format!("{weir}|{xclient}"), "it refuses: 421 no"),
+            (Plain, false, &[hi, offers, hi, &["501 no"]], format!("{weir}|{xclient}|{anew}"), "it refuses: 501 no"),
+        ] {
+            let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
+            let login = login.then(|| Login { secret, nonce: "nonce".to_owned() });
+            let opening = Opening::new("weir.example", tls, login).announcing(Some(alice()));
             let (said, ended) = play(opening, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");

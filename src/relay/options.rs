@@ -1,6 +1,6 @@
 //! What is configured about the way out.
 
-use super::{login, pool, tls};
+use super::{Announce, login, pool, tls};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub struct UpstreamOptions {
     /// What Weir logs in with there.
     pub login: Option<login::Options>,
     pub pool: pool::Options,
+    /// Whether it is told who the client is.
+    pub announce: Announce,
 }
 
 /// Why a configured upstream cannot be used at all.
@@ -41,6 +43,8 @@ pub enum ConfigError {
     Ca(PathBuf, String),
     NoRoots,
     Secret(login::SecretError),
+    /// Of Weir's own certificate or its key.
+    Identity(PathBuf, String),
     Name(String),
     Tls(rustls::Error),
 }
@@ -51,6 +55,7 @@ impl fmt::Display for ConfigError {
             Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
             Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
             Self::Secret(error) => error.fmt(f),
+            Self::Identity(path, why) => write!(f, "client certificate or key {}: {why}", path.display()),
             Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
             Self::Tls(error) => error.fmt(f),
         }

@@ -1,5 +1,6 @@
 //! Connections to an upstream that wait for the next message, so that it need not be connected to for each.
 
+use super::client::Client;
 use super::connection::Connection;
 use prometheus::IntGauge;
 use std::sync::{Mutex, PoisonError};
@@ -51,10 +52,11 @@ impl Pool {
         None
     }
 
-    /// The connection that was used last: those before it may grow old and go. It may have been closed by the upstream meanwhile.
-    pub fn take(&self, now: Instant) -> Option<Connection> {
+    /// Of the connections that may carry mail of this client, the one that was used last: those before it may grow old and go. It
+    /// may have been closed by the upstream meanwhile.
+    pub fn take(&self, client: &Client, now: Instant) -> Option<Connection> {
         let mut idle = self.lock();
-        let at = idle.iter().rposition(|idle| self.may_wait(idle, now))?;
+        let at = idle.iter().rposition(|idle| self.may_wait(idle, now) && idle.connection.speaks_for(client))?;
         self.count.dec();
         Some(idle.remove(at).connection)
     }

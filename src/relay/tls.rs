@@ -1,11 +1,15 @@
 //! TLS towards the upstream: checked where it is required; taken as it comes where plain text would do as well.
 
+pub use super::identity::Paths;
+pub use super::pin::Pin;
+
 use super::ConfigError;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use super::identity::Identity;
+use super::verify::{Accept, Verifier};
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,23 +22,44 @@ pub struct Options {
     pub policy: Policy,
     /// Authorities that may vouch for its certificate, instead of the system's.
     pub ca: Option<PathBuf>,
+    /// What its certificate must be good for, instead of the host.
+    pub name: Option<String>,
+    /// Where there are any, its certificate must have one of these keys, and is not looked at for anything else.
+    pub pins: Vec<Pin>,
+    /// Shown to it, if it asks.
+    pub client: Option<Paths>,
 }
 
-/// Whether to use STARTTLS.
+/// How to begin TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     None,
-    /// If it is offered; the certificate is not checked.
+    /// By STARTTLS, if it is offered; the certificate is not checked.
     Opportunistic,
-    /// Always; the certificate is checked.
+    /// By STARTTLS, always; the certificate is checked.
     Required,
+    /// From the first octet (RFC 8314 §3.3); the certificate is checked.
+    Implicit,
+}
+
+impl Policy {
+    /// Whether there is no mail without TLS with an upstream that is known for sure.
+    pub fn is_checked(self) -> bool {
+        matches!(self, Self::Required | Self::Implicit)
+    }
 }
 
 /// Begins TLS with an upstream.
 pub struct Tls {
-    connector: TlsConnector,
-    /// What its certificate must be good for, where it is checked.
+    connector: Connector,
+    /// What its certificate must be good for, where that is checked; and what it is asked for (SNI).
     name: ServerName<'static>,
+}
+
+enum Connector {
+    Anonymous(TlsConnector),
+    /// With a certificate of Weir's own.
+    Known(Arc<Identity>),
 }
 
 impl Tls {
@@ -42,15 +67,24 @@ impl Tls {
     pub fn new(options: &Options, host: &str) -> Result<Option<Self>, ConfigError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        let config = match options.policy {
+        let accept = match options.policy {
             Policy::None => return Ok(None),
-            Policy::Required => builder.with_root_certificates(roots(options)?).with_no_client_auth(),
-            Policy::Opportunistic => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
-                .with_no_client_auth(),
+            Policy::Opportunistic => Some(Accept::Any),
+            Policy::Required | Policy::Implicit if options.pins.is_empty() => None,
+            Policy::Required | Policy::Implicit => Some(Accept::Pinned(options.pins.clone())),
         };
-        let connector = TlsConnector::from(Arc::new(config));
+        let builder = match accept {
+            None => builder.with_root_certificates(roots(options)?),
+            Some(accept) => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(Verifier { accept, provider }))
+            }
+        };
+        let config = builder.with_no_client_auth();
+        let connector = match &options.client {
+            Some(paths) => Connector::Known(Arc::new(Identity::read(paths, config)?)),
+            None => Connector::Anonymous(TlsConnector::from(Arc::new(config))),
+        };
+        let host = options.name.as_deref().unwrap_or(host);
         let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(|_| ConfigError::Name(host.to_owned()))?;
         Ok(Some(Self { connector, name }))
@@ -58,7 +92,14 @@ impl Tls {
 
     /// The client's side of a handshake.
     pub async fn secure<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> std::io::Result<TlsStream<S>> {
-        self.connector.connect(self.name.clone(), stream).await
+        let connector = match &self.connector {
+            Connector::Anonymous(connector) => connector.clone(),
+            Connector::Known(identity) => {
+                let identity = identity.clone();
+                tokio::task::spawn_blocking(move || identity.connector()).await.map_err(std::io::Error::other)?
+            }
+        };
+        connector.connect(self.name.clone(), stream).await
     }
 }
 
@@ -79,43 +120,4 @@ fn roots(options: &Options) -> Result<RootCertStore, ConfigError> {
         return Err(ConfigError::NoRoots);
     }
     Ok(roots)
-}
-
-/// Takes any certificate: against whoever only listens, encryption without a name is better than none (RFC 7435).
-#[derive(Debug)]
-struct Unchecked(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -1,5 +1,6 @@
 //! One message's way to an upstream, from MAIL to what is said to the final dot.
 
+use super::client::Client;
 use super::connection::Connection;
 use super::dialogue::Answered;
 use super::upstream::Upstream;
@@ -11,6 +12,7 @@ pub struct Transaction {
     pub(super) upstream: Arc<Upstream>,
     pub(super) connection: Connection,
     /// What another upstream has to be told should this one go away before the message has begun.
+    pub(super) client: Client,
     pub(super) mail: Mail,
     pub(super) accepted: Vec<Rcpt>,
 }
@@ -19,13 +21,14 @@ impl Transaction {
     pub(super) fn begun(
         upstream: &Arc<Upstream>,
         connection: Connection,
+        client: &Client,
         mail: &Mail,
         recipients: &[&Rcpt],
         answers: Vec<Answered>,
     ) -> (Box<Self>, Vec<Answered>) {
         upstream.worked();
         let mut begun =
-            Box::new(Self { upstream: upstream.clone(), connection, mail: mail.clone(), accepted: Vec::new() });
+            Box::new(Self { upstream: upstream.clone(), connection, client: client.clone(), mail: mail.clone(), accepted: Vec::new() });
         begun.heard(recipients, &answers);
         (begun, answers)
     }

@@ -1,18 +1,18 @@
 //! One upstream: connections to it, what it offers, and whether it is of use.
 
 use super::Fault;
-use super::authentication::Login;
+use super::client::Client;
 use super::connection::Connection;
+use super::connector::Connector;
 use super::health::Health;
-use super::keys::KeyRing;
 use super::knowledge::{Knowledge, REFRESH};
-use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
 use super::order::Standing;
 use super::pool::Pool;
-use super::tls::{Policy, Tls};
-use crate::metrics::{Metrics, UpstreamMetrics};
+use super::resolve::{Failure, Resolver};
+use crate::metrics::Metrics;
 use crate::smtp::extensions::Extensions;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -20,18 +20,12 @@ use tokio::time::Instant;
 
 /// An upstream that is configured.
 pub struct Upstream {
-    options: UpstreamOptions,
-    /// What Weir calls itself.
-    hostname: String,
-    timeout: Duration,
-    tls: Option<Tls>,
+    connector: Connector,
     pool: Pool,
     health: Health,
-    keys: KeyRing,
     known: Knowledge,
     /// Held while what it offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
-    metrics: UpstreamMetrics,
 }
 
 /// How often connections that have waited for too long are looked for.
@@ -39,33 +33,40 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 impl Upstream {
     /// Its files are read, to see whether they are good.
-    pub fn new(options: &Options, upstream: &UpstreamOptions, metrics: &Metrics) -> Result<Self, ConfigError> {
-        if let Some(login) = &upstream.login {
-            login.read().map_err(ConfigError::Secret)?;
-        }
+    pub fn new(
+        options: &Options,
+        upstream: &UpstreamOptions,
+        resolver: Arc<Resolver>,
+        metrics: &Metrics,
+    ) -> Result<Self, ConfigError> {
         let metrics = metrics.upstream(&upstream.name);
         Ok(Self {
-            hostname: options.hostname.clone(),
-            timeout: options.timeout,
-            tls: Tls::new(&upstream.tls, &upstream.host)?,
             pool: Pool::new(upstream.pool, metrics.waiting.clone()),
+            connector: Connector::new(options, upstream, resolver, metrics)?,
             health: Health::default(),
-            keys: KeyRing::default(),
             known: Knowledge::default(),
             probing: tokio::sync::Mutex::default(),
-            metrics,
-            options: upstream.clone(),
         })
+    }
+
+    pub fn options(&self) -> &UpstreamOptions {
+        self.connector.options()
     }
 
     /// Its name in logs.
     pub fn name(&self) -> &Arc<str> {
-        &self.options.name
+        &self.options().name
     }
 
     /// How messages to the administrator name it.
     pub fn describe(&self) -> String {
-        format!("upstream {} ({}:{})", self.options.name, self.options.host, self.options.port)
+        let UpstreamOptions { name, host, port, .. } = self.options();
+        format!("upstream {name} ({host}:{port})")
+    }
+
+    /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
+    pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
+        self.connector.addresses().await
     }
 
     /// What it offered when it was last connected to; `None`, if it never was.
@@ -75,7 +76,7 @@ impl Upstream {
 
     /// What speaks for it.
     pub fn standing(&self) -> Standing {
-        let UpstreamOptions { priority, weight, .. } = self.options;
+        let UpstreamOptions { priority, weight, .. } = *self.options();
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }
     }
 
@@ -131,34 +132,42 @@ impl Upstream {
 
     /// Connects to it to learn what it offers, and says good-bye.
     pub async fn probe(&self) -> Result<Extensions, Fault> {
-        let connection = self.connect().await?;
+        let connection = self.connect(None).await?;
         let offered = connection.offered();
         connection.quit().await;
         Ok(offered)
     }
 
-    /// A connection that waits for a message and was not closed meanwhile.
-    pub async fn waiting(&self) -> Option<Connection> {
+    /// A connection that waits for a message, may carry one of this client and was not closed meanwhile.
+    pub async fn waiting(&self, client: &Client) -> Option<Connection> {
         loop {
-            let mut connection = self.pool.take(Instant::now())?;
+            let mut connection = self.pool.take(client, Instant::now())?;
             if connection.is_quiet().await {
-                self.metrics.reused.inc();
+                self.connector.metrics().reused.inc();
                 return Some(connection);
             }
         }
     }
 
-    /// A new connection, past its opening.
-    pub async fn connect(&self) -> Result<Connection, Fault> {
-        let opened = tokio::time::timeout(self.timeout, self.try_connect()).await;
-        let connection = opened.unwrap_or(Err(Fault::Silent)).inspect_err(|fault| self.failed(fault))?;
-        self.metrics.opened.inc();
+    /// A new connection, past its opening: for mail of this client.
+    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
+        let connector = &self.connector;
+        let connection = connector.connect(client).await.inspect_err(|fault| {
+            // Whom it refuses to serve says nothing about others.
+            let is_about_client = connector.announcer().for_opening(client).is_some()
+                && matches!(fault, Fault::Xclient(_) | Fault::Refused(_));
+            if !is_about_client {
+                self.failed(fault);
+            }
+        })?;
+        connector.metrics().opened.inc();
         let upstream = &**self.name();
         if self.health.answered() {
-            self.metrics.up.set(1);
+            connector.metrics().up.set(1);
             tracing::info!(upstream, "upstream back");
         }
         let offered = connection.offered();
+        connector.announcer().check(&offered);
         if self.known.learn(offered, Instant::now()) {
             tracing::info!(upstream, offers = offered.names(), "upstream offers");
         }
@@ -167,9 +176,10 @@ impl Upstream {
 
     /// It was of no use.
     pub fn failed(&self, fault: &Fault) {
-        self.metrics.failures.inc();
+        let metrics = self.connector.metrics();
+        metrics.failures.inc();
         if self.health.failed(Instant::now()) {
-            self.metrics.up.set(0);
+            metrics.up.set(0);
             tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
         }
     }
@@ -215,31 +225,5 @@ impl Upstream {
             leaving.spawn(connection.quit());
         }
         while leaving.join_next().await.is_some() {}
-    }
-
-    async fn try_connect(&self) -> Result<Connection, Fault> {
-        let policy = self.options.tls.policy;
-        match self.open(policy).await {
-            // Where TLS is only welcome, a handshake that fails costs no mail.
-            Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
-                tracing::warn!(upstream = &**self.name(), %error, "TLS failed; going on without");
-                self.open(Policy::None).await
-            }
-            outcome => outcome,
-        }
-    }
-
-    async fn open(&self, policy: Policy) -> Result<Connection, Fault> {
-        let host = self.options.host.trim_start_matches('[').trim_end_matches(']');
-        let opening = Opening::new(&self.hostname, policy, self.login().await?);
-        let counted = self.metrics.count_connection();
-        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref(), &self.keys, counted).await
-    }
-
-    /// What to log in with now.
-    async fn login(&self) -> Result<Option<Login>, Fault> {
-        let Some(options) = self.options.login.clone() else { return Ok(None) };
-        let read = tokio::task::spawn_blocking(move || options.read()).await;
-        read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
     }
 }

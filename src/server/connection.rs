@@ -234,7 +234,7 @@ impl Connection {
             self.give_up_parts();
         }
         let answers = tokio::select! {
-            answers = ask_upstream(&self.server, &mut self.upstream, relay.request()) => Some(answers),
+            answers = ask_upstream(&self.server, &mut self.upstream, relay.session(), relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
         };
         match answers {
@@ -291,14 +291,29 @@ impl Connection {
 async fn ask_upstream(
     server: &Server,
     upstream: &mut Option<Box<relay::Transaction>>,
+    session: &Session,
     request: Request<'_>,
 ) -> Vec<Answer> {
     match request {
         Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
-        Request::Envelope { mail, recipients } => match server.relay.envelope(upstream, mail, &recipients).await {
-            Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
-            Err(fault) => vec![answer(Err(fault)); recipients.len()],
-        },
+        Request::Envelope { mail, recipients } => {
+            match server.relay.envelope(upstream, &client(session), mail, &recipients).await {
+                Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
+                Err(fault) => vec![answer(Err(fault)); recipients.len()],
+            }
+        }
+    }
+}
+
+/// Who the upstream may be told of.
+fn client(session: &Session) -> relay::Client {
+    let hello = session.hello();
+    relay::Client {
+        address: session.client(),
+        helo: hello.map(|hello| hello.name.clone()),
+        extended: hello.is_some_and(|hello| hello.extended),
+        user: session.user().cloned(),
+        session: session.id().clone(),
     }
 }
 

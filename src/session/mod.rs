@@ -318,6 +318,15 @@ impl Session {
         self.0.user.as_ref()
     }
 
+    /// What the client calls itself, or what a proxy says that it does, once either has been said.
+    pub fn hello(&self) -> Option<&Hello> {
+        self.0.hello.as_ref()
+    }
+
+    pub fn id(&self) -> &Arc<str> {
+        &self.0.id
+    }
+
     /// Ends the session because the client was silent for too long.
     pub fn time_out(mut self) -> Step {
         let reply = self.0.nothing_heard();

@@ -115,6 +115,11 @@ impl Relay {
         Request::Envelope { mail: unaware.map(|transaction| &transaction.mail), recipients }
     }
 
+    /// Whose commands they are.
+    pub fn session(&self) -> &Session {
+        &self.0
+    }
+
     /// The server stops, and cannot wait for the upstream.
     pub fn stopping(self) -> Step {
         self.0.shut_down()

@@ -1,5 +1,6 @@
 //! What a server offers beyond plain SMTP, as its reply to EHLO says (RFC 5321 §4.1.1.1).
 
+use super::attributes::Attributes;
 use super::reply::Reply;
 use std::str::FromStr;
 
@@ -31,6 +32,9 @@ pub struct Extensions {
     pub auth_scram_sha_256: bool,
     /// Of Google and Microsoft.
     pub auth_xoauth2: bool,
+    /// What it lets itself be told of a client (Postfix's XCLIENT_README and XFORWARD_README).
+    pub xclient: Attributes,
+    pub xforward: Attributes,
 }
 
 impl Extensions {
@@ -54,6 +58,8 @@ impl Extensions {
                     "XOAUTH2" => offered.auth_xoauth2 = true,
                     _ => {}
                 }),
+                "XCLIENT" => offered.xclient = Attributes::named(words),
+                "XFORWARD" => offered.xforward = Attributes::named(words),
                 "LIMITS" => words.for_each(|limit| match limit.split_once('=') {
                     Some((name, value)) if name.eq_ignore_ascii_case("RCPTMAX") => {
                         offered.max_recipients = positive(value)
@@ -91,16 +97,12 @@ impl Extensions {
             require_tls: self.require_tls && other.require_tls,
             size: lower(self.size, other.size),
             max_recipients: fewer(self.max_recipients, other.max_recipients),
-            // Of the connection, and not of the client's concern.
-            max_messages: None,
-            auth_plain: self.auth_plain && other.auth_plain,
-            auth_login: self.auth_login && other.auth_login,
-            auth_scram_sha_256: self.auth_scram_sha_256 && other.auth_scram_sha_256,
-            auth_xoauth2: self.auth_xoauth2 && other.auth_xoauth2,
+            // The rest is between Weir and each of them.
+            ..Self::default()
         }
     }
 
-    /// Whether the other offers all of this, and perhaps more.
+    /// Whether the other offers clients all of this, and perhaps more.
     pub fn is_within(&self, other: &Self) -> bool {
         let flags = [
             (self.pipelining, other.pipelining),
@@ -137,6 +139,11 @@ impl Extensions {
         names.extend(self.size.map(|limit| format!("SIZE {limit}")));
         names.extend(self.max_recipients.map(|most| format!("LIMITS RCPTMAX={most}")));
         names.extend(self.max_messages.map(|most| format!("LIMITS MAILMAX={most}")));
+        for (name, taken) in [("XCLIENT", self.xclient), ("XFORWARD", self.xforward)] {
+            if !taken.is_empty() {
+                names.push(format!("{name} {}", taken.names()));
+            }
+        }
         names.join(", ")
     }
 }
@@ -158,6 +165,8 @@ mod tests {
             "SIZE 1000",
             "LIMITS MAILMAX=5 RCPTMAX=20",
             "XDSN",
+            "xforward ADDR ident WHAT",
+            "XCLIENT",
             "SMTPUTF8",
             "8BITMIME",
             "",
@@ -172,6 +181,7 @@ mod tests {
             auth_login: true,
             auth_scram_sha_256: true,
             auth_xoauth2: true,
+            xforward: Attributes::named("ADDR IDENT".split(' ')),
             ..Extensions::default()
         };
         let offered = Extensions::from_ehlo(&Reply::lines(250, lines));

@@ -3,6 +3,7 @@
 //! Every reader here takes CRLF as the only end of a line; whatever two servers could read in two ways is an error, not repaired.
 
 pub mod address;
+pub mod attributes;
 pub mod command;
 pub mod data;
 pub mod envelope;

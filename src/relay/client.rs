@@ -1,0 +1,97 @@
+//! Who the mail is from, and how an upstream is told. Pure.
+
+use crate::smtp::attributes::{Attributes, address, commands};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The client that a message comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    pub address: IpAddr,
+    /// What it calls itself.
+    pub helo: Option<Box<str>>,
+    /// It said EHLO rather than HELO.
+    pub extended: bool,
+    /// Who has logged in.
+    pub user: Option<Arc<str>>,
+    /// Its session's id in the log.
+    pub session: Arc<str>,
+}
+
+impl Client {
+    /// The lines of XCLIENT. `names_user`: with LOGIN.
+    pub fn xclient(&self, taken: Attributes, names_user: bool) -> Vec<String> {
+        let mut values = self.common().to_vec();
+        if names_user {
+            values.push(("LOGIN", self.user.as_ref().map(|user| user.to_string())));
+        }
+        commands("XCLIENT", taken, &values)
+    }
+
+    /// The lines of XFORWARD, for one message.
+    pub fn xforward(&self, taken: Attributes) -> Vec<String> {
+        let more = [("SOURCE", Some("REMOTE".to_owned())), ("IDENT", Some(self.session.to_string()))];
+        commands("XFORWARD", taken, &[&self.common()[..], &more].concat())
+    }
+
+    /// Whether XCLIENT says the same of both. Sessions are not among it.
+    pub fn is_told_like(&self, other: &Self) -> bool {
+        let told = |client: &Self| Self { session: other.session.clone(), ..client.clone() };
+        told(self) == told(other)
+    }
+
+    /// What is not known is said, too: else the upstream would take Weir's own for the client's.
+    fn common(&self) -> [(&'static str, Option<String>); 5] {
+        let protocol = if self.extended { "ESMTP" } else { "SMTP" };
+        [
+            ("NAME", None),
+            ("ADDR", address(self.address)),
+            ("PORT", None),
+            ("PROTO", Some(protocol.to_owned())),
+            ("HELO", self.helo.as_deref().map(str::to_owned)),
+        ]
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A client that has logged in.
+    pub fn alice() -> Client {
+        Client {
+            address: "192.0.2.7".parse().unwrap(),
+            helo: Some("pc.example".into()),
+            extended: true,
+            user: Some("alice".into()),
+            session: "abc123".into(),
+        }
+    }
+
+    #[test]
+    fn is_told_as_far_as_it_is_known() {
+        let taken = Attributes::named("NAME ADDR PORT PROTO HELO LOGIN SOURCE IDENT".split(' '));
+        let known = "NAME=[UNAVAILABLE] ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=ESMTP HELO=pc.example";
+        assert_eq!(alice().xclient(taken, true), [format!("XCLIENT {known} LOGIN=alice\r\n")]);
+        assert_eq!(alice().xclient(taken, false), [format!("XCLIENT {known}\r\n")]);
+        assert_eq!(alice().xforward(taken), [format!("XFORWARD {known} SOURCE=REMOTE IDENT=abc123\r\n")]);
+        let unknown =
+            Client { address: "0.0.0.0".parse().unwrap(), helo: None, extended: false, user: None, ..alice() };
+        let words = Attributes::named("ADDR HELO PROTO LOGIN".split(' '));
+        let line = "XCLIENT ADDR=[UNAVAILABLE] PROTO=SMTP HELO=[UNAVAILABLE] LOGIN=[UNAVAILABLE]\r\n";
+        assert_eq!(unknown.xclient(words, true), [line]);
+    }
+
+    #[test]
+    fn another_session_of_the_same_client_is_told_alike() {
+        assert!(alice().is_told_like(&Client { session: "other".into(), ..alice() }));
+        for other in [
+            Client { user: Some("bob".into()), ..alice() },
+            Client { user: None, ..alice() },
+            Client { helo: None, ..alice() },
+            Client { address: "192.0.2.8".parse().unwrap(), ..alice() },
+        ] {
+            assert!(!alice().is_told_like(&other), "{other:?}");
+        }
+    }
+}

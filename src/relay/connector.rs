@@ -1,0 +1,193 @@
+//! Opens connections to an upstream.
+
+use super::Fault;
+use super::announce::Announcer;
+use super::authentication::Login;
+use super::client::Client;
+use super::connection::Connection;
+use super::keys::KeyRing;
+use super::opening::Opening;
+use super::options::{ConfigError, Options, UpstreamOptions};
+use super::resolve::{Failure, Resolver};
+use super::tls::{Policy, Tls};
+use crate::metrics::{Counted, UpstreamMetrics};
+use crate::smtp::scram::{Keys, Salting};
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// What all connections to an upstream are opened with.
+pub struct Connector {
+    options: UpstreamOptions,
+    /// What Weir calls itself.
+    hostname: String,
+    timeout: Duration,
+    resolver: Arc<Resolver>,
+    tls: Option<Tls>,
+    keys: KeyRing,
+    announcer: Arc<Announcer>,
+    /// Addresses that failed last, so that each is complained of once. The lock is held to look one up.
+    failing: Mutex<HashSet<SocketAddr>>,
+    metrics: UpstreamMetrics,
+}
+
+/// Addresses that are complained of: more are no news.
+const MOST_FAILING: usize = 64;
+
+impl Connector {
+    /// Files are read, to see whether they are good.
+    pub fn new(
+        options: &Options,
+        upstream: &UpstreamOptions,
+        resolver: Arc<Resolver>,
+        metrics: UpstreamMetrics,
+    ) -> Result<Self, ConfigError> {
+        if let Some(login) = &upstream.login {
+            login.read().map_err(ConfigError::Secret)?;
+        }
+        Ok(Self {
+            hostname: options.hostname.clone(),
+            timeout: options.timeout,
+            resolver,
+            tls: Tls::new(&upstream.tls, &upstream.host)?,
+            keys: KeyRing::default(),
+            announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
+            failing: Mutex::default(),
+            metrics,
+            options: upstream.clone(),
+        })
+    }
+
+    pub fn options(&self) -> &UpstreamOptions {
+        &self.options
+    }
+
+    pub fn announcer(&self) -> &Arc<Announcer> {
+        &self.announcer
+    }
+
+    pub fn metrics(&self) -> &UpstreamMetrics {
+        &self.metrics
+    }
+
+    /// The time-out of each answer.
+    pub fn patience(&self) -> Duration {
+        self.timeout
+    }
+
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    pub async fn derive(&self, salting: Salting) -> Result<Keys, Fault> {
+        self.keys.derive(salting).await
+    }
+
+    /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
+    pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
+        let mut route = match self.resolver.route(&self.options.host, self.options.mx).await {
+            Ok(route) => route,
+            Err(failure) => return vec![Err(failure)],
+        };
+        let mut addresses = Vec::new();
+        while let Some(next) = route.next().await {
+            addresses.push(next);
+        }
+        addresses
+    }
+
+    /// A connection past its opening, for mail of this client.
+    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
+        let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
+        opened.unwrap_or(Err(Fault::Silent))
+    }
+
+    /// Tries one address after the other, and tells the fault of the last.
+    async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
+        let unreachable = |failure: Failure| Fault::Unreachable(std::io::Error::other(failure));
+        let deadline = Instant::now() + self.timeout;
+        let mut route = self.resolver.route(&self.options.host, self.options.mx).await.map_err(unreachable)?;
+        let mut outcome = Err(Fault::Closed);
+        while let Some(next) = route.next().await {
+            // One that is silent must leave some time to those after it.
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = if route.is_at_end() { left } else { left / 2 };
+            outcome = match next.map(|address| SocketAddr::new(address, self.options.port)) {
+                Err(failure) => Err(unreachable(failure)),
+                Ok(address) => {
+                    let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
+                    let tried = tried.unwrap_or(Err(Fault::Silent));
+                    if tried.is_ok() || !route.is_at_end() {
+                        self.note(address, tried.as_ref().err());
+                    }
+                    tried
+                }
+            };
+            match &outcome {
+                // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
+                Ok(_) => break,
+                Err(Fault::Login(reply, _)) if reply.code() >= 500 => break,
+                Err(_) => {}
+            }
+        }
+        outcome
+    }
+
+    async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, Fault> {
+        let policy = self.options.tls.policy;
+        match self.open(address, policy, client).await {
+            // Where TLS is only welcome, a handshake that fails costs no mail.
+            Err(fault @ Fault::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
+                tracing::warn!(upstream = &*self.options.name, reason = %fault, "TLS failed; going on without");
+                self.open(address, Policy::None, client).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn open(&self, address: SocketAddr, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {
+        let client = self.announcer.for_opening(client);
+        let opening = Opening::new(&self.hostname, policy, self.login().await?).announcing(client.clone());
+        Connection::open(self, address, opening, client).await
+    }
+
+    /// Connects to an address, and counts the connection for as long as there is what counts it.
+    pub async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), Fault> {
+        let counted = self.metrics.count_connection();
+        let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
+        let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+        // One of several addresses, perhaps.
+        let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
+        let tcp = tcp.map_err(|error| Fault::Unreachable(away(error)))?;
+        // Commands and final dots are small and waited for.
+        tcp.set_nodelay(true).map_err(Fault::Io)?;
+        Ok((tcp, counted))
+    }
+
+    /// What to log in with now.
+    async fn login(&self) -> Result<Option<Login>, Fault> {
+        let Some(options) = self.options.login.clone() else { return Ok(None) };
+        let read = tokio::task::spawn_blocking(move || options.read()).await;
+        read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
+    }
+
+    /// Tells the administrator of an address that fails while others may serve: the mail does not show it.
+    fn note(&self, address: SocketAddr, fault: Option<&Fault>) {
+        let upstream = &*self.options.name;
+        let is_news = {
+            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            match fault {
+                Some(_) => failing.len() < MOST_FAILING && failing.insert(address),
+                None => failing.remove(&address),
+            }
+        };
+        match fault {
+            Some(reason) if is_news => tracing::warn!(upstream, %address, %reason, "address fails; trying the next"),
+            None if is_news => tracing::info!(upstream, %address, "address is well again"),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The certificate that Weir shows to an upstream that asks for one. It is renewed under way, so each connection looks at its files.
+
+use super::ConfigError;
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, Error};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio_rustls::TlsConnector;
+
+/// Where a certificate chain and its key are, both PEM.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// A certificate that is shown, and what else is the same for each handshake with its upstream.
+pub struct Identity {
+    paths: Paths,
+    config: ClientConfig,
+    /// Held while the files are read: only on threads that may block, and at the start.
+    shown: Mutex<Shown>,
+}
+
+struct Shown {
+    connector: TlsConnector,
+    /// What the files held when both were good.
+    files: Files,
+    /// What has been logged of files that are bad since: said once, not each time.
+    complaint: Option<String>,
+}
+
+/// The octets of both: a few kilobytes, so that a change is seen whatever the clock of the file system says.
+#[derive(PartialEq, Eq)]
+struct Files {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Identity {
+    /// Reads the certificate. `config` is that for the upstream, without a certificate of Weir's own.
+    pub fn read(paths: &Paths, config: ClientConfig) -> Result<Self, ConfigError> {
+        let files = Files::read(paths)?;
+        let connector = connector(&config, files.parse(paths)?);
+        let shown = Mutex::new(Shown { connector, files, complaint: None });
+        Ok(Self { paths: paths.clone(), config, shown })
+    }
+
+    /// What begins TLS, with the certificate that the files hold now; the former one, while they are bad. Blocks.
+    pub fn connector(&self) -> TlsConnector {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.renew(&shown.files) {
+            Ok(None) => shown.complaint = None,
+            Ok(Some((connector, files))) => {
+                tracing::info!(file = %self.paths.certificate.display(), "client certificate read again");
+                *shown = Shown { connector, files, complaint: None };
+            }
+            Err(error) => {
+                let complaint = Some(error.to_string());
+                if shown.complaint != complaint {
+                    tracing::error!(%error, "client certificate not taken: the former one stays");
+                    shown.complaint = complaint;
+                }
+            }
+        }
+        shown.connector.clone()
+    }
+
+    fn renew(&self, before: &Files) -> Result<Option<(TlsConnector, Files)>, ConfigError> {
+        let files = Files::read(&self.paths)?;
+        if files == *before {
+            return Ok(None);
+        }
+        Ok(Some((connector(&self.config, files.parse(&self.paths)?), files)))
+    }
+}
+
+/// What shows this certificate. A resumed session would be one of the certificate before: none is.
+fn connector(config: &ClientConfig, key: CertifiedKey) -> TlsConnector {
+    let mut config = config.clone();
+    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
+    config.resumption = Resumption::default();
+    TlsConnector::from(Arc::new(config))
+}
+
+impl Files {
+    fn read(paths: &Paths) -> Result<Self, ConfigError> {
+        let read = |path: &Path| std::fs::read(path).map_err(|error| bad(path, error.to_string()));
+        Ok(Self { certificate: read(&paths.certificate)?, key: read(&paths.key)? })
+    }
+
+    fn parse(&self, paths: &Paths) -> Result<CertifiedKey, ConfigError> {
+        let explain = |path, error| match error {
+            pem::Error::NoItemsFound => bad(path, "there is none in it".to_owned()),
+            other => bad(path, format!("it is not PEM: {other}")),
+        };
+        let chain = CertificateDer::pem_slice_iter(&self.certificate).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| explain(&paths.certificate, error))?;
+        if chain.is_empty() {
+            return Err(explain(&paths.certificate, pem::Error::NoItemsFound));
+        }
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| explain(&paths.key, error))?;
+        CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| match error {
+            Error::InconsistentKeys(_) => bad(&paths.key, "it is not the key of the client-certificate".to_owned()),
+            Error::InvalidCertificate(_) => bad(&paths.certificate, format!("it cannot be read: {error}")),
+            _ => bad(&paths.key, error.to_string()),
+        })
+    }
+}
+
+fn bad(path: &Path, why: String) -> ConfigError {
+    ConfigError::Identity(path.to_owned(), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::generate_simple_self_signed;
+
+    #[test]
+    fn bad_files_are_named_and_cost_no_certificate_that_was_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let made = || generate_simple_self_signed(["weir.example".to_owned()]).unwrap();
+        let (one, other) = (made(), made());
+        std::fs::write(path("one.pem"), one.cert.pem()).unwrap();
+        std::fs::write(path("one.key"), one.signing_key.serialize_pem()).unwrap();
+        std::fs::write(path("other.key"), other.signing_key.serialize_pem()).unwrap();
+        std::fs::write(path("nonsense"), "nonsense").unwrap();
+        let read = |certificate: &str, key: &str| {
+            let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+            let builder = builder.with_safe_default_protocol_versions().unwrap();
+            let config = builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+            Identity::read(&Paths { certificate: path(certificate), key: path(key) }, config)
+        };
+        for (certificate, key, words) in [
+            ("none", "one.key", "none: No such file"),
+            ("nonsense", "one.key", "nonsense: there is none in it"),
+            ("one.pem", "none", "none: No such file"),
+            ("one.pem", "nonsense", "nonsense: there is none in it"),
+            ("one.pem", "other.key", "other.key: it is not the key of the client-certificate"),
+        ] {
+            let error = read(certificate, key).err().unwrap().to_string();
+            assert!(error.contains(words), "{certificate}, {key}: {error}");
+        }
+
+        let identity = read("one.pem", "one.key").unwrap();
+        let now = || Arc::as_ptr(identity.connector().config());
+        let first = now();
+        assert_eq!(now(), first);
+        // Half renewed: the key is still the former one.
+        std::fs::write(path("one.pem"), other.cert.pem()).unwrap();
+        assert_eq!((now(), identity.shown.lock().unwrap().complaint.is_some()), (first, true));
+        std::fs::write(path("one.key"), other.signing_key.serialize_pem()).unwrap();
+        assert_ne!(now(), first);
+        assert!(identity.shown.lock().unwrap().complaint.is_none());
+    }
+}

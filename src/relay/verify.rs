@@ -1,0 +1,163 @@
+//! The upstream's certificate: taken for its key, or as it comes; and in plain words, why it is not taken.
+
+use super::pin::Pin;
+use crate::time::Timestamp;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
+use std::fmt;
+use std::sync::Arc;
+
+/// Looks at the certificate's key at most: not at who vouches for it, its names or its dates. That the upstream has this key is
+/// checked always.
+#[derive(Debug)]
+pub struct Verifier {
+    pub accept: Accept,
+    pub provider: Arc<CryptoProvider>,
+}
+
+/// Which certificates are taken.
+#[derive(Debug)]
+pub enum Accept {
+    /// Any: against whoever only listens, encryption without a name is better than none (RFC 7435).
+    Any,
+    /// Those with one of these keys.
+    Pinned(Vec<Pin>),
+}
+
+/// Its key is another one.
+#[derive(Debug)]
+struct NotPinned(Pin);
+
+impl fmt::Display for NotPinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its certificate has another key than certificate-pin says: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotPinned {}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Accept::Pinned(pins) = &self.accept else { return Ok(ServerCertVerified::assertion()) };
+        let other = |error: Arc<dyn std::error::Error + Send + Sync>| CertificateError::Other(OtherError(error));
+        let pin = Pin::of(certificate).map_err(|error| other(Arc::new(error)))?;
+        match pins.contains(&pin) {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(other(Arc::new(NotPinned(pin))).into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// How many names of a certificate for others are shown: it may have hundreds.
+const SHOWN_NAMES: usize = 5;
+
+/// What went wrong with a connection, in plain words where it was its TLS.
+pub fn explain(error: &std::io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(Error::InvalidCertificate(why)) => refusal(why),
+        Some(Error::InvalidMessage(_)) => "what it says is not TLS".to_owned(),
+        Some(Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+            "it asks for a certificate, and Weir has none for it (client-certificate)".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn refusal(why: &CertificateError) -> String {
+    let date = |at: &UnixTime| {
+        let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
+        Timestamp::from_micros(seconds.saturating_mul(1_000_000)).rfc3339()
+    };
+    match why {
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            format!("its certificate is for {}, not for {}", names(presented), expected.to_str())
+        }
+        CertificateError::ExpiredContext { not_after, .. } => format!("its certificate expired on {}", date(not_after)),
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("its certificate is not valid before {}", date(not_before))
+        }
+        CertificateError::UnknownIssuer => "its certificate is from an authority that Weir does not trust".to_owned(),
+        CertificateError::BadSignature => {
+            "its certificate is not signed with the key of the authority that it names".to_owned()
+        }
+        CertificateError::Other(OtherError(error)) => match error.downcast_ref::<webpki::Error>() {
+            Some(webpki::Error::CaUsedAsEndEntity) => {
+                "its certificate is that of an authority, which is no server's; it can be pinned".to_owned()
+            }
+            Some(error) => format!("its certificate cannot be used: {error}"),
+            None => error.to_string(),
+        },
+        other => format!("its certificate cannot be used: {other}"),
+    }
+}
+
+/// The names in a certificate, each of which webpki writes as `DnsName("mail.example.org")`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let name = name.split_once("(\"").map_or(name.as_str(), |(_, rest)| rest.trim_end_matches("\")"));
+        name.replace(|c: char| !c.is_ascii_graphic(), "?")
+    };
+    let mut names: Vec<String> = presented.iter().take(SHOWN_NAMES).map(bare).collect();
+    if names.is_empty() {
+        return "no host at all".to_owned();
+    }
+    if presented.len() > SHOWN_NAMES {
+        names.push(format!("{} more", presented.len() - SHOWN_NAMES));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_upstream_asks_for_is_told_with_the_key_that_gives_it() {
+        let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
+        assert!(explain(&std::io::Error::other(alert)).ends_with("Weir has none for it (client-certificate)"));
+        assert_eq!(explain(&std::io::ErrorKind::BrokenPipe.into()), "broken pipe");
+    }
+
+    #[test]
+    fn a_certificate_for_others_is_named_in_short() {
+        for (presented, shown) in [
+            (&[][..], "no host at all"),
+            (&["DnsName(\"a.example\")", "IpAddress(192.0.2.1)"], "a.example, IpAddress(192.0.2.1)"),
+            (&["DnsName(\"a\nb\")", "b", "c", "d", "e", "f", "g"], "a?b, b, c, d, e, 2 more"),
+        ] {
+            let presented: Vec<String> = presented.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(names(&presented), shown);
+        }
+    }
+}

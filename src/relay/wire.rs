@@ -1,0 +1,130 @@
+//! Octets to and from an upstream, and replies out of them.
+
+use super::Fault;
+use super::tls::Tls;
+use crate::smtp::reply::{Reader, Reply};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+
+/// What goes to and fro.
+pub struct Wire {
+    stream: Box<dyn Stream>,
+    /// How long the upstream may take for one reply, or to take what is sent.
+    pub patience: Duration,
+    pub reader: Reader,
+    /// Octets that were read and are not used yet.
+    unused: Vec<u8>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Octets read at once: a few replies.
+const READ: usize = 4096;
+
+impl Wire {
+    pub fn new(stream: Box<dyn Stream>, patience: Duration) -> Self {
+        Self { stream, patience, reader: Reader::default(), unused: Vec::new() }
+    }
+
+    /// Begins TLS.
+    pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, Fault> {
+        let tls = tls.ok_or(Fault::NoTls)?;
+        let stream = tls.secure(self.stream).await.map_err(Fault::Tls)?;
+        Ok(Self::new(Box::new(stream), self.patience))
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let sent = async {
+            self.stream.write_all(bytes).await?;
+            self.stream.flush().await
+        };
+        let sent = tokio::time::timeout(self.patience, sent).await.map_err(|_| Fault::Silent)?;
+        sent.map_err(Fault::Io)
+    }
+
+    /// Sends octets, listening at the same time; false if the upstream began to speak.
+    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8]) -> Result<bool, Fault> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if !self.is_quiet().await? {
+                return Ok(false);
+            }
+            let mut space = [0; 512];
+            let mut heard = ReadBuf::new(&mut space);
+            let stream = &mut self.stream;
+            let progress = poll_fn(|context| {
+                if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, rest) {
+                    return Poll::Ready(written);
+                }
+                Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
+            });
+            let progress = tokio::time::timeout(self.patience, progress).await.map_err(|_| Fault::Silent)?;
+            let written = progress.map_err(Fault::Io)?;
+            if written == 0 {
+                self.unused.extend_from_slice(heard.filled());
+                return if heard.filled().is_empty() { Err(Fault::Closed) } else { Ok(false) };
+            }
+            rest = &rest[written..];
+        }
+        self.send(&[]).await.map(|()| true)
+    }
+
+    pub async fn reply(&mut self) -> Result<Reply, Fault> {
+        self.reply_within(self.patience).await
+    }
+
+    pub async fn reply_within(&mut self, patience: Duration) -> Result<Reply, Fault> {
+        tokio::time::timeout(patience, self.next_reply()).await.unwrap_or(Err(Fault::Silent))
+    }
+
+    pub async fn next_reply(&mut self) -> Result<Reply, Fault> {
+        loop {
+            let (used, reply) = self.reader.read(&self.unused).map_err(Fault::Garbage)?;
+            self.unused.drain(..used);
+            if let Some(reply) = reply {
+                return Ok(reply);
+            }
+            self.unused.reserve(READ);
+            match self.stream.read_buf(&mut self.unused).await {
+                Ok(0) => return Err(Fault::Closed),
+                Ok(_) => {}
+                Err(error) => return Err(Fault::Io(error)),
+            }
+        }
+    }
+
+    /// Before a command nothing may be waiting to be read: it would be taken for the reply.
+    pub async fn check_quiet(&mut self) -> Result<(), Fault> {
+        if self.is_quiet().await? {
+            return Ok(());
+        }
+        let reply = self.reply().await?;
+        if reply.code() == 421 { Err(Fault::Refused(reply)) } else { Err(Fault::Unexpected(reply)) }
+    }
+
+    /// Whether the upstream has said nothing unasked. Reads what is there without waiting.
+    pub async fn is_quiet(&mut self) -> Result<bool, Fault> {
+        if !self.unused.is_empty() || self.reader.is_inside() {
+            return Ok(false);
+        }
+        let mut space = [0; 512];
+        let mut buffer = ReadBuf::new(&mut space);
+        let read = poll_fn(|context| match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Pending => Poll::Ready(None),
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        });
+        match read.await {
+            None => Ok(true),
+            Some(Err(error)) => Err(Fault::Io(error)),
+            Some(Ok(())) if buffer.filled().is_empty() => Err(Fault::Closed),
+            Some(Ok(())) => {
+                self.unused.extend_from_slice(buffer.filled());
+                Ok(false)
+            }
+        }
+    }
+}
