@@ -8,6 +8,7 @@ use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::{Reader, Reply};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -51,14 +52,19 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const READ: usize = 4096;
 
 impl Connection {
-    /// Connects and goes through the opening, TLS and login included. `patience` is the time-out of each answer.
+    /// Connects within `connect_timeout` and goes through the opening, TLS and login included. `patience` is the time-out of each answer.
     pub async fn open(
-        address: (&str, u16),
+        address: SocketAddr,
+        connect_timeout: Duration,
         patience: Duration,
         mut opening: Opening,
         tls: Option<&Tls>,
     ) -> Result<Self, Fault> {
-        let tcp = TcpStream::connect(address).await.map_err(Fault::Unreachable)?;
+        let connected = tokio::time::timeout(connect_timeout, TcpStream::connect(address)).await;
+        let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+        // One of several addresses, perhaps.
+        let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
+        let tcp = tcp.map_err(|error| Fault::Unreachable(away(error)))?;
         // Commands and final dots are small and waited for.
         tcp.set_nodelay(true).map_err(Fault::Io)?;
         let mut wire = Wire::new(Box::new(tcp), patience);

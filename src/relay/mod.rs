@@ -1,7 +1,7 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps what an upstream offers; [`Relay`]
-//! asks the upstreams.
+//! [`resolve`] knows where an upstream is, [`opening`] and [`dialogue`] know what to say, [`connection`] carries it, [`knowledge`] keeps
+//! what an upstream offers; [`Relay`] asks the upstreams.
 
 mod connection;
 pub mod dialogue;
@@ -9,12 +9,16 @@ mod knowledge;
 pub mod login;
 mod opening;
 mod options;
+pub mod resolve;
+mod servers;
+mod stale;
 pub mod tls;
 mod upstream;
 
 pub use connection::Connection;
 pub use dialogue::Answered;
 pub use options::{ConfigError, Options, UpstreamOptions};
+pub use resolve::Resolver;
 pub use upstream::Upstream;
 
 use crate::metrics::Metrics;
@@ -82,9 +86,10 @@ const FINAL_PATIENCE: Duration = Duration::from_secs(600);
 
 impl Relay {
     pub fn new(options: &Options, metrics: Arc<Metrics>) -> Result<Self, ConfigError> {
+        let resolver = Arc::new(Resolver::new(&options.dns));
         let mut upstreams = Vec::new();
         for upstream in &options.upstreams {
-            upstreams.push(Arc::new(Upstream::new(options, upstream)?));
+            upstreams.push(Arc::new(Upstream::new(options, upstream, resolver.clone())?));
         }
         Ok(Self { upstreams, metrics })
     }

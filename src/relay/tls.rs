@@ -33,7 +33,8 @@ pub enum Policy {
 /// Begins TLS with an upstream.
 pub struct Tls {
     connector: TlsConnector,
-    /// What its certificate must be good for, where it is checked.
+    /// What its certificate must be good for, where it is checked: the host as it is configured, though it be reached by an MX record,
+    /// which anybody may have forged who can forge DNS (RFC 8461 §1; without DNSSEC there is no other protection).
     name: ServerName<'static>,
 }
 

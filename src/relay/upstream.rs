@@ -4,10 +4,13 @@ use super::connection::Connection;
 use super::knowledge::{Knowledge, REFRESH};
 use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
+use super::resolve::{Failure, Resolver};
 use super::tls::{Policy, Tls};
 use super::{Fault, login};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::sasl::Credentials;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -17,6 +20,7 @@ pub struct Upstream {
     /// What Weir calls itself.
     hostname: String,
     timeout: Duration,
+    resolver: Arc<Resolver>,
     tls: Option<Tls>,
     login: Option<Credentials>,
     known: Knowledge,
@@ -28,10 +32,11 @@ pub struct Upstream {
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 impl Upstream {
-    pub fn new(options: &Options, upstream: &UpstreamOptions) -> Result<Self, ConfigError> {
+    pub fn new(options: &Options, upstream: &UpstreamOptions, resolver: Arc<Resolver>) -> Result<Self, ConfigError> {
         Ok(Self {
             hostname: options.hostname.clone(),
             timeout: options.timeout,
+            resolver,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
             login: upstream.login.as_ref().map(login::credentials).transpose()?,
             known: Knowledge::default(),
@@ -110,21 +115,60 @@ impl Upstream {
         Ok(connection)
     }
 
+    /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
+    pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
+        let mut route = match self.resolver.route(&self.options.host, self.options.mx).await {
+            Ok(route) => route,
+            Err(failure) => return vec![Err(failure)],
+        };
+        let mut addresses = Vec::new();
+        while let Some(next) = route.next().await {
+            addresses.push(next);
+        }
+        addresses
+    }
+
+    /// Tries one address after the other, and tells the fault of the last.
     async fn try_connect(&self) -> Result<Connection, Fault> {
+        let unreachable = |failure: Failure| Fault::Unreachable(std::io::Error::other(failure));
+        let deadline = Instant::now() + self.timeout;
+        let mut route = self.resolver.route(&self.options.host, self.options.mx).await.map_err(unreachable)?;
+        let mut outcome = Err(Fault::Closed);
+        while let Some(next) = route.next().await {
+            // One that is silent must leave some time to those after it.
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = if route.is_at_end() { left } else { left / 2 };
+            outcome = match next.map(|address| SocketAddr::new(address, self.options.port)) {
+                Err(failure) => Err(unreachable(failure)),
+                Ok(address) => {
+                    tokio::time::timeout(share, self.try_address(address)).await.unwrap_or(Err(Fault::Silent))
+                }
+            };
+            match &outcome {
+                // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
+                Ok(_) => break,
+                Err(Fault::Login(reply)) if reply.code() >= 500 => break,
+                Err(_) => {}
+            }
+        }
+        outcome
+    }
+
+    async fn try_address(&self, address: SocketAddr) -> Result<Connection, Fault> {
         let policy = self.options.tls.policy;
-        match self.open(policy).await {
+        match self.open(address, policy).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
             Err(Fault::Tls(error)) if policy == Policy::Opportunistic && self.login.is_none() => {
                 tracing::warn!(upstream = self.options.name, %error, "TLS failed; going on without");
-                self.open(Policy::None).await
+                self.open(address, Policy::None).await
             }
             outcome => outcome,
         }
     }
 
-    async fn open(&self, policy: Policy) -> Result<Connection, Fault> {
-        let host = self.options.host.trim_start_matches('[').trim_end_matches(']');
+    async fn open(&self, address: SocketAddr, policy: Policy) -> Result<Connection, Fault> {
         let opening = Opening::new(&self.hostname, policy, self.login.clone());
-        Connection::open((host, self.options.port), self.timeout, opening, self.tls.as_ref()).await
+        let connect_timeout = self.options.connect_timeout;
+        Connection::open(address, connect_timeout, self.timeout, opening, self.tls.as_ref()).await
     }
 }

@@ -1,0 +1,266 @@
+//! Where an upstream is: its host's addresses, by literal, /etc/hosts or DNS, in the order in which they are to be tried.
+
+pub use super::servers::Failure;
+use super::servers::Servers;
+use super::stale::{Memory, Standing};
+use hickory_resolver::Hosts;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How names are looked up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name servers to ask; those of /etc/resolv.conf, if empty.
+    pub servers: Vec<SocketAddr>,
+    /// How long one look-up may take, over all of them.
+    pub timeout: Duration,
+}
+
+/// Looks up names, for all upstreams. Answers are kept for their TTL, and serve longer while no name server can tell.
+pub struct Resolver {
+    options: Options,
+    /// The name servers, with the text of resolv.conf by which they were found. The lock is held to compare and replace them.
+    servers: Mutex<Option<(Source, Arc<Servers>)>>,
+    addresses: Memory<Vec<IpAddr>>,
+    exchangers: Memory<Vec<(u16, String)>>,
+    /// It has been said that old answers must serve.
+    warned: AtomicBool,
+}
+
+/// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
+pub struct Route<'a> {
+    resolver: &'a Resolver,
+    exchangers: VecDeque<String>,
+    addresses: VecDeque<IpAddr>,
+}
+
+/// The text of resolv.conf, or why it cannot be read.
+type Source = Result<Vec<u8>, String>;
+
+/// Of a domain's mail exchangers, how many are looked up at most.
+const MOST_EXCHANGERS: usize = 20;
+
+/// How long name servers may take where the last answer could serve as well (RFC 8767 §5, the client response timer).
+const STALE_PATIENCE: Duration = Duration::from_millis(1800);
+
+impl Resolver {
+    /// Nothing is read or asked before the first name is looked up.
+    pub fn new(options: &Options) -> Self {
+        Self {
+            options: options.clone(),
+            servers: Mutex::default(),
+            addresses: Memory::default(),
+            exchangers: Memory::default(),
+            warned: AtomicBool::default(),
+        }
+    }
+
+    /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1).
+    pub async fn route(&self, host: &str, mx: bool) -> Result<Route<'_>, Failure> {
+        let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
+        if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+            route.addresses.push_back(address);
+        } else if mx {
+            route.exchangers = self.exchangers(host).await?.into();
+        } else {
+            route.exchangers.push_back(host.to_owned());
+        }
+        Ok(route)
+    }
+
+    /// The mail exchangers of a domain in the order of preference; the names end with a dot.
+    async fn exchangers(&self, domain: &str) -> Result<Vec<String>, Failure> {
+        let domain = &*format!("{domain}.");
+        let ask = |patience| {
+            let servers = self.servers();
+            async move {
+                match servers.exchangers(domain, patience).await {
+                    // RFC 5321 §5.1: a domain without MX is its own exchanger. One in /etc/hosts alone is none at all for DNS.
+                    Err(Failure::NoRecord(_) | Failure::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
+                    outcome => outcome,
+                }
+            }
+        };
+        let exchangers = self.ask(&self.exchangers, domain, ask).await?;
+        in_order(domain, exchangers, || getrandom::u64().unwrap_or_default())
+    }
+
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, Failure> {
+        // Read anew each time, as getaddrinfo does: it is small, and whoever changes it restarts nothing.
+        let known = Hosts::from_system().map(|hosts| of_hosts(&hosts, host)).unwrap_or_default();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let ask = |patience| {
+            let servers = self.servers();
+            async move { servers.addresses(host, patience).await }
+        };
+        self.ask(&self.addresses, host, ask).await
+    }
+
+    /// Asks the name servers, unless what was known before must serve.
+    async fn ask<T: Clone, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        memory: &Memory<T>,
+        name: &str,
+        ask: impl FnOnce(Duration) -> F,
+    ) -> Result<T, Failure> {
+        let patience = match memory.standing(name, Instant::now()) {
+            Standing::Failing(answer) => return Ok(answer),
+            Standing::Known => self.options.timeout.min(STALE_PATIENCE),
+            Standing::Unknown => self.options.timeout,
+        };
+        match ask(patience).await {
+            Ok(answer) => {
+                if memory.learn(name, answer.clone(), Instant::now()) && self.warned.swap(false, Ordering::Relaxed) {
+                    tracing::info!(name, "name servers answer again");
+                }
+                Ok(answer)
+            }
+            Err(why) if why.is_passing() => {
+                let Some(answer) = memory.recall(name, Instant::now()) else { return Err(why) };
+                if !self.warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(name, reason = %why, "DNS fails; going on with the last answers");
+                }
+                Ok(answer)
+            }
+            Err(why) => {
+                memory.forget(name);
+                Err(why)
+            }
+        }
+    }
+
+    /// The name servers. What the system says of them may change: on a machine that moves, or that has no network yet when Weir starts.
+    fn servers(&self) -> Arc<Servers> {
+        let source = match self.options.servers.is_empty() {
+            true => std::fs::read("/etc/resolv.conf").map_err(|error| error.to_string()),
+            false => Ok(Vec::new()),
+        };
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, servers)) = &*servers
+            && *known == source
+        {
+            return servers.clone();
+        }
+        let new = Arc::new(match self.options.servers.is_empty() {
+            true => Servers::of_system(source.as_deref().map_err(String::as_str)),
+            false => Servers::of(&self.options.servers),
+        });
+        if let Some(note) = new.note() {
+            tracing::warn!(reason = note, "the system has no name servers that can be asked");
+        }
+        *servers = Some((source, new.clone()));
+        new
+    }
+}
+
+impl Route<'_> {
+    /// The next address to try, or why an exchanger has none; `None` at the end.
+    pub async fn next(&mut self) -> Option<Result<IpAddr, Failure>> {
+        while self.addresses.is_empty() {
+            match self.resolver.addresses(&self.exchangers.pop_front()?).await {
+                Ok(addresses) => self.addresses = addresses.into(),
+                Err(why) => return Some(Err(why)),
+            }
+        }
+        self.addresses.pop_front().map(Ok)
+    }
+
+    /// Whether nothing comes after what was given last.
+    pub fn is_at_end(&self) -> bool {
+        self.addresses.is_empty() && self.exchangers.is_empty()
+    }
+}
+
+/// Exchangers by preference, the lowest number first, and in random order where it is the same (RFC 5321 §5.1).
+fn in_order(
+    domain: &str,
+    mut exchangers: Vec<(u16, String)>,
+    mut random: impl FnMut() -> u64,
+) -> Result<Vec<String>, Failure> {
+    // RFC 7505 §3: the root alone says that no mail is taken; beside others it says nothing.
+    exchangers.retain(|(_, name)| name != ".");
+    if exchangers.is_empty() {
+        return Err(Failure::NullMx(domain.trim_end_matches('.').to_owned()));
+    }
+    exchangers.sort_by_cached_key(|(preference, _)| (*preference, random()));
+    exchangers.truncate(MOST_EXCHANGERS);
+    Ok(exchangers.into_iter().map(|(_, name)| name).collect())
+}
+
+/// What /etc/hosts says of a name; DNS is then not asked, of the other kind of address neither.
+fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
+    let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
+    name.set_fqdn(true);
+    let found = |kind| {
+        let lookup = hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        lookup
+            .map(|lookup| lookup.answers().iter().filter_map(|record| RData::ip_addr(&record.data)).collect::<Vec<_>>())
+    };
+    let (six, four) = (found(RecordType::AAAA).unwrap_or_default(), found(RecordType::A).unwrap_or_default());
+    super::servers::interleave(six, four)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchangers_come_by_preference_and_chance_decides_among_equals() {
+        let records =
+            || [(20, "c."), (10, "a."), (10, "b."), (5, ".")].map(|(at, name)| (at, name.to_owned())).to_vec();
+        let mut numbers = 0;
+        let mut rising = || {
+            numbers += 1;
+            numbers
+        };
+        assert_eq!(in_order("x.", records(), &mut rising).unwrap(), ["a.", "b.", "c."]);
+        let mut falling = || {
+            numbers -= 1;
+            numbers
+        };
+        assert_eq!(in_order("x.", records(), &mut falling).unwrap(), ["b.", "a.", "c."]);
+        assert_eq!(in_order("x.", vec![(0, ".".to_owned())], || 0), Err(Failure::NullMx("x".to_owned())));
+        let many = (0..100).map(|at| (at, format!("{at}."))).collect();
+        assert_eq!(in_order("x.", many, || 0).unwrap().len(), MOST_EXCHANGERS);
+    }
+
+    #[test]
+    fn names_in_the_hosts_file_are_found_whatever_their_case() {
+        let mut hosts = Hosts::default();
+        hosts
+            .read_hosts_conf(
+                &b"192.0.2.1 Relay.example relay\n2001:db8::1 relay.example # here\n192.0.2.2 relay.example\n"[..],
+            )
+            .unwrap();
+        let found = |name| of_hosts(&hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(found("RELAY.example"), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
+        assert_eq!(found("relay.example."), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
+        assert_eq!(found("relay"), ["192.0.2.1"]);
+        assert!(found("other.example").is_empty());
+    }
+
+    #[tokio::test]
+    async fn literals_and_localhost_need_no_name_server() {
+        // Nobody answers there.
+        let options = Options { servers: vec!["192.0.2.1:1".parse().unwrap()], timeout: Duration::from_millis(1) };
+        let resolver = Resolver::new(&options);
+        for (host, address) in [("192.0.2.7", "192.0.2.7"), ("[2001:db8::7]", "2001:db8::7")] {
+            let mut route = resolver.route(host, false).await.ok().unwrap();
+            assert_eq!(route.next().await, Some(Ok(address.parse().unwrap())));
+            assert!(route.is_at_end() && route.next().await.is_none());
+        }
+        let mut route = resolver.route("localhost", false).await.ok().unwrap();
+        assert!(route.next().await.unwrap().unwrap().is_loopback());
+        assert!(
+            resolver.addresses("relay.example").await.unwrap_err().to_string().contains("192.0.2.1:1 does not answer")
+        );
+    }
+}

@@ -1,0 +1,342 @@
+//! Name servers: which they are, and what they answer to one question.
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::system_conf::parse_resolv_conf;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Name servers, asked one after the other until one knows.
+pub struct Servers {
+    servers: Vec<Server>,
+    /// The one that answered last: a dead one costs its time only once.
+    preferred: AtomicUsize,
+    /// Names with fewer dots are looked for in the domains of `search` first (resolv.conf(5)).
+    ndots: usize,
+    search: Vec<String>,
+    /// Why these are not the ones that the system should have.
+    note: Option<String>,
+}
+
+struct Server {
+    name: String,
+    resolver: TokioResolver,
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// NXDOMAIN.
+    NoSuchName(String),
+    /// The name exists, and has no such records.
+    NoRecord(String),
+    /// RFC 7505: who has this name takes no mail.
+    NullMx(String),
+    /// No name server could tell, for this reason.
+    Server(String),
+}
+
+/// How long an answer may be used: the least spares the name servers a question for each connection, the most bounds how long a TTL
+/// can hold a change back.
+const LEAST_TTL: Duration = Duration::from_secs(5);
+const MOST_TTL: Duration = Duration::from_secs(3600);
+
+/// The same for "there is none": whoever has just added the record waits for it.
+const MOST_NEGATIVE_TTL: Duration = Duration::from_secs(60);
+
+/// When hickory gives a question up that is still waited for.
+const LONGEST_QUESTION: Duration = Duration::from_secs(60);
+
+/// Answers kept for one name server: there are few names.
+const CACHE: u64 = 256;
+
+/// How long the other question of the two for A and AAAA may take, once one has found addresses: some servers never answer to AAAA.
+/// RFC 8305 §3 has 50 ms, for a person who waits.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl Servers {
+    /// Those that are configured.
+    pub fn of(addresses: &[SocketAddr]) -> Self {
+        let connection = |mut connection: ConnectionConfig, port| {
+            connection.port = port;
+            connection
+        };
+        let server = |address: &SocketAddr| {
+            let udp = connection(ConnectionConfig::udp(), address.port());
+            let tcp = connection(ConnectionConfig::tcp(), address.port());
+            NameServerConfig::new(address.ip(), true, vec![udp, tcp])
+        };
+        Self::new(addresses.iter().map(server).collect(), Vec::new(), ResolverOpts::default(), None)
+    }
+
+    /// Those of the system, by the text of its resolv.conf. Without one, the name server of this machine, as resolv.conf(5) has it.
+    pub fn of_system(text: Result<&[u8], &str>) -> Self {
+        let parsed = text.map_err(str::to_owned).and_then(|text| parse_resolv_conf(text).map_err(|e| e.to_string()));
+        match parsed {
+            Ok((config, options)) => Self::new(config.name_servers, config.search, options, None),
+            Err(why) => {
+                let here = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
+                let note = format!("/etc/resolv.conf: {why}; so 127.0.0.1 was asked");
+                Self::new(vec![here], Vec::new(), ResolverOpts::default(), Some(note))
+            }
+        }
+    }
+
+    fn new(configs: Vec<NameServerConfig>, search: Vec<Name>, options: ResolverOpts, note: Option<String>) -> Self {
+        let mut note = note;
+        let mut servers = Vec::new();
+        let ndots = options.ndots;
+        let search = search.iter().map(|name| name.to_ascii().trim_end_matches('.').to_owned()).collect();
+        for config in configs {
+            let port = config.connections.first().map_or(53, |connection| connection.port);
+            let name = SocketAddr::new(config.ip, port).to_string();
+            match resolver(config, options.clone()) {
+                Ok(resolver) => servers.push(Server { name, resolver }),
+                Err(error) => note = Some(format!("{name} cannot be asked: {error}")),
+            }
+        }
+        Self { servers, preferred: AtomicUsize::new(0), ndots, search, note }
+    }
+
+    /// Why these are not the name servers that the system should have.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// The addresses of a name, IPv6 and IPv4 in turn. A name that ends with a dot is looked up as it stands, any other in the domains
+    /// of `search`, too, where `ndots` says so.
+    pub async fn addresses(&self, name: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
+        let deadline = Instant::now() + patience;
+        let mut failure = Failure::NoSuchName(name.to_owned());
+        for candidate in candidates(name, self.ndots, &self.search) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.addresses_of(&candidate, left).await {
+                Ok(addresses) => return Ok(addresses),
+                // What could not be told may be there all the same.
+                Err(_) if failure.is_passing() => {}
+                Err(why) => failure = why,
+            }
+        }
+        Err(failure.about(bare(name)))
+    }
+
+    async fn addresses_of(&self, name: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
+        let six = self.ask(name, RecordType::AAAA, patience);
+        let four = self.ask(name, RecordType::A, patience);
+        tokio::pin!(six, four);
+        let (six, four) = tokio::select! {
+            answer = &mut six => {
+                let other = soon(&answer, four).await;
+                (answer, other)
+            }
+            answer = &mut four => (soon(&answer, six).await, answer),
+        };
+        let found = |answer: &Result<Vec<RData>, Failure>| -> Vec<IpAddr> {
+            answer.iter().flatten().filter_map(RData::ip_addr).collect()
+        };
+        let addresses = interleave(found(&six), found(&four));
+        match (six, four) {
+            _ if !addresses.is_empty() => Ok(addresses),
+            (Err(why), _) | (_, Err(why)) if why.is_passing() => Err(why),
+            (_, Err(why)) | (Err(why), _) => Err(why),
+            (Ok(_), Ok(_)) => Err(Failure::NoRecord(name.to_owned())),
+        }
+    }
+
+    /// The mail exchangers of a domain, with their preferences; the names end with a dot.
+    pub async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<(u16, String)>, Failure> {
+        let records = self.ask(domain, RecordType::MX, patience).await?;
+        let exchanger = |record: &RData| match record {
+            RData::MX(mx) => Some((mx.preference, mx.exchange.to_ascii())),
+            _ => None,
+        };
+        let exchangers: Vec<_> = records.iter().filter_map(exchanger).collect();
+        if exchangers.is_empty() { Err(Failure::NoRecord(bare(domain).to_owned())) } else { Ok(exchangers) }
+    }
+
+    /// Asks one server after the other, each for its share of the time.
+    async fn ask(&self, name: &str, kind: RecordType, patience: Duration) -> Result<Vec<RData>, Failure> {
+        let question = Name::from_ascii(name).map(|mut name| {
+            name.set_fqdn(true);
+            name
+        });
+        let question = question.map_err(|error| Failure::Server(format!("{}: {error}", bare(name))))?;
+        let count = self.servers.len();
+        let share = patience / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failure = Failure::Server("there is no name server".to_owned());
+        for at in (first..first + count).map(|at| at % count) {
+            let Server { name: server, resolver } = &self.servers[at];
+            let asked = tokio::time::timeout(share, resolver.lookup(question.clone(), kind)).await;
+            let known = match asked.unwrap_or(Err(NetError::Timeout)) {
+                Ok(lookup) => Ok(lookup.answers().iter().map(|record| record.data.clone()).collect()),
+                Err(NetError::Dns(DnsError::NoRecordsFound(none))) => match none.response_code {
+                    ResponseCode::NXDomain => Err(Failure::NoSuchName(bare(name).to_owned())),
+                    _ => Err(Failure::NoRecord(bare(name).to_owned())),
+                },
+                Err(error) => {
+                    failure = Failure::Server(format!("the name server {server} {}", complaint(&error)));
+                    continue;
+                }
+            };
+            self.preferred.store(at, Ordering::Relaxed);
+            return known;
+        }
+        Err(match (failure, &self.note) {
+            (Failure::Server(why), Some(note)) => Failure::Server(format!("{why} ({note})")),
+            (failure, _) => failure,
+        })
+    }
+}
+
+impl Failure {
+    /// Whether it says nothing about the name.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Server(_))
+    }
+
+    /// The same, of the name that was asked for, whatever it was looked for under.
+    fn about(self, name: &str) -> Self {
+        match self {
+            Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
+            Self::NoRecord(_) => Self::NoRecord(name.to_owned()),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchName(name) => write!(f, "there is no such name as {name}"),
+            Self::NoRecord(name) => write!(f, "{name} has no address"),
+            Self::NullMx(name) => write!(f, "{name} takes no mail: it has a null MX record"),
+            Self::Server(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioResolver, NetError> {
+    let config = ResolverConfig::from_name_servers(vec![config]);
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    let own = builder.options_mut();
+    *own = options;
+    // hickory sends a question again and again meanwhile, and the caller's patience ends it.
+    own.timeout = LONGEST_QUESTION;
+    own.attempts = 1;
+    own.use_hosts_file = ResolveHosts::Never;
+    own.cache_size = CACHE;
+    (own.positive_min_ttl, own.positive_max_ttl) = (Some(LEAST_TTL), Some(MOST_TTL));
+    (own.negative_min_ttl, own.negative_max_ttl) = (Some(LEAST_TTL), Some(MOST_NEGATIVE_TTL));
+    builder.build()
+}
+
+/// What is wrong with a name server, as an administrator would say it.
+fn complaint(error: &NetError) -> String {
+    match error {
+        NetError::Timeout => "does not answer".to_owned(),
+        NetError::Dns(DnsError::ResponseCode(ResponseCode::ServFail)) => "has failed (SERVFAIL)".to_owned(),
+        NetError::Dns(DnsError::ResponseCode(ResponseCode::Refused)) => "refuses to answer (REFUSED)".to_owned(),
+        NetError::Io(error) => format!("does not answer: {error}"),
+        NetError::NoConnections => "does not answer: it cannot be connected to".to_owned(),
+        other => format!("gives no answer of use: {other}"),
+    }
+}
+
+/// The second of two answers, for which nobody waits long when the first is good.
+async fn soon<T>(first: &Result<T, Failure>, second: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    if first.is_err() {
+        return second.await;
+    }
+    let late = || Err(Failure::Server("the name server does not answer".to_owned()));
+    tokio::time::timeout(GRACE, second).await.unwrap_or_else(|_| late())
+}
+
+/// The names to look up for one, in order (resolv.conf(5)). A name with enough dots is only itself: elsewhere it could only be found by
+/// mistake, say under the wildcard of a domain of `search`.
+fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
+    if name.ends_with('.') || name.matches('.').count() >= ndots {
+        return vec![name.to_owned()];
+    }
+    let mut candidates: Vec<_> = search.iter().map(|domain| format!("{name}.{domain}")).collect();
+    candidates.push(name.to_owned());
+    candidates
+}
+
+/// Addresses of both kinds in turn, IPv6 first (RFC 8305 §4), so that where one kind leads nowhere the next is of the other.
+pub fn interleave(six: Vec<IpAddr>, four: Vec<IpAddr>) -> Vec<IpAddr> {
+    let (mut six, mut four) = (six.into_iter(), four.into_iter());
+    let mut all = Vec::with_capacity(six.len() + four.len());
+    while six.len() + four.len() > 0 {
+        all.extend(six.next().into_iter().chain(four.next()));
+    }
+    all
+}
+
+/// A name without the dot that says it is whole.
+fn bare(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn both_kinds_of_addresses_are_tried_in_turn() {
+        for (six, four, all) in [
+            (&[][..], &["192.0.2.1", "192.0.2.2"][..], &["192.0.2.1", "192.0.2.2"][..]),
+            (&["2001:db8::1"], &[], &["2001:db8::1"]),
+            (
+                &["2001:db8::1", "2001:db8::2", "2001:db8::3"],
+                &["192.0.2.1"],
+                &["2001:db8::1", "192.0.2.1", "2001:db8::2", "2001:db8::3"],
+            ),
+            (&["2001:db8::1"], &["192.0.2.1", "192.0.2.2"], &["2001:db8::1", "192.0.2.1", "192.0.2.2"]),
+        ] {
+            assert_eq!(interleave(addresses(six), addresses(four)), addresses(all));
+        }
+    }
+
+    #[test]
+    fn only_names_with_few_dots_are_looked_for_in_other_domains() {
+        let search = ["a.example".to_owned(), "b.example".to_owned()];
+        for (name, ndots, looked_up) in [
+            ("relay", 1, &["relay.a.example", "relay.b.example", "relay"][..]),
+            ("relay.mail", 1, &["relay.mail"]),
+            ("relay.mail", 5, &["relay.mail.a.example", "relay.mail.b.example", "relay.mail"]),
+            ("relay.", 5, &["relay."]),
+        ] {
+            assert_eq!(candidates(name, ndots, &search), looked_up, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_resolv_conf_this_machine_is_asked_and_that_is_said() {
+        for text in [Err("No such file or directory"), Ok(&b"# empty\n"[..]), Ok(b"nameserver nonsense\n")] {
+            let servers = Servers::of_system(text);
+            assert_eq!(servers.servers[0].name, "127.0.0.1:53");
+            assert!(servers.note().unwrap().starts_with("/etc/resolv.conf: "), "{:?}", servers.note());
+        }
+        let servers =
+            Servers::of_system(Ok(b"nameserver 192.0.2.53\nnameserver ::1\nsearch a.example\noptions ndots:3\n"));
+        assert_eq!(
+            servers.servers.iter().map(|server| &*server.name).collect::<Vec<_>>(),
+            ["192.0.2.53:53", "[::1]:53"]
+        );
+        assert_eq!((servers.ndots, &servers.search[..], servers.note()), (3, &["a.example".to_owned()][..], None));
+    }
+}
