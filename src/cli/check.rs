@@ -40,6 +40,13 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     let mut away = Vec::new();
     for upstream in relay.upstreams() {
         let name = upstream.describe();
+        let found = runtime.block_on(upstream.addresses());
+        let is_literal = |address| upstream.options.host.trim_matches(['[', ']']).parse() == Ok(address);
+        // Where nothing is found, the probe says so.
+        if found.iter().flatten().any(|address| !is_literal(*address)) {
+            let found = found.iter().map(|found| found.as_ref().map_or_else(ToString::to_string, ToString::to_string));
+            super::print(&format!("{name} resolves to {}\n", found.collect::<Vec<_>>().join(", ")))?;
+        }
         match runtime.block_on(upstream.probe()) {
             Ok(offered) => super::print(&format!(
                 "{name} answers\n  offers: {}\n  it sees all mail as this machine's: what limits it has for each client should except Weir\n",
