@@ -21,3 +21,4 @@ mod smuggling;
 mod state;
 mod upstream_faults;
 mod upstream_login;
+mod upstream_names;

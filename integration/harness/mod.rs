@@ -1,13 +1,16 @@
-//! What tests need around Weir: the process itself, a client, an upstream that fails on request, and a real Postfix.
+//! What tests need around Weir: the process itself, a client, an upstream that fails on request, a real Postfix and a real name
+//! server.
 
 mod client;
 mod disk;
+mod name_server;
 mod postfix;
 mod process;
 mod upstream;
 
 pub use client::Client;
 pub use disk::Disk;
+pub use name_server::NameServer;
 pub use postfix::Postfix;
 pub use process::{Process, SENTENCE, Site, field, free_port, run, weir};
 pub use upstream::{Fault, Stage, Upstream};
