@@ -5,6 +5,7 @@
 
 mod connection;
 pub mod dialogue;
+mod failure;
 mod knowledge;
 pub mod login;
 mod opening;

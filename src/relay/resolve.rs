@@ -1,6 +1,6 @@
 //! Where an upstream is: its host's addresses, by literal, /etc/hosts or DNS, in the order in which they are to be tried.
 
-pub use super::servers::Failure;
+pub use super::failure::Failure;
 use super::servers::Servers;
 use super::stale::{Memory, Standing};
 use hickory_resolver::Hosts;

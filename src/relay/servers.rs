@@ -1,5 +1,6 @@
 //! Name servers: which they are, and what they answer to one question.
 
+use super::failure::{Failure, bare};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -7,7 +8,6 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,19 +28,6 @@ pub struct Servers {
 struct Server {
     name: String,
     resolver: TokioResolver,
-}
-
-/// Why a question has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// NXDOMAIN.
-    NoSuchName(String),
-    /// The name exists, and has no such records.
-    NoRecord(String),
-    /// RFC 7505: who has this name takes no mail.
-    NullMx(String),
-    /// No name server could tell, for this reason.
-    Server(String),
 }
 
 /// How long an answer may be used: the least spares the name servers a question for each connection, the most bounds how long a TTL
@@ -78,7 +65,11 @@ impl Servers {
 
     /// Those of the system, by the text of its resolv.conf. Without one, the name server of this machine, as resolv.conf(5) has it.
     pub fn of_system(text: Result<&[u8], &str>) -> Self {
-        let parsed = text.map_err(str::to_owned).and_then(|text| parse_resolv_conf(text).map_err(|e| e.to_string()));
+        let why = |error| match error {
+            NetError::Io(error) => error.to_string(),
+            other => other.to_string(),
+        };
+        let parsed = text.map_err(str::to_owned).and_then(|text| parse_resolv_conf(text).map_err(why));
         match parsed {
             Ok((config, options)) => Self::new(config.name_servers, config.search, options, None),
             Err(why) => {
@@ -182,7 +173,7 @@ impl Servers {
                     _ => Err(Failure::NoRecord(bare(name).to_owned())),
                 },
                 Err(error) => {
-                    failure = Failure::Server(format!("the name server {server} {}", complaint(&error)));
+                    failure = Failure::of(server, &error);
                     continue;
                 }
             };
@@ -195,35 +186,6 @@ impl Servers {
         })
     }
 }
-
-impl Failure {
-    /// Whether it says nothing about the name.
-    pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Server(_))
-    }
-
-    /// The same, of the name that was asked for, whatever it was looked for under.
-    fn about(self, name: &str) -> Self {
-        match self {
-            Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
-            Self::NoRecord(_) => Self::NoRecord(name.to_owned()),
-            other => other,
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchName(name) => write!(f, "there is no such name as {name}"),
-            Self::NoRecord(name) => write!(f, "{name} has no address"),
-            Self::NullMx(name) => write!(f, "{name} takes no mail: it has a null MX record"),
-            Self::Server(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
 
 fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioResolver, NetError> {
     let config = ResolverConfig::from_name_servers(vec![config]);
@@ -238,18 +200,6 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     (own.positive_min_ttl, own.positive_max_ttl) = (Some(LEAST_TTL), Some(MOST_TTL));
     (own.negative_min_ttl, own.negative_max_ttl) = (Some(LEAST_TTL), Some(MOST_NEGATIVE_TTL));
     builder.build()
-}
-
-/// What is wrong with a name server, as an administrator would say it.
-fn complaint(error: &NetError) -> String {
-    match error {
-        NetError::Timeout => "does not answer".to_owned(),
-        NetError::Dns(DnsError::ResponseCode(ResponseCode::ServFail)) => "has failed (SERVFAIL)".to_owned(),
-        NetError::Dns(DnsError::ResponseCode(ResponseCode::Refused)) => "refuses to answer (REFUSED)".to_owned(),
-        NetError::Io(error) => format!("does not answer: {error}"),
-        NetError::NoConnections => "does not answer: it cannot be connected to".to_owned(),
-        other => format!("gives no answer of use: {other}"),
-    }
 }
 
 /// The second of two answers, for which nobody waits long when the first is good.
@@ -280,11 +230,6 @@ pub fn interleave(six: Vec<IpAddr>, four: Vec<IpAddr>) -> Vec<IpAddr> {
         all.extend(six.next().into_iter().chain(four.next()));
     }
     all
-}
-
-/// A name without the dot that says it is whole.
-fn bare(name: &str) -> &str {
-    name.strip_suffix('.').unwrap_or(name)
 }
 
 #[cfg(test)]

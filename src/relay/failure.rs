@@ -1,0 +1,65 @@
+//! Why a name leads nowhere.
+
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
+use std::fmt;
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// NXDOMAIN.
+    NoSuchName(String),
+    /// The name exists, and has no such records.
+    NoRecord(String),
+    /// RFC 7505: who has this name takes no mail.
+    NullMx(String),
+    /// No name server could tell, for this reason.
+    Server(String),
+}
+
+impl Failure {
+    /// What is wrong with a name server, as an administrator would say it.
+    pub fn of(server: &str, error: &NetError) -> Self {
+        let complaint = match error {
+            NetError::Timeout => "does not answer".to_owned(),
+            NetError::Dns(DnsError::ResponseCode(ResponseCode::ServFail)) => "has failed (SERVFAIL)".to_owned(),
+            NetError::Dns(DnsError::ResponseCode(ResponseCode::Refused)) => "refuses to answer (REFUSED)".to_owned(),
+            NetError::Io(error) => format!("does not answer: {error}"),
+            NetError::NoConnections => "does not answer: it cannot be connected to".to_owned(),
+            other => format!("gives no answer of use: {other}"),
+        };
+        Self::Server(format!("the name server {server} {complaint}"))
+    }
+
+    /// Whether it says nothing about the name.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Server(_))
+    }
+
+    /// The same, of the name that was asked for, whatever it was looked for under.
+    pub fn about(self, name: &str) -> Self {
+        match self {
+            Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
+            Self::NoRecord(_) => Self::NoRecord(name.to_owned()),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchName(name) => write!(f, "there is no such name as {name}"),
+            Self::NoRecord(name) => write!(f, "{name} has no address"),
+            Self::NullMx(name) => write!(f, "{name} takes no mail: it has a null MX record"),
+            Self::Server(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A name without the dot that says it is whole.
+pub fn bare(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
