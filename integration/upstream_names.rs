@@ -96,6 +96,12 @@ fn the_next_address_serves_whatever_is_wrong_with_the_first() {
         deliver(&weir);
         assert_eq!(messages(&upstreams), [1, 1], "{at:?} {fault:?}");
     }
+    upstreams[0].fail(None);
+    deliver(&weir);
+    // Said once, though it failed for many.
+    let about = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
+    assert_eq!((about("address fails; trying the next"), about("address is well again")), (1, 1));
+    assert!(weir.logged("address fails").contains(&format!("address=127.0.0.2:{port} reason=\"it refuses: 421")));
 }
 
 #[test]
@@ -137,9 +143,9 @@ fn mail_exchangers_are_tried_in_the_order_of_preference() {
     let names = NameServer::start(
         "127.0.0.2 a.example\n127.0.0.3 b.example\n127.0.0.4 b.example\n127.0.0.4 plain.example\n",
         &[
-            "--mx-host=corp.example,b.example,20",
             "--mx-host=corp.example,a.example,10",
             "--mx-host=corp.example,lost.example,5",
+            "--mx-host=corp.example,b.example,20",
             "--dns-rr=null.example,15,000000",
         ],
     );

@@ -9,8 +9,9 @@ use super::tls::{Policy, Tls};
 use super::{Fault, login};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::sasl::Credentials;
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,12 +25,17 @@ pub struct Upstream {
     tls: Option<Tls>,
     login: Option<Credentials>,
     known: Knowledge,
+    /// Addresses that failed last, so that each is complained of once. The lock is held to look one up.
+    failing: Mutex<HashSet<SocketAddr>>,
     /// Held while what it offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
 }
 
 /// How soon to try again after it could not be learnt what it offers; a little later each time.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// Addresses that are complained of: more are no news.
+const MOST_FAILING: usize = 64;
 
 impl Upstream {
     pub fn new(options: &Options, upstream: &UpstreamOptions, resolver: Arc<Resolver>) -> Result<Self, ConfigError> {
@@ -40,6 +46,7 @@ impl Upstream {
             tls: Tls::new(&upstream.tls, &upstream.host)?,
             login: upstream.login.as_ref().map(login::credentials).transpose()?,
             known: Knowledge::default(),
+            failing: Mutex::default(),
             probing: tokio::sync::Mutex::default(),
             options: upstream.clone(),
         })
@@ -141,7 +148,12 @@ impl Upstream {
             outcome = match next.map(|address| SocketAddr::new(address, self.options.port)) {
                 Err(failure) => Err(unreachable(failure)),
                 Ok(address) => {
-                    tokio::time::timeout(share, self.try_address(address)).await.unwrap_or(Err(Fault::Silent))
+                    let tried = tokio::time::timeout(share, self.try_address(address)).await;
+                    let tried = tried.unwrap_or(Err(Fault::Silent));
+                    if tried.is_ok() || !route.is_at_end() {
+                        self.note(address, tried.as_ref().err());
+                    }
+                    tried
                 }
             };
             match &outcome {
@@ -152,6 +164,23 @@ impl Upstream {
             }
         }
         outcome
+    }
+
+    /// Tells the administrator of an address that fails while others may serve: the mail does not show it.
+    fn note(&self, address: SocketAddr, fault: Option<&Fault>) {
+        let upstream = &*self.options.name;
+        let is_news = {
+            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            match fault {
+                Some(_) => failing.len() < MOST_FAILING && failing.insert(address),
+                None => failing.remove(&address),
+            }
+        };
+        match fault {
+            Some(reason) if is_news => tracing::warn!(upstream, %address, %reason, "address fails; trying the next"),
+            None if is_news => tracing::info!(upstream, %address, "address is well again"),
+            _ => {}
+        }
     }
 
     async fn try_address(&self, address: SocketAddr) -> Result<Connection, Fault> {
