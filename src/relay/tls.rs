@@ -34,7 +34,7 @@ pub enum Policy {
 pub struct Tls {
     connector: TlsConnector,
     /// What its certificate must be good for, where it is checked: the host as it is configured, though it be reached by an MX record,
-    /// which anybody may have forged who can forge DNS (RFC 8461 §1; without DNSSEC there is no other protection).
+    /// which whoever can forge DNS can forge, too (RFC 7672 §1.3.2).
     name: ServerName<'static>,
 }
 
