@@ -24,5 +24,6 @@ mod state;
 mod upstream_failover;
 mod upstream_faults;
 mod upstream_login;
+mod upstream_names;
 mod upstream_pool;
 mod upstream_tls;

@@ -1,8 +1,10 @@
-//! What tests need around Weir: the process itself, a client, an upstream that fails on request, and a real Postfix and Dovecot.
+//! What tests need around Weir: the process itself, a client, an upstream that fails on request, a real Postfix, Dovecot and name
+//! server.
 
 mod client;
 mod disk;
 mod dovecot;
+mod name_server;
 mod postfix;
 mod process;
 mod upstream;
@@ -10,6 +12,7 @@ mod upstream;
 pub use client::Client;
 pub use disk::Disk;
 pub use dovecot::Dovecot;
+pub use name_server::NameServer;
 pub use postfix::Postfix;
 pub use process::{Process, SENTENCE, Site, field, free_port, run, weir};
 pub use upstream::{Fault, Stage, Upstream};

@@ -39,9 +39,16 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     let mut away = Vec::new();
     for upstream in relay.upstreams() {
         let name = upstream.describe();
+        let found = runtime.block_on(upstream.addresses());
+        let is_literal = |address| upstream.options().host.trim_matches(['[', ']']).parse() == Ok(address);
+        // Where nothing is found, the probe says so.
+        if found.iter().flatten().any(|address| !is_literal(*address)) {
+            let found = found.iter().map(|found| found.as_ref().map_or_else(ToString::to_string, ToString::to_string));
+            super::print(&format!("{name} resolves to {}\n", found.collect::<Vec<_>>().join(", ")))?;
+        }
         match runtime.block_on(upstream.probe()) {
             Ok(offered) => {
-                let sees = match upstream.options.announce {
+                let sees = match upstream.options().announce {
                     Announce::Xclient if !offered.xclient.is_empty() => {
                         "it sees each mail as its client's: that client, or its user, must be one that may send there"
                     }

@@ -103,9 +103,10 @@ impl Config {
             problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
         let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
+        let resolver = Arc::new(relay::Resolver::new(&self.relay.dns));
         if let Ok(metrics) = crate::metrics::Metrics::new() {
             for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
-                if let Err(why) = relay::Upstream::new(&self.relay, upstream, &metrics) {
+                if let Err(why) = relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics) {
                     error(place, why.to_string());
                 }
             }
@@ -182,7 +183,8 @@ impl Reader {
         let accounts = self.accounts(root.section("accounts"), &mut places);
         let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
-        let relay = relay::Options { hostname: shared.hostname, upstreams, timeout: shared.upstream_timeout };
+        let dns = upstream::dns(root.section("dns"));
+        let relay = relay::Options { hostname: shared.hostname, upstreams, timeout: shared.upstream_timeout, dns };
         let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));
         let log = log_format(root.section("log"));

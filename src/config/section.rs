@@ -320,6 +320,11 @@ pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// Yes or no.
+pub fn flag(value: &DeValue<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| expected("true or false", value))
+}
+
 /// A whole number within bounds.
 pub fn count(bounds: RangeInclusive<usize>) -> impl Fn(&DeValue<'_>) -> Result<usize, String> {
     move |value| {

@@ -1,9 +1,10 @@
 //! `[[upstream]]`: the smart hosts.
 
-use super::section::{Placed, Section, choice, count, text, timeout};
+use super::section::{Placed, Section, choice, count, flag, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
-use crate::relay::{Announce, UpstreamOptions, pool, tls};
+use crate::relay::{Announce, UpstreamOptions, pool, resolve, tls};
 use crate::smtp::sasl;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::Path;
 use toml::de::DeValue;
@@ -33,6 +34,8 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
 fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let address = s.required("address", "\"smtp.example.org:25\"", |value| host_and_port(&text(value)?));
     let name = s.optional("name", text).map(|name| name.value);
+    let mx = s.value("mx", "false", flag);
+    let connect_timeout = s.value("connect-timeout", "\"5s\"", timeout);
     let priority = small(s.value("priority", "10", count(0..=1000)));
     let weight = small(s.value("weight", "10", count(1..=1000)));
     let tls = tls(&mut s, folder);
@@ -45,10 +48,18 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         max_age: s.value("max-age", "\"5m\"", timeout),
         max_messages: u32::from(small(s.value("max-messages", "100", count(1..=60_000)))),
     };
+    if let Some(Placed { value: (host, _), span }) = &address
+        && mx
+        && host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+    {
+        let help = "write the domain, as in \"example.org:25\", or leave mx out";
+        s.error(span, format!("mx = true, and {host} is no name that could have mail exchangers"), Some(help));
+    }
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone()).into();
-    Some(Placed { value: UpstreamOptions { name, host, port, priority, weight, tls, login, announce, pool }, span })
+    let value = UpstreamOptions { name, host, port, mx, connect_timeout, priority, weight, tls, login, announce, pool };
+    Some(Placed { value, span })
 }
 
 fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
@@ -146,6 +157,22 @@ fn variable(name: &str) -> Result<String, String> {
     let good = name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit());
     let bad = || "this is not the name of an environment variable, as WEIR_UPSTREAM_PASSWORD is".to_owned();
     good.then(|| name.to_owned()).ok_or_else(bad)
+}
+
+/// `[dns]`: how the names of upstreams are looked up.
+pub fn dns(mut s: Section<'_>) -> resolve::Options {
+    let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
+    let timeout = s.value("timeout", "\"5s\"", timeout);
+    s.finish();
+    resolve::Options { servers, timeout }
+}
+
+/// An address, with a port or for port 53.
+fn name_server(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse().or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53)));
+    let bad =
+        || format!("\"{text}\" is not the address of a name server: write \"192.0.2.53\" or \"[2001:db8::53]:5353\"");
+    with_port.ok().filter(|address| address.port() > 0).ok_or_else(bad)
 }
 
 /// A number that has been read within bounds.

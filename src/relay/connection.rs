@@ -45,9 +45,14 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Connection {
     /// Connects to one address and goes through the opening, TLS and login included; `client` is whom it tells of.
-    pub async fn open(connector: &Connector, address: SocketAddr, mut opening: Opening, client: Option<Client>) -> Result<Self, Fault> {
+    pub async fn open(
+        connector: &Connector,
+        address: SocketAddr,
+        mut opening: Opening,
+        client: Option<Client>,
+    ) -> Result<Self, Fault> {
         let (tcp, counted) = connector.tcp(address).await?;
-        let mut wire = Wire::new(Box::new(tcp), connector.patience());
+        let mut wire = Wire::new(tcp, connector.patience());
         if opening.is_within_tls() {
             wire = wire.secure(connector.tls()).await?;
         }

@@ -195,8 +195,8 @@ impl Opening {
 mod tests {
     use super::*;
     use crate::relay::authentication::{Mechanism, Secret};
-    use crate::smtp::sasl::Credentials;
     use crate::relay::client::tests::alice;
+    use crate::smtp::sasl::Credentials;
 
     /// Plays an opening: what was sent, and how it ended.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {

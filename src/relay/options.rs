@@ -1,6 +1,6 @@
 //! What is configured about the way out.
 
-use super::{Announce, login, pool, tls};
+use super::{Announce, login, pool, resolve, tls};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub struct Options {
     pub upstreams: Vec<UpstreamOptions>,
     /// How long an upstream may take for its greeting, TLS and login, and for any one answer but that to the final dot.
     pub timeout: Duration,
+    pub dns: resolve::Options,
 }
 
 /// One upstream.
@@ -25,6 +26,10 @@ pub struct UpstreamOptions {
     /// Host name or address, and port.
     pub host: String,
     pub port: u16,
+    /// Whether the host is a domain whose mail exchangers are meant, instead of its own addresses (RFC 5321 §5.1).
+    pub mx: bool,
+    /// How long one of its addresses may take to be connected to, before the next is tried.
+    pub connect_timeout: Duration,
     /// Those of the lowest number that are well share the mail; the others wait.
     pub priority: u16,
     /// Its share among those of its priority.

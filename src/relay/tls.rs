@@ -52,7 +52,8 @@ impl Policy {
 /// Begins TLS with an upstream.
 pub struct Tls {
     connector: Connector,
-    /// What its certificate must be good for, where that is checked; and what it is asked for (SNI).
+    /// What its certificate must be good for, where that is checked, and what it is asked for (SNI): the host as it is configured, though
+    /// it be reached by an MX record, which whoever can forge DNS can forge, too (RFC 7672 §1.3.2).
     name: ServerName<'static>,
 }
 

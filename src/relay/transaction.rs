@@ -27,8 +27,13 @@ impl Transaction {
         answers: Vec<Answered>,
     ) -> (Box<Self>, Vec<Answered>) {
         upstream.worked();
-        let mut begun =
-            Box::new(Self { upstream: upstream.clone(), connection, client: client.clone(), mail: mail.clone(), accepted: Vec::new() });
+        let mut begun = Box::new(Self {
+            upstream: upstream.clone(),
+            connection,
+            client: client.clone(),
+            mail: mail.clone(),
+            accepted: Vec::new(),
+        });
         begun.heard(recipients, &answers);
         (begun, answers)
     }

@@ -26,15 +26,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 const READ: usize = 4096;
 
 impl Wire {
-    pub fn new(stream: Box<dyn Stream>, patience: Duration) -> Self {
-        Self { stream, patience, reader: Reader::default(), unused: Vec::new() }
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, patience: Duration) -> Self {
+        Self { stream: Box::new(stream), patience, reader: Reader::default(), unused: Vec::new() }
     }
 
     /// Begins TLS.
     pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, Fault> {
         let tls = tls.ok_or(Fault::NoTls)?;
         let stream = tls.secure(self.stream).await.map_err(Fault::Tls)?;
-        Ok(Self::new(Box::new(stream), self.patience))
+        Ok(Self::new(stream, self.patience))
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {

@@ -1,0 +1,64 @@
+//! A real name server on a port of its own: dnsmasq, whose records can be changed while it runs.
+
+use super::{free_port, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+/// It knows what is below `example`, and refuses all other questions. It is killed when this is dropped.
+pub struct NameServer {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    options: Vec<String>,
+    child: Option<Child>,
+}
+
+impl NameServer {
+    /// Starts it with addresses, as lines of a hosts file, and further options for other records. All TTLs are 1 s.
+    pub fn start(hosts: &str, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let mut this = Self { folder, address, options, child: None };
+        std::fs::write(this.folder.path().join("hosts"), hosts).unwrap();
+        this.resume();
+        this
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Other addresses from now on.
+    pub fn change(&self, hosts: &str) {
+        std::fs::write(self.folder.path().join("hosts"), hosts).unwrap();
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::HUP).unwrap();
+    }
+
+    /// It goes away, until it is resumed.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn resume(&mut self) {
+        let mut command = Command::new("dnsmasq");
+        command
+            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--log-facility=-"])
+            .args(["--no-resolv", "--no-hosts", "--local=/example/", "--local-ttl=1", "--no-round-robin"])
+            .args(["--listen-address=127.0.0.1", "--bind-interfaces"])
+            .arg(format!("--port={}", self.address.port()))
+            .arg(format!("--addn-hosts={}", self.folder.path().join("hosts").display()))
+            .args(&self.options);
+        self.child = Some(command.stderr(Stdio::null()).spawn().unwrap());
+        wait_for("answer of dnsmasq", || TcpStream::connect(self.address).ok());
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,253 @@
+//! Where an upstream is: names with several addresses, names that change, mail exchangers, and name servers that fail.
+
+use crate::harness::{Client, Fault, NameServer, Process, Site, Stage, Upstream, free_port, run, wait_for, weir};
+use std::net::{SocketAddr, UdpSocket};
+
+/// A Weir whose upstream is this name at this port.
+fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site {
+    let name_servers: Vec<String> = name_servers.iter().map(|address| format!("\"{address}\"")).collect();
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"{host}:{port}\", tls = \"none\"{more} }}]\n\
+         session = {{ upstream-timeout = \"4s\" }}\n\
+         dns = {{ servers = [{}], timeout = \"1s\" }}\n",
+        name_servers.join(", ")
+    ))
+}
+
+/// Upstreams at 127.0.0.2, 127.0.0.3, …, all at the port of the first.
+fn upstreams<const COUNT: usize>() -> ([Upstream; COUNT], u16) {
+    let mut port = 0;
+    let upstreams = std::array::from_fn(|at| {
+        let upstream = Upstream::start_on(&format!("127.0.0.{}:{port}", at + 2));
+        port = upstream.address().port();
+        upstream
+    });
+    (upstreams, port)
+}
+
+/// Sends a message as far as it goes; the last reply.
+fn send(weir: &Process) -> String {
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let reply = client.ask("RCPT TO:<b@example.net>");
+    if !reply.starts_with("250") {
+        return reply;
+    }
+    client.say("DATA", "354");
+    client.send(b"hello\r\n");
+    client.ask(".")
+}
+
+/// Sends a message, which must be taken.
+fn deliver(weir: &Process) {
+    let reply = send(weir);
+    assert!(reply.starts_with("250 2.0.0 Queued"), "{reply}");
+}
+
+fn messages(upstreams: &[Upstream]) -> Vec<usize> {
+    upstreams.iter().map(|upstream| upstream.acknowledged().len()).collect()
+}
+
+#[test]
+fn a_record_that_changes_is_followed_while_weir_runs() {
+    let (upstreams, port) = upstreams::<2>();
+    let names = NameServer::start("127.0.0.2 smart.example\n", &[]);
+    let site = site("smart.example", port, "", &[names.address()]);
+    let weir = site.start();
+    deliver(&weir);
+    assert_eq!(messages(&upstreams), [1, 0]);
+    names.change("127.0.0.3 smart.example\n");
+    wait_for("message at the other upstream", || {
+        deliver(&weir);
+        (messages(&upstreams)[1] == 1).then_some(())
+    });
+    deliver(&weir);
+    assert_eq!(messages(&upstreams)[1], 2);
+}
+
+#[test]
+fn the_next_address_serves_whatever_is_wrong_with_the_first() {
+    let (upstreams, port) = upstreams::<2>();
+    let names = NameServer::start(
+        "127.0.0.9 refused.example\n127.0.0.3 refused.example\n127.0.0.2 smart.example\n127.0.0.3 smart.example\n",
+        &[],
+    );
+    let refused = site("refused.example", port, "", &[names.address()]);
+    deliver(&refused.start());
+    assert_eq!(messages(&upstreams), [0, 1]);
+
+    let site = site("smart.example", port, "", &[names.address()]);
+    let weir = site.start();
+    deliver(&weir);
+    assert_eq!(messages(&upstreams), [1, 1]);
+    for (at, fault) in [
+        (Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy")),
+        (Stage::Greeting, Fault::SayAndClose("554 5.3.2 No")),
+        (Stage::Greeting, Fault::Say("HTTP/1.1 400 Bad Request")),
+        (Stage::Greeting, Fault::Cut),
+        (Stage::Ehlo, Fault::SayAndClose("421 4.3.2 Shutting down")),
+        // It must not use up the time of those after it.
+        (Stage::Greeting, Fault::Silence),
+    ] {
+        upstreams[1].forget();
+        upstreams[0].fail(Some((at, fault)));
+        deliver(&weir);
+        assert_eq!(messages(&upstreams), [1, 1], "{at:?} {fault:?}");
+    }
+    upstreams[0].fail(None);
+    deliver(&weir);
+    // Said once, though it failed for many.
+    let about = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
+    assert_eq!((about("address fails; trying the next"), about("address is well again")), (1, 1));
+    assert!(weir.logged("address fails").contains(&format!("address=127.0.0.2:{port} reason=\"it refuses: 421")));
+}
+
+#[test]
+fn when_all_addresses_fail_the_fault_of_the_last_is_told() {
+    let port = free_port();
+    let names = NameServer::start("127.0.0.9 smart.example\n127.0.0.10 smart.example\n", &[]);
+    let site = site("smart.example", port, "", &[names.address()]);
+    let weir = site.start();
+    let reply = send(&weir);
+    assert!(reply.starts_with("451 4.4.1"), "{reply}");
+    let line = weir.logged("upstream away");
+    assert!(line.contains(&format!("127.0.0.10:{port}: Connection refused")), "{line}");
+}
+
+#[test]
+fn ipv6_comes_first_and_either_kind_will_do() {
+    let six = Upstream::start_on("[::1]:0");
+    let port = six.address().port();
+    let four = Upstream::start_on(&format!("127.0.0.2:{port}"));
+    let names = NameServer::start(
+        "127.0.0.2 both.example\n::1 both.example\n127.0.0.9 six.example\n::1 six.example\n\
+         2001:db8::1 four.example\n127.0.0.2 four.example\n",
+        &[],
+    );
+    // 2001:db8::1 may be unreachable at once, or never answer.
+    let quick = ", connect-timeout = \"1s\"";
+    for (name, expected) in [("both", [1, 0]), ("six", [1, 0]), ("four", [0, 1])] {
+        let site = site(&format!("{name}.example"), port, quick, &[names.address()]);
+        deliver(&site.start());
+        assert_eq!([six.acknowledged().len(), four.acknowledged().len()], expected, "{name}");
+        six.forget();
+        four.forget();
+    }
+}
+
+#[test]
+fn mail_exchangers_are_tried_in_the_order_of_preference() {
+    let (upstreams, port) = upstreams::<3>();
+    let names = NameServer::start(
+        "127.0.0.2 a.example\n127.0.0.3 b.example\n127.0.0.4 b.example\n127.0.0.4 plain.example\n",
+        &[
+            "--mx-host=corp.example,a.example,10",
+            "--mx-host=corp.example,lost.example,5",
+            "--mx-host=corp.example,b.example,20",
+            "--dns-rr=null.example,15,000000",
+        ],
+    );
+    let corp = site("corp.example", port, ", mx = true", &[names.address()]);
+    let weir = corp.start();
+    deliver(&weir);
+    assert_eq!(messages(&upstreams), [1, 0, 0]);
+    upstreams[0].fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy"))));
+    deliver(&weir);
+    assert_eq!(messages(&upstreams), [1, 1, 0]);
+    upstreams[1].fail(Some((Stage::Greeting, Fault::Cut)));
+    deliver(&weir);
+    assert_eq!(messages(&upstreams), [1, 1, 1]);
+
+    let plain = site("plain.example", port, ", mx = true", &[names.address()]);
+    deliver(&plain.start());
+    assert_eq!(messages(&upstreams), [1, 1, 2]);
+
+    let null = site("null.example", port, ", mx = true", &[names.address()]);
+    let weir = null.start();
+    assert!(send(&weir).starts_with("451 4.4.1"));
+    let line = weir.logged("upstream away");
+    assert!(line.contains("null.example takes no mail: it has a null MX record"), "{line}");
+}
+
+#[test]
+fn mail_flows_on_while_name_servers_are_away() {
+    let (upstreams, port) = upstreams::<2>();
+    let mut names = NameServer::start("127.0.0.2 mx1.example\n", &["--mx-host=corp.example,mx1.example,10"]);
+    let site = site("corp.example", port, ", mx = true", &[names.address()]);
+    let weir = site.start();
+    deliver(&weir);
+    names.stop();
+    let logged = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
+    wait_for("warning", || {
+        deliver(&weir);
+        (logged("DNS fails; going on with the last answers") > 0).then_some(())
+    });
+    names.resume();
+    names.change("127.0.0.3 mx1.example\n");
+    wait_for("message at the new address", || {
+        deliver(&weir);
+        (messages(&upstreams)[1] > 0).then_some(())
+    });
+    assert!(weir.logged("name servers answer again").contains("corp.example"));
+    assert_eq!(logged("DNS fails; going on with the last answers"), 1);
+}
+
+#[test]
+fn one_name_server_that_knows_is_enough() {
+    let (upstreams, port) = upstreams::<1>();
+    let names = NameServer::start("127.0.0.2 smart.test\n", &["--local=/test/"]);
+    let refusing = NameServer::start("", &[]);
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for other in [refusing.address(), silent.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 9], 9))] {
+        let site = site("smart.test", port, "", &[other, names.address()]);
+        deliver(&site.start());
+    }
+    assert_eq!(messages(&upstreams), [3]);
+}
+
+#[test]
+fn what_dns_cannot_tell_is_named_in_the_log_and_the_client_told_to_come_again() {
+    let names = NameServer::start("127.0.0.2 exists.example\n", &["--mx-host=lame.example,nowhere.example,10"]);
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap();
+    let does_not_answer = format!("the name server {silent} does not answer");
+    for (name, more, name_server, words) in [
+        ("nowhere.example", "", names.address(), "there is no such name as nowhere.example"),
+        ("nowhere.example", ", mx = true", names.address(), "there is no such name as nowhere.example"),
+        ("lame.example", "", names.address(), "lame.example has no address"),
+        ("lame.example", ", mx = true", names.address(), "there is no such name as nowhere.example"),
+        ("relay.test", "", names.address(), "refuses to answer (REFUSED)"),
+        ("exists.example", "", silent, &does_not_answer),
+        ("exists.example", ", mx = true", silent, &does_not_answer),
+    ] {
+        let site = site(name, 25, more, &[name_server]);
+        let weir = site.start();
+        let reply = send(&weir);
+        assert!(reply.starts_with("451 4.4.1"), "{name}{more}: {reply}");
+        let line = weir.logged("upstream away");
+        assert!(line.contains(words), "{name}{more}: {line}");
+    }
+}
+
+#[test]
+fn check_online_tells_what_a_name_resolves_to() {
+    let (_upstreams, port) = upstreams::<1>();
+    let names = NameServer::start(
+        "127.0.0.2 smart.example\n127.0.0.9 smart.example\n::1 smart.example\n",
+        &["--mx-host=corp.example,nowhere.example,5", "--mx-host=corp.example,smart.example,10"],
+    );
+    for (host, more, code, words) in [
+        ("smart.example", "", 0, "resolves to ::1, 127.0.0.2, 127.0.0.9\n"),
+        ("corp.example", ", mx = true", 0, "resolves to there is no such name as nowhere.example, ::1, 127.0.0.2"),
+        ("127.0.0.2", "", 0, ") answers\n"),
+        ("nowhere.example", "", 69, ""),
+    ] {
+        let site = site(host, port, more, &[names.address()]);
+        let output = run(weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words) && said.contains("resolves to") == words.contains("resolves to"), "{said}");
+    }
+}
