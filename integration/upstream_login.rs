@@ -99,7 +99,7 @@ fn no_password_goes_to_an_upstream_without_tls_unless_that_is_asked_for() {
 fn logging_in(port: u16, keys: &str) -> Site {
     Site::new(&format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", {keys} }}]\n"
+         upstream = [{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", max-idle-connections = 0, {keys} }}]\n"
     ))
 }
 

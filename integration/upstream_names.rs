@@ -8,7 +8,7 @@ fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site 
     let name_servers: Vec<String> = name_servers.iter().map(|address| format!("\"{address}\"")).collect();
     Site::new(&format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{host}:{port}\", tls = \"none\"{more} }}]\n\
+         upstream = [{{ address = \"{host}:{port}\", tls = \"none\", max-idle-connections = 0{more} }}]\n\
          session = {{ upstream-timeout = \"4s\" }}\n\
          dns = {{ servers = [{}], timeout = \"1s\" }}\n",
         name_servers.join(", ")

@@ -174,7 +174,7 @@ fn the_certificate_of_weir_itself_is_shown_to_an_upstream_that_asks_and_renewed(
 
     let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
     let (head, _) = config.split_once("[[upstream]]").unwrap();
-    let shown = "client-certificate = \"weir.pem\"\nclient-key = \"weir-key.pem\"\n";
+    let shown = "client-certificate = \"weir.pem\"\nclient-key = \"weir-key.pem\"\nmax-idle-connections = 0\n";
     std::fs::write(site.path("weir.toml"), format!("{head}[[upstream]]\n{upstream}{shown}")).unwrap();
     std::fs::write(site.path("weir.pem"), &made[0]).unwrap();
     std::fs::write(site.path("weir-key.pem"), key.serialize_pem()).unwrap();
