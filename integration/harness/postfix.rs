@@ -1,6 +1,7 @@
 //! A real Postfix in a folder of its own: one that delivers to a Maildir, or one that relays.
 
 use super::{free_port, wait_for};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -77,14 +78,18 @@ impl Postfix {
         })
     }
 
-    /// The numbers in the message ids of all messages that came: `Message-ID: <number@…>`.
-    pub fn message_ids(&self) -> Vec<usize> {
-        let Ok(messages) = std::fs::read_dir(self.path("mail/all/new")) else { return Vec::new() };
-        let id = |path: PathBuf| {
-            let text = String::from_utf8(std::fs::read(path).unwrap()).unwrap();
-            text.split_once("\nMessage-ID: <").unwrap().1.split_once('@').unwrap().0.parse().unwrap()
+    /// The numbers in the message ids of all messages that came (`Message-ID: <number@…>`), each with the queue id that it got. One that
+    /// was stopped while it delivered delivers again, under the same queue id.
+    pub fn message_ids(&self) -> BTreeSet<(usize, String)> {
+        let Ok(messages) = std::fs::read_dir(self.path("mail/all/new")) else { return BTreeSet::new() };
+        let between = |text: &str, before: &str, after: char| {
+            text.split_once(before).unwrap().1.split_once(after).unwrap().0.to_owned()
         };
-        messages.map(|entry| id(entry.unwrap().path())).collect()
+        let ids = |path: PathBuf| {
+            let text = String::from_utf8(std::fs::read(path).unwrap()).unwrap();
+            (between(&text, "\nMessage-ID: <", '@').parse().unwrap(), between(&text, "(Postfix) with ESMTP id ", '\n'))
+        };
+        messages.map(|entry| ids(entry.unwrap().path())).collect()
     }
 
     pub fn reload(&self) {

@@ -83,12 +83,12 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Process, &str, &dyn Fn())) -> HashM
     let mut arrived = HashMap::<usize, usize>::new();
     wait_for("all messages", || {
         arrived.clear();
-        for id in postfixes.iter().flat_map(Postfix::message_ids) {
+        for (id, _) in postfixes.iter().flat_map(Postfix::message_ids) {
             *arrived.entry(id).or_default() += 1;
         }
         accepted().all(|id| arrived.contains_key(id)).then_some(())
     });
-    assert!(arrived.values().all(|times| *times == 1), "doubled");
+    assert!(arrived.values().all(|times| *times == 1), "{arrived:?}");
     let mut counts = HashMap::new();
     told.values().for_each(|told| *counts.entry(*told).or_default() += 1);
     let in_doubt = arrived.len() - accepted().count();
