@@ -206,6 +206,58 @@ fn an_upstream_that_takes_scram_without_proving_itself_gets_no_mail() {
     assert!(!commands.iter().any(|line| line.starts_with("MAIL") || line.starts_with("AUTH PLAIN")), "{commands:?}");
 }
 
+/// Sends as this user, or as nobody, and tells the reply to the recipient or to the message.
+fn send_as(weir: &Process, user: Option<&str>) -> String {
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    if let Some(user) = user {
+        client.log_in(user, SENTENCE);
+    }
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let reply = client.ask("RCPT TO:<b@example.net>");
+    if !reply.starts_with("250") {
+        return reply;
+    }
+    client.say("DATA", "354");
+    client.send(b"hello\r\n");
+    client.ask(".")
+}
+
+#[test]
+fn clients_are_logged_in_with_what_they_logged_in_with_and_share_no_connection() {
+    let upstream = Upstream::start();
+    let (other, guarded) = guarded(&upstream);
+    other.add_user("carol");
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }}\n\
+         upstream = [{{ name = \"u\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\", auth = \"client\" }}]\n",
+        guarded.address("s").port(),
+        other.path("certificate.pem").display()
+    ));
+    site.add_user("bob");
+    site.add_user("carol");
+    let weir = site.start();
+    weir.logged("upstream offers");
+    let opened = || weir.metric("weir_upstream_connections_opened_total{upstream=\"u\"}");
+    let before = opened();
+    for (user, connections) in [("alice", 1.0), ("alice", 1.0), ("carol", 2.0), ("alice", 2.0), ("carol", 2.0)] {
+        let reply = send_as(&weir, Some(user));
+        assert!(reply.starts_with("250 2.0.0"), "{user}: {reply}");
+        let message = String::from_utf8(upstream.acknowledged().pop().unwrap()).unwrap();
+        assert!(message.contains(&format!("(authenticated user {user})")), "{message}");
+        assert_eq!(opened() - before, connections, "{user}");
+    }
+    // He is known here alone, and is told so; the upstream is not to blame.
+    let reply = send_as(&weir, Some("bob"));
+    assert!(reply.starts_with("550 5.7.8 The mail server behind this one does not take your login: 535"), "{reply}");
+    assert_eq!(weir.metric("weir_upstream_up{upstream=\"u\"}"), 1.0);
+    // Nobody is logged in as somebody who was there before.
+    let reply = send_as(&weir, None);
+    assert!(reply.starts_with("530 5.7.0"), "{reply}");
+    assert_eq!(upstream.acknowledged().len(), 5);
+    assert!(!weir.log_lines().concat().contains(SENTENCE));
+}
+
 #[test]
 fn a_token_goes_by_xoauth2_and_is_read_again_for_each_connection() {
     let upstream = Upstream::start();

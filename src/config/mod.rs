@@ -126,7 +126,7 @@ impl Config {
         let keys = keys.zip(&self.places.certificates);
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
         let logins = self.relay.upstreams.iter().zip(&self.places.upstreams);
-        let secrets = logins.filter_map(|(upstream, place)| Some((upstream.login.as_ref()?.file()?, place)));
+        let secrets = logins.filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = self.relay.upstreams.iter().zip(&self.places.upstreams);
         let shown = shown.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
         for (path, span) in

@@ -111,7 +111,8 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
 }
 
 fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
-    let asks_login = s.value("auth", "\"none\"", choice(&[("none", false), ("fixed", true)]));
+    let kinds = [("none", Auth::None), ("fixed", Auth::Fixed), ("client", Auth::Client)];
+    let auth = s.value("auth", "\"none\"", choice(&kinds));
     let user = s.optional("user", |value| user_name(&text(value)?));
     let mechanisms = [
         ("any", Mechanism::Any),
@@ -126,8 +127,10 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let given: Vec<&str> = keys.into_iter().filter(|key| s.has(key)).collect();
     let password = s.optional("password-file", file).or(s.optional("password-env", variable));
     let token = s.optional("token-file", file).or(s.optional("token-env", variable));
-    if !asks_login {
-        return None;
+    match auth {
+        Auth::None => return None,
+        Auth::Client => return Some(login::Options::Client(mechanism)),
+        Auth::Fixed => {}
     }
     let help = "add user = \"weir\" and password-file = \"upstream-password\"";
     if given.is_empty() || !s.has("user") {
@@ -143,7 +146,15 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
         (Some(place), _) => (Kind::Password(mechanism), place.value),
         (None, place) => (Kind::Token, place?.value),
     };
-    Some(login::Options { user: user?.value, kind, place })
+    Some(login::Options::Fixed(login::Fixed { user: user?.value, kind, place }))
+}
+
+/// Who logs in at an upstream.
+#[derive(Clone, Copy)]
+enum Auth {
+    None,
+    Fixed,
+    Client,
 }
 
 fn user_name(text: &str) -> Result<String, String> {

@@ -1,6 +1,7 @@
 //! Who the mail is from, and how an upstream is told. Pure.
 
 use crate::smtp::attributes::{Attributes, address, commands};
+use crate::smtp::sasl::Credentials;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ pub struct Client {
     pub extended: bool,
     /// Who has logged in.
     pub user: Option<Arc<str>>,
+    /// With what, where an upstream wants to be told.
+    pub credentials: Option<Arc<Credentials>>,
     /// Its session's id in the log.
     pub session: Arc<str>,
 }
@@ -34,8 +37,8 @@ impl Client {
         commands("XFORWARD", taken, &[&self.common()[..], &more].concat())
     }
 
-    /// Whether XCLIENT says the same of both. Sessions are not among it.
-    pub fn is_told_like(&self, other: &Self) -> bool {
+    /// Whether both are the same to an upstream, but for their sessions.
+    pub fn is_like(&self, other: &Self) -> bool {
         let told = |client: &Self| Self { session: other.session.clone(), ..client.clone() };
         told(self) == told(other)
     }
@@ -64,6 +67,7 @@ pub mod tests {
             helo: Some("pc.example".into()),
             extended: true,
             user: Some("alice".into()),
+            credentials: None,
             session: "abc123".into(),
         }
     }
@@ -84,14 +88,15 @@ pub mod tests {
 
     #[test]
     fn another_session_of_the_same_client_is_told_alike() {
-        assert!(alice().is_told_like(&Client { session: "other".into(), ..alice() }));
+        assert!(alice().is_like(&Client { session: "other".into(), ..alice() }));
         for other in [
             Client { user: Some("bob".into()), ..alice() },
             Client { user: None, ..alice() },
+            Client { credentials: Credentials::new("alice", "sesame").map(Arc::new), ..alice() },
             Client { helo: None, ..alice() },
             Client { address: "192.0.2.8".parse().unwrap(), ..alice() },
         ] {
-            assert!(!alice().is_told_like(&other), "{other:?}");
+            assert!(!alice().is_like(&other), "{other:?}");
         }
     }
 }

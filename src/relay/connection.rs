@@ -21,8 +21,10 @@ pub struct Connection {
     wire: Wire,
     offered: Extensions,
     announcer: Arc<Announcer>,
-    /// The client that its opening told of, by XCLIENT.
-    spoken_for: Option<Client>,
+    /// The client that its opening told of or logged in.
+    client: Option<Client>,
+    /// It logged in as that client, or did not where another might.
+    is_of_login: bool,
     state: State,
     opened: Instant,
     /// Messages that were begun over it.
@@ -44,12 +46,12 @@ enum State {
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// Connects to one address and goes through the opening, TLS and login included; `client` is whom it tells of.
+    /// Connects to one address and goes through the opening, TLS and login included; `client` is whom it may tell of or log in.
     pub async fn open(
         connector: &Connector,
         address: SocketAddr,
         mut opening: Opening,
-        client: Option<Client>,
+        client: Option<&Client>,
     ) -> Result<Self, Fault> {
         let (tcp, counted) = connector.tcp(address).await?;
         let mut wire = Wire::new(tcp, connector.patience());
@@ -76,7 +78,8 @@ impl Connection {
                         wire,
                         offered,
                         announcer: connector.announcer().clone(),
-                        spoken_for: client,
+                        client: client.cloned(),
+                        is_of_login: connector.options().wants_credentials(),
                         state: State::Idle,
                         opened: Instant::now(),
                         messages: 0,
@@ -116,11 +119,11 @@ impl Connection {
         self.wire.is_quiet().await.unwrap_or(false)
     }
 
-    /// Whether it may carry mail of this client. One that speaks for somebody else by XCLIENT, or for Weir itself where it should have
-    /// told of somebody, may not.
+    /// Whether it may carry mail of this client. One that was opened for somebody else may not, if it told of him by XCLIENT or logged
+    /// in as he did.
     pub fn speaks_for(&self, client: &Client) -> bool {
-        let told = self.spoken_for.as_ref().is_some_and(|told| told.is_told_like(client));
-        told || !self.announcer.is_for_one(&self.offered)
+        let is_his = self.client.as_ref().is_some_and(|his| his.is_like(client));
+        is_his || !(self.is_of_login || self.announcer.is_for_one(&self.offered))
     }
 
     /// Sends MAIL of this client, if given, and recipients; one answer a recipient. A connection that was used before begins with RSET.

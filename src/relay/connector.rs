@@ -1,16 +1,18 @@
 //! Opens connections to an upstream.
 
 use super::Fault;
-use super::announce::Announcer;
-use super::authentication::Login;
+use super::announce::{Announce, Announcer};
+use super::authentication::{Login, Secret};
 use super::client::Client;
 use super::connection::Connection;
 use super::keys::KeyRing;
+use super::login;
 use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
 use super::resolve::{Failure, Resolver};
 use super::tls::{Policy, Tls};
 use crate::metrics::{Counted, UpstreamMetrics};
+use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +47,7 @@ impl Connector {
         resolver: Arc<Resolver>,
         metrics: UpstreamMetrics,
     ) -> Result<Self, ConfigError> {
-        if let Some(login) = &upstream.login {
+        if let Some(login::Options::Fixed(login)) = &upstream.login {
             login.read().map_err(ConfigError::Secret)?;
         }
         Ok(Self {
@@ -71,6 +73,11 @@ impl Connector {
 
     pub fn metrics(&self) -> &UpstreamMetrics {
         &self.metrics
+    }
+
+    /// Whether a connection may come to be for one client alone.
+    pub fn is_for_one(&self) -> bool {
+        self.options.wants_credentials() || self.options.announce == Announce::Xclient
     }
 
     /// The time-out of each answer.
@@ -102,7 +109,14 @@ impl Connector {
     /// A connection past its opening, for mail of this client.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
         let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
-        opened.unwrap_or(Err(Fault::Silent))
+        opened.unwrap_or(Err(Fault::Silent)).map_err(|fault| match fault {
+            Fault::Login(reply, _) if self.options.wants_credentials() && reply.code() / 100 == 5 => {
+                let text =
+                    format!("5.7.8 The mail server behind this one does not take your login: {reply}");
+                Fault::ClientLogin(Reply::new(550, text))
+            }
+            fault => fault,
+        })
     }
 
     /// Tries one address after the other, and tells the fault of the last.
@@ -149,9 +163,9 @@ impl Connector {
     }
 
     async fn open(&self, address: SocketAddr, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {
-        let client = self.announcer.for_opening(client);
-        let opening = Opening::new(&self.hostname, policy, self.login().await?).announcing(client.clone());
-        Connection::open(self, address, opening, client).await
+        let login = self.login(client).await?;
+        let opening = Opening::new(&self.hostname, policy, login).announcing(self.announcer.for_opening(client));
+        Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await
     }
 
     /// Connects to an address, and counts the connection for as long as there is what counts it.
@@ -168,10 +182,22 @@ impl Connector {
     }
 
     /// What to log in with now.
-    async fn login(&self) -> Result<Option<Login>, Fault> {
-        let Some(options) = self.options.login.clone() else { return Ok(None) };
-        let read = tokio::task::spawn_blocking(move || options.read()).await;
-        read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
+    async fn login(&self, client: Option<&Client>) -> Result<Option<Login>, Fault> {
+        match self.options.login.clone() {
+            None => Ok(None),
+            Some(login::Options::Fixed(login)) => {
+                let read = tokio::task::spawn_blocking(move || login.read()).await;
+                read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
+            }
+            Some(login::Options::Client(mechanism)) => {
+                // Whoever may send without a login here sends without one there.
+                let Some(credentials) = client.and_then(|client| client.credentials.as_deref()) else {
+                    return Ok(None);
+                };
+                let nonce = login::nonce().map_err(|error| Fault::Io(std::io::Error::other(error)))?;
+                Ok(Some(Login { secret: Secret::Password(credentials.clone(), mechanism), nonce }))
+            }
+        }
     }
 
     /// Tells the administrator of an address that fails while others may serve: the mail does not show it.

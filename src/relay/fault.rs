@@ -26,6 +26,8 @@ pub enum Fault {
     NoLogin(&'static str),
     /// It refused Weir's login, in these words and these details, which are none of the client's business.
     Login(Reply, String),
+    /// It refused the login of the client itself, who is told so.
+    ClientLogin(Reply),
     /// It does not keep its side of a SCRAM login.
     Scram(scram::Error),
     /// It refused to be told who the client is, in these words, which are none of the client's business.
@@ -47,6 +49,7 @@ impl fmt::Display for Fault {
             Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
             Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),
             Self::Login(reply, detail) => write!(f, "it refuses Weir's login: {reply}; before that: {detail}"),
+            Self::ClientLogin(reply) => write!(f, "it refuses the client's login: {reply}"),
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
             Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),

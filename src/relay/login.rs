@@ -12,7 +12,15 @@ use std::path::PathBuf;
 
 /// The login that is configured for an upstream.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub enum Options {
+    /// Always the same: Weir's own.
+    Fixed(Fixed),
+    /// That of each client, by such a mechanism.
+    Client(Mechanism),
+}
+
+#[derive(Clone, Debug)]
+pub struct Fixed {
     pub user: String,
     pub kind: Kind,
     pub place: Place,
@@ -48,7 +56,7 @@ const MAX_FILE: u64 = MAX_TOKEN as u64 + 2;
 /// Octets of chance in a nonce: as many as RFC 5802's example has, and a whole number of base64.
 const NONCE: usize = 18;
 
-impl Options {
+impl Fixed {
     /// The file that the secret is in.
     pub fn file(&self) -> Option<&PathBuf> {
         match &self.place {
@@ -73,10 +81,16 @@ impl Options {
             Kind::Token => Bearer::new(&self.user, line.trim()).map(Secret::Token),
         };
         let secret = secret.ok_or_else(|| bad(format!("its first line is no {what} that could be sent")))?;
-        let mut random = [0; NONCE];
-        getrandom::fill(&mut random).map_err(|error| bad(format!("no nonce to send it with: {error}")))?;
-        Ok(Login { secret, nonce: STANDARD.encode(random) })
+        let nonce = nonce().map_err(|error| bad(format!("no nonce to send it with: {error}")))?;
+        Ok(Login { secret, nonce })
     }
+}
+
+/// A word that was never used before.
+pub fn nonce() -> Result<String, getrandom::Error> {
+    let mut random = [0; NONCE];
+    getrandom::fill(&mut random)?;
+    Ok(STANDARD.encode(random))
 }
 
 impl Place {
@@ -112,7 +126,7 @@ mod tests {
     fn read(kind: Kind, content: &[u8]) -> Result<Login, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), content).unwrap();
-        let options = Options { user: "weir".to_owned(), kind, place: Place::File(file.path().to_owned()) };
+        let options = Fixed { user: "weir".to_owned(), kind, place: Place::File(file.path().to_owned()) };
         options.read().map_err(|error| error.to_string())
     }
 
@@ -148,7 +162,7 @@ mod tests {
         let error = read(Kind::Token, b"a token").unwrap_err();
         assert!(error.ends_with(": its first line is no token that could be sent"), "{error}");
         let place = Place::Variable("WEIR_TEST_THERE_IS_NONE".to_owned());
-        let options = Options { user: "weir".to_owned(), kind: Kind::Token, place };
+        let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
         let error = options.read().unwrap_err().to_string();
         assert_eq!(error, "token in the environment variable WEIR_TEST_THERE_IS_NONE: it is not set");
     }

@@ -80,6 +80,11 @@ impl Relay {
         &self.upstreams
     }
 
+    /// Whether clients have to be logged in with what they logged in with here.
+    pub fn wants_credentials(&self) -> bool {
+        self.upstreams.iter().any(|upstream| upstream.options().wants_credentials())
+    }
+
     /// What the upstreams that get mail at present all offer, as far as it is known.
     pub fn offered(&self) -> Extensions {
         let offers = self.in_use().filter_map(|upstream| upstream.offered());

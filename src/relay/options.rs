@@ -35,11 +35,26 @@ pub struct UpstreamOptions {
     /// Its share among those of its priority.
     pub weight: u16,
     pub tls: tls::Options,
-    /// What Weir logs in with there.
+    /// What is logged in with there.
     pub login: Option<login::Options>,
     pub pool: pool::Options,
     /// Whether it is told who the client is.
     pub announce: Announce,
+}
+
+impl UpstreamOptions {
+    /// The file of Weir's secret.
+    pub fn secret_file(&self) -> Option<&PathBuf> {
+        match self.login.as_ref()? {
+            login::Options::Fixed(login) => login.file(),
+            login::Options::Client(_) => None,
+        }
+    }
+
+    /// Whether clients are logged in with what they logged in with here.
+    pub fn wants_credentials(&self) -> bool {
+        matches!(self.login, Some(login::Options::Client(_)))
+    }
 }
 
 /// Why a configured upstream cannot be used at all.

@@ -154,9 +154,9 @@ impl Upstream {
         let connector = &self.connector;
         let connection = connector.connect(client).await.inspect_err(|fault| {
             // Whom it refuses to serve says nothing about others.
-            let is_about_client = connector.announcer().for_opening(client).is_some()
-                && matches!(fault, Fault::Xclient(_) | Fault::Refused(_));
-            if !is_about_client {
+            let refuses =
+                matches!(fault, Fault::Xclient(_) | Fault::Refused(_) | Fault::Login(..) | Fault::ClientLogin(_));
+            if !(refuses && connector.is_for_one() && client.is_some()) {
                 self.failed(fault);
             }
         })?;

@@ -11,6 +11,7 @@ use crate::session::{
     Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
+use crate::smtp::sasl::Credentials;
 use crate::store::Unavailable;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub struct Connection {
     client: Client,
     input: Input,
     upstream: Option<Box<relay::Transaction>>,
+    /// What the client has logged in with, if an upstream wants to be told.
+    credentials: Option<Arc<Credentials>>,
     /// The message that comes in pieces.
     parts: Option<Box<Parts>>,
     stop: Stop,
@@ -63,6 +66,7 @@ impl Connection {
             client: Client::new(tcp),
             input: Input::default(),
             upstream: None,
+            credentials: None,
             parts: None,
             stop,
         }
@@ -218,6 +222,9 @@ impl Connection {
                 Verdict::Busy => Verified::Unavailable,
             },
         };
+        if verified == Verified::Right && self.server.relay.wants_credentials() {
+            self.credentials = Some(Arc::new(login.credentials().clone()));
+        }
         login.answer(verified)
     }
 
@@ -233,8 +240,9 @@ impl Connection {
         if let Request::Envelope { .. } = relay.request() {
             self.give_up_parts();
         }
+        let client = client(relay.session(), self.credentials.as_ref());
         let answers = tokio::select! {
-            answers = ask_upstream(&self.server, &mut self.upstream, relay.session(), relay.request()) => Some(answers),
+            answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
         };
         match answers {
@@ -291,13 +299,13 @@ impl Connection {
 async fn ask_upstream(
     server: &Server,
     upstream: &mut Option<Box<relay::Transaction>>,
-    session: &Session,
+    client: &relay::Client,
     request: Request<'_>,
 ) -> Vec<Answer> {
     match request {
         Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
         Request::Envelope { mail, recipients } => {
-            match server.relay.envelope(upstream, &client(session), mail, &recipients).await {
+            match server.relay.envelope(upstream, client, mail, &recipients).await {
                 Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
                 Err(fault) => vec![answer(Err(fault)); recipients.len()],
             }
@@ -306,13 +314,16 @@ async fn ask_upstream(
 }
 
 /// Who the upstream may be told of.
-fn client(session: &Session) -> relay::Client {
+fn client(session: &Session, credentials: Option<&Arc<Credentials>>) -> relay::Client {
     let hello = session.hello();
+    // A proxy may have named another user since, and STARTTLS forgets who it was.
+    let is_of_user = |credentials: &&Arc<Credentials>| session.user().is_some_and(|user| **user == *credentials.user);
     relay::Client {
         address: session.client(),
         helo: hello.map(|hello| hello.name.clone()),
         extended: hello.is_some_and(|hello| hello.extended),
         user: session.user().cloned(),
+        credentials: credentials.filter(is_of_user).cloned(),
         session: session.id().clone(),
     }
 }
@@ -321,6 +332,8 @@ fn answer(outcome: Result<Answered, Fault>) -> Answer {
     match outcome {
         Ok(Answered::Reply(reply)) => Answer::Reply(reply),
         Ok(Answered::MailRefused(reply)) => Answer::MailRefused(reply),
+        // What the client logged in with here is not taken there.
+        Err(Fault::ClientLogin(reply)) => Answer::MailRefused(reply),
         Err(fault) => {
             let reason = fault.to_string();
             let words = if let Fault::Refused(reply) = fault { Some(reply) } else { None };
