@@ -1,6 +1,8 @@
 //! What clients hear when the upstream fails or says odd things. Every fault at every stage is in `fault_matrix`.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 fn site(upstream: &str) -> Site {
@@ -263,6 +265,59 @@ fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
     client.say("QUIT", "221");
     let log: usize = weir.log_lines().iter().map(String::len).sum();
     assert!(log < 5_000, "{log} octets of log");
+}
+
+/// One that answers a recipient with a gigabyte: in lines, or in one.
+fn endless(reply: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            let _ = stream.write_all(b"220 upstream\r\n");
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+                let said = if line.starts_with("RCPT") {
+                    let piece = reply.repeat(100_000 / reply.len());
+                    (0..10_000)
+                        .try_for_each(|_| stream.write_all(&piece))
+                        .and_then(|()| stream.write_all(b"\r\n550 no\r\n"))
+                } else {
+                    stream.write_all(b"250 ok\r\n")
+                };
+                if said.is_err() {
+                    break;
+                }
+                line.clear();
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn a_reply_of_a_gigabyte_costs_next_to_no_memory() {
+    let peak = |weir: &Process| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", weir.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    for reply in [&b"550-5.7.1 this is not the last line\r\n"[..], b"550 this line has no end "] {
+        let site = Site::new(&format!(
+            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+             session = {{ upstream-timeout = \"2m\" }}\n",
+            endless(reply)
+        ));
+        let weir = site.start();
+        let mut client = connect(&weir);
+        client.say("MAIL FROM:<a@example.org>", "250");
+        let before = peak(&weir);
+        let told = client.ask("RCPT TO:<b@example.net>");
+        assert!(told.len() < 10_000 && told.starts_with(['4', '5']), "{} octets", told.len());
+        assert!(peak(&weir) < before + 10_000, "{before} kB, then {} kB", peak(&weir));
+        eprintln!("{before} kB, then {} kB; {}", peak(&weir), &told[..told.len().min(80)]);
+    }
 }
 
 #[test]

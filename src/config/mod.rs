@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 /// A configuration that can be used, but for what the files it names contain.
 pub struct Config {
@@ -170,6 +170,7 @@ struct Shared {
     max_message_size: u64,
     max_recipients: usize,
     upstream_timeout: Duration,
+    upstream_data_timeout: Duration,
 }
 
 impl Reader {
@@ -184,7 +185,13 @@ impl Reader {
         let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
         let dns = upstream::dns(root.section("dns"));
-        let relay = relay::Options { hostname: shared.hostname, upstreams, timeout: shared.upstream_timeout, dns };
+        let relay = relay::Options {
+            hostname: shared.hostname,
+            upstreams,
+            timeout: shared.upstream_timeout,
+            data_timeout: shared.upstream_data_timeout,
+            dns,
+        };
         let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));
         let log = log_format(root.section("log"));
@@ -239,10 +246,18 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
         hostname,
         max_message_size: s.value("max-message-size", "\"50M\"", octets),
         max_recipients: s.value("max-recipients", "1000", count(1..=100_000)),
-        upstream_timeout: s.value("upstream-timeout", "\"20s\"", timeout),
+        upstream_timeout: s.value("upstream-timeout", "\"20s\"", upstream_timeout),
+        upstream_data_timeout: s.value("upstream-data-timeout", "\"2m\"", upstream_timeout),
     };
     s.finish();
     (options, shared)
+}
+
+/// RFC 5321 §4.5.3.2 has clients wait for 5 min at most stages: they must not be gone before they are told.
+fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
+    let duration = timeout(value)?;
+    let too_long = duration > Duration::from_secs(240);
+    if too_long { Err("clients wait for 5 minutes: at most 4m".to_owned()) } else { Ok(duration) }
 }
 
 fn listeners(

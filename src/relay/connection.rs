@@ -19,6 +19,7 @@ use tokio::time::Instant;
 /// A connection to an upstream, past its opening.
 pub struct Connection {
     wire: Wire,
+    data_patience: Duration,
     offered: Extensions,
     announcer: Arc<Announcer>,
     /// The client that its opening told of or logged in.
@@ -76,6 +77,7 @@ impl Connection {
                 Next::Ready(offered) => {
                     return Ok(Self {
                         wire,
+                        data_patience: connector.data_patience(),
                         offered,
                         announcer: connector.announcer().clone(),
                         client: client.cloned(),
@@ -182,7 +184,7 @@ impl Connection {
 
     /// Passes octets of the message on, unless the upstream speaks meanwhile: then its word counts.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        match self.wire.send_unless_spoken_to(bytes).await {
+        match self.wire.send_unless_spoken_to(bytes, self.data_patience).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.patience).await?),
             // It has been waited for long enough.

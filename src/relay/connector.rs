@@ -27,6 +27,7 @@ pub struct Connector {
     /// What Weir calls itself.
     hostname: String,
     timeout: Duration,
+    data_timeout: Duration,
     resolver: Arc<Resolver>,
     tls: Option<Tls>,
     keys: KeyRing,
@@ -53,6 +54,7 @@ impl Connector {
         Ok(Self {
             hostname: options.hostname.clone(),
             timeout: options.timeout,
+            data_timeout: options.data_timeout,
             resolver,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
             keys: KeyRing::default(),
@@ -85,6 +87,11 @@ impl Connector {
         self.timeout
     }
 
+    /// How long it may go without taking anything of a message.
+    pub fn data_patience(&self) -> Duration {
+        self.data_timeout
+    }
+
     pub fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
@@ -111,8 +118,7 @@ impl Connector {
         let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
         opened.unwrap_or(Err(Fault::Silent)).map_err(|fault| match fault {
             Fault::Login(reply, _) if self.options.wants_credentials() && reply.code() / 100 == 5 => {
-                let text =
-                    format!("5.7.8 The mail server behind this one does not take your login: {reply}");
+                let text = format!("5.7.8 The mail server behind this one does not take your login: {reply}");
                 Fault::ClientLogin(Reply::new(550, text))
             }
             fault => fault,

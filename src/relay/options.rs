@@ -15,6 +15,8 @@ pub struct Options {
     pub upstreams: Vec<UpstreamOptions>,
     /// How long an upstream may take for its greeting, TLS and login, and for any one answer but that to the final dot.
     pub timeout: Duration,
+    /// How long one may go without taking anything of a message (RFC 5321 §4.5.3.2.5 gives its client 3 min).
+    pub data_timeout: Duration,
     pub dns: resolve::Options,
 }
 

@@ -46,8 +46,8 @@ impl Wire {
         sent.map_err(Fault::Io)
     }
 
-    /// Sends octets, listening at the same time; false if the upstream began to speak.
-    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8]) -> Result<bool, Fault> {
+    /// Sends octets, listening at the same time; false if the upstream began to speak. `patience` is for each octet that it takes.
+    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], patience: Duration) -> Result<bool, Fault> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !self.is_quiet().await? {
@@ -62,7 +62,7 @@ impl Wire {
                 }
                 Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
             });
-            let progress = tokio::time::timeout(self.patience, progress).await.map_err(|_| Fault::Silent)?;
+            let progress = tokio::time::timeout(patience, progress).await.map_err(|_| Fault::Silent)?;
             let written = progress.map_err(Fault::Io)?;
             if written == 0 {
                 self.unused.extend_from_slice(heard.filled());
@@ -70,7 +70,8 @@ impl Wire {
             }
             rest = &rest[written..];
         }
-        self.send(&[]).await.map(|()| true)
+        let flushed = tokio::time::timeout(patience, self.stream.flush()).await.map_err(|_| Fault::Silent)?;
+        flushed.map_err(Fault::Io).map(|()| true)
     }
 
     pub async fn reply(&mut self) -> Result<Reply, Fault> {
