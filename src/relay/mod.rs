@@ -121,7 +121,7 @@ impl Relay {
             match (transaction.take(), mail) {
                 (former, Some(mail)) => {
                     self.release(former);
-                    self.begin(client, mail, recipients).await
+                    self.begin(client, mail, recipients, None).await
                 }
                 (Some(under_way), None) => self.go_on(under_way, recipients).await,
                 (None, None) => Err(Fault::Closed),
@@ -206,16 +206,18 @@ impl Relay {
         order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index))
     }
 
-    /// Tells one upstream after the other, until one takes part: first over a connection that waits, which may prove to be dead,
+    /// Tells one upstream after the other, but for one of them, until one takes part: first over a connection that waits, which may prove to be dead,
     /// then over a new one.
     async fn begin(
         &self,
         client: &Client,
         mail: &Mail,
         recipients: &[&Rcpt],
+        except: Option<&Arc<Upstream>>,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let mut last = Fault::Closed;
-        for upstream in self.candidates(mail) {
+        let is_asked = |upstream: &&Arc<Upstream>| except.is_none_or(|except| !Arc::ptr_eq(except, upstream));
+        for upstream in self.candidates(mail).filter(is_asked) {
             if let Some(mut connection) = upstream.waiting(client).await
                 && let Ok(answers) = connection.envelope(client, Some(mail), recipients).await
             {
@@ -262,7 +264,9 @@ impl Relay {
         let Transaction { upstream, client, mail, accepted, .. } = *lost;
         upstream.failed(&fault);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
-        let Ok((other, mut answers)) = self.begin(&client, &mail, &all).await else { return Err(fault) };
+        // One that is silent would only be waited for again.
+        let except = if let Fault::Silent = fault { Some(&upstream) } else { None };
+        let Ok((other, mut answers)) = self.begin(&client, &mail, &all, except).await else { return Err(fault) };
         if other.accepted.get(..accepted.len()) != Some(&accepted[..]) {
             self.release(Some(other));
             return Err(fault);
