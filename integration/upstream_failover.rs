@@ -47,6 +47,7 @@ fn the_one_of_lower_priority_waits_until_it_is_needed_and_only_so_long() {
         connect(&weir).send_message();
     }
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (5, 5));
+    assert!(weir.logged("via=u1").contains("result=delivered"));
     let line = weir.logged("upstream down");
     assert!(line.contains("upstream=u0") && line.contains("421 4.3.2 Shutting down"), "{line}");
     assert!(!is_up(&weir, "u0") && is_up(&weir, "u1"));

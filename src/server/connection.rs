@@ -31,6 +31,8 @@ pub struct Connection {
     client: Client,
     input: Input,
     upstream: Option<Box<relay::Transaction>>,
+    /// The name of the upstream that was asked last in a transaction.
+    via: Option<Arc<str>>,
     /// What the client has logged in with, if an upstream wants to be told.
     credentials: Option<Arc<Credentials>>,
     /// The message that comes in pieces.
@@ -66,6 +68,7 @@ impl Connection {
             client: Client::new(tcp),
             input: Input::default(),
             upstream: None,
+            via: None,
             credentials: None,
             parts: None,
             stop,
@@ -115,6 +118,7 @@ impl Connection {
         }
         if !session.in_transaction() {
             self.server.relay.release(self.upstream.take());
+            self.via = None;
         }
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
@@ -180,8 +184,9 @@ impl Connection {
             if let Record::SpokenFor { .. } = record {
                 self.login_by = Instant::now() + self.server.options.login_timeout;
             }
-            let user = session.user().map(AsRef::as_ref);
-            let teller = Teller { metrics: &self.server.metrics, session: &self.id, client: session.client(), user };
+            let (user, via) = (session.user().map(AsRef::as_ref), self.via.as_deref());
+            let (metrics, id) = (&self.server.metrics, &self.id);
+            let teller = Teller { metrics, session: id, client: session.client(), user, via };
             teller.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)
@@ -245,6 +250,9 @@ impl Connection {
             answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
         };
+        if let Some(transaction) = &self.upstream {
+            self.via = Some(transaction.upstream().clone());
+        }
         match answers {
             Some(answers) => relay.answer(answers),
             None => {

@@ -12,6 +12,8 @@ pub struct Teller<'a> {
     pub session: &'a str,
     pub client: IpAddr,
     pub user: Option<&'a str>,
+    /// The upstream that was asked last.
+    pub via: Option<&'a str>,
 }
 
 impl Teller<'_> {
@@ -33,7 +35,7 @@ impl Teller<'_> {
     }
 
     fn refused(&self, refused: &Refused, is_logged: bool) {
-        let Self { metrics, session, client, user } = self;
+        let Self { metrics, session, client, user, via } = self;
         let Refused { stage, from, to, reply, by } = refused;
         let (from, to, code) = (from.as_deref(), to.as_deref(), reply.code());
         let (refusal, reference) = match by {
@@ -44,7 +46,7 @@ impl Teller<'_> {
                 }
                 if is_logged {
                     let stage = stage.name();
-                    tracing::info!(session, %client, user, stage, from, to, reply = code, upstream = %reply, "refused by upstream");
+                    tracing::info!(session, %client, user, stage, from, to, reply = code, via, upstream = %reply, "refused by upstream");
                 }
                 return;
             }
@@ -81,7 +83,7 @@ impl Teller<'_> {
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {
-        let Self { metrics, session, client, user } = self;
+        let Self { metrics, session, client, user, via } = self;
         let Delivery { from, asked, accepted, size, reply, ending, duration } = delivery;
         let (result, upstream) = match ending {
             Ending::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
@@ -102,6 +104,6 @@ impl Teller<'_> {
         let found = if let Ending::Ambiguous(what) = ending { Some(what.name()) } else { None };
         // Only worth a word when it is not so: whoever was not told will send the message again.
         let told = Some(false).filter(|_| !told);
-        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, upstream, found, duration, result, "message ended");
+        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, "message ended");
     }
 }
