@@ -12,8 +12,9 @@
 //! loads the budgets concerned, [`policy::decide`] decides with the arithmetic of [`engine`], and the charges are durable before
 //! anybody hears of them. A RCPT that a limit refuses is answered in `session/run.rs`, with the words of `policy/verdict.rs`.
 //!
-//! What passes goes on to the upstream: [`relay`] opens the connection, says MAIL and RCPT, and brings back its answers. The client
-//! gets replies in the order of its commands.
+//! What passes goes on to an upstream: [`relay`] chooses one that is well, takes a connection that waits or opens one, says MAIL and
+//! RCPT, and brings back the answers. Should that upstream go away, another is told the same, as long as none of the message is on its
+//! way. The client gets replies in the order of its commands.
 //!
 //! It says DATA and sends the message, or sends it in pieces with BDAT. `server/body.rs` passes it on as it comes, with one `Received:`
 //! line on top, and `smtp/data.rs` looks at every octet. The final dot goes out last; what the upstream then says is what the client
