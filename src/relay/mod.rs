@@ -155,13 +155,7 @@ impl Relay {
     /// Passes a piece of the message on. The error ends the message: with the upstream's own words, if it had some.
     pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), Fault> {
         let mut under_way = transaction.take().ok_or(Fault::Closed)?;
-        if let Err(fault) = under_way.connection.write(bytes).await {
-            // What it does not want of a message says nothing about others.
-            if !matches!(&fault, Fault::Refused(reply) if reply.code() != 421) {
-                under_way.upstream.failed(&fault);
-            }
-            return Err(fault);
-        }
+        under_way.connection.write(bytes).await.inspect_err(|_| under_way.upstream.lost())?;
         *transaction = Some(under_way);
         Ok(())
     }
@@ -170,7 +164,7 @@ impl Relay {
     pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, Fault> {
         let mut under_way = transaction.take().ok_or(Fault::Closed)?;
         let ended = under_way.connection.end(FINAL_PATIENCE).await;
-        let reply = ended.inspect_err(|fault| under_way.upstream.failed(fault))?;
+        let reply = ended.inspect_err(|_| under_way.upstream.lost())?;
         self.release(Some(under_way));
         Ok(reply)
     }

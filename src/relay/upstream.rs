@@ -174,6 +174,11 @@ impl Upstream {
         Ok(connection)
     }
 
+    /// It lost a message, or did not want one: which may be the message's fault, and says nothing about others.
+    pub fn lost(&self) {
+        self.connector.metrics().failures.inc();
+    }
+
     /// It was of no use.
     pub fn failed(&self, fault: &Fault) {
         let metrics = self.connector.metrics();
