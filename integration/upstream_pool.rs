@@ -73,6 +73,30 @@ fn what_a_client_has_begun_and_given_up_is_forgotten_before_the_next() {
 }
 
 #[test]
+fn a_connection_that_waits_for_the_rest_of_a_message_serves_no_other() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "");
+    let weir = site.start();
+    settled(&weir);
+    for (begin, reply, half) in
+        [("DATA", "354", "half a mess"), ("BDAT 6\r\nhalf", "250", "BDAT 9\r\nmess"), ("BDAT 6\r\nhalf", "250", "")]
+    {
+        let mut client = Client::connect(weir.address("s"));
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.say(begin, reply);
+        if !half.is_empty() {
+            client.send(half.as_bytes());
+        }
+        drop(client);
+        wait_for("end of the session", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
+        assert_eq!(waiting(&weir), 0.0, "{begin}");
+    }
+    assert_eq!(upstream.acknowledged().len(), 0);
+}
+
+#[test]
 fn number_age_messages_and_patience_are_bounded() {
     let upstream = Upstream::start();
     for (pool, messages, connections) in
