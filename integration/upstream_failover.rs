@@ -160,6 +160,49 @@ fn what_is_promised_is_what_all_in_use_can_do_and_needs_are_met_where_they_can_b
 }
 
 #[test]
+fn one_client_that_is_sent_away_takes_the_upstream_from_nobody_but_a_row_of_failures_does() {
+    let ([first, second], site) = pair(["priority = 1, max-idle-connections = 0", "priority = 2"]);
+    let weir = site.start();
+    weir.logged("upstream offers");
+    for fault in [Fault::SayAndClose("421 4.7.0 Too many errors"), Fault::Cut] {
+        // Others send meanwhile.
+        for _ in 0..5 {
+            first.fail(Some((Stage::Rcpt, fault)));
+            connect(&weir).send_message();
+            first.fail(None);
+            connect(&weir).send_message();
+        }
+        assert!(is_up(&weir, "u0"), "{fault:?}");
+    }
+    assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (10, 10));
+    first.fail(Some((Stage::Rcpt, Fault::Cut)));
+    for _ in 0..3 {
+        assert!(is_up(&weir, "u0"));
+        connect(&weir).send_message();
+    }
+    assert!(!is_up(&weir, "u0"));
+}
+
+#[test]
+fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
+    let port = free_port();
+    for (listens, host) in [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.5")] {
+        let site = Site::new(&format!(
+            "listener.s = {{ address = \"{listens}:{port}\", tls = \"none\", auth = \"none\" }}\n\
+             upstream = [{{ address = \"{host}:{port}\", tls = \"none\" }}]\n"
+        ));
+        let weir = site.start();
+        let mut client = Client::connect(format!("127.0.0.1:{port}").parse().unwrap());
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "451 4.4.1");
+        assert!(weir.logged("upstream away").contains("is Weir itself"));
+        // The probe came and went, and this client is there.
+        assert!(weir.metric("weir_connections_total{listener=\"s\"}") < 10.0);
+    }
+}
+
+#[test]
 fn where_all_are_down_the_client_hears_so_soon_and_each_is_tried() {
     let (one, other) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     let site = site(&[(&one, ""), (&other, "")]);

@@ -191,6 +191,7 @@ impl Reader {
             timeout: shared.upstream_timeout,
             data_timeout: shared.upstream_data_timeout,
             dns,
+            listening: listeners.iter().map(|listener| listener.address).collect(),
         };
         let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));

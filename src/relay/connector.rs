@@ -26,6 +26,7 @@ pub struct Connector {
     options: UpstreamOptions,
     /// What Weir calls itself.
     hostname: String,
+    listening: Vec<SocketAddr>,
     timeout: Duration,
     data_timeout: Duration,
     resolver: Arc<Resolver>,
@@ -53,6 +54,7 @@ impl Connector {
         }
         Ok(Self {
             hostname: options.hostname.clone(),
+            listening: options.listening.clone(),
             timeout: options.timeout,
             data_timeout: options.data_timeout,
             resolver,
@@ -176,6 +178,9 @@ impl Connector {
 
     /// Connects to an address, and counts the connection for as long as there is what counts it.
     pub async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), Fault> {
+        if self.is_itself(address) {
+            return Err(Fault::Itself(address));
+        }
         let counted = self.metrics.count_connection();
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
         let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
@@ -185,6 +190,17 @@ impl Connector {
         // Commands and final dots are small and waited for.
         tcp.set_nodelay(true).map_err(Fault::Io)?;
         Ok((tcp, counted))
+    }
+
+    /// Whether it is Weir that listens at this address. `Received:` lines would show it too late.
+    fn is_itself(&self, address: SocketAddr) -> bool {
+        // Only an address of this machine can be bound to.
+        let is_here = || std::net::UdpSocket::bind((address.ip(), 0)).is_ok();
+        let is_there = |listening: &SocketAddr| {
+            listening.port() == address.port()
+                && if listening.ip().is_unspecified() { is_here() } else { listening.ip() == address.ip() }
+        };
+        self.listening.iter().any(is_there)
     }
 
     /// What to log in with now.

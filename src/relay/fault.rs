@@ -4,6 +4,7 @@ use super::{login, verify};
 use crate::smtp::reply::{Garbage, Reply};
 use crate::smtp::scram;
 use std::fmt;
+use std::net::SocketAddr;
 
 /// Why it is of no use.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub enum Fault {
     /// It did not answer in time.
     Silent,
     Closed,
+    /// It is at this address, where Weir itself listens.
+    Itself(SocketAddr),
     Io(std::io::Error),
     Garbage(Garbage),
     /// It refused to go on, in these words.
@@ -39,6 +42,7 @@ impl fmt::Display for Fault {
         match self {
             Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
             Self::Silent => f.write_str("it does not answer"),
+            Self::Itself(address) => write!(f, "{address} is Weir itself: mail would go round in a circle"),
             Self::Closed => f.write_str("it closed the connection"),
             Self::Io(error) => write!(f, "the connection broke: {}", verify::explain(error)),
             Self::Garbage(garbage) => garbage.fmt(f),

@@ -16,8 +16,9 @@ pub struct Health {
 #[derive(Clone, Copy, Default)]
 struct State {
     is_down: bool,
-    /// Failures since it last took an envelope.
+    /// Failures since it last took an envelope, and doubts.
     failures: u32,
+    doubts: u32,
     /// When to look whether it is back.
     retry_at: Option<Instant>,
 }
@@ -25,6 +26,10 @@ struct State {
 /// How long after its first failure to look whether it is back; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Envelopes in a row that it failed at after a good beginning, before it is taken to be of no use. One may be the fault of what was
+/// in it.
+const MOST_DOUBTS: u32 = 3;
 
 impl Health {
     pub fn is_well(&self) -> bool {
@@ -40,10 +45,20 @@ impl Health {
             return news;
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
-        *state = State { is_down: true, failures: state.failures + 1, retry_at: Some(now + pause) };
+        *state = State { is_down: true, failures: state.failures + 1, retry_at: Some(now + pause), doubts: 0 };
         drop(state);
         self.failed.notify_one();
         news
+    }
+
+    /// It failed at an envelope after a good beginning. True: it was of use until now.
+    pub fn doubted(&self, now: Instant) -> bool {
+        let doubts = {
+            let mut state = self.lock();
+            state.doubts += 1;
+            state.doubts
+        };
+        doubts >= MOST_DOUBTS && self.failed(now)
     }
 
     /// It answers. True: it did not until now. What it did before is not forgotten: whoever greets nicely and then fails is looked
@@ -57,7 +72,8 @@ impl Health {
 
     /// It has done what it is there for.
     pub fn worked(&self) {
-        self.lock().failures = 0;
+        let mut state = self.lock();
+        (state.failures, state.doubts) = (0, 0);
     }
 
     /// Waits until it is time to look whether it is back: for as long as it is well, in vain.
@@ -101,5 +117,15 @@ mod tests {
         health.worked();
         health.failed(now);
         assert_eq!(pause(&health), Some(2));
+    }
+
+    #[test]
+    fn one_that_fails_again_and_again_after_a_good_beginning_is_down() {
+        let (health, now) = (Health::default(), Instant::now());
+        for _ in 0..5 {
+            assert!(!health.doubted(now) && !health.doubted(now) && health.is_well());
+            health.worked();
+        }
+        assert!(!health.doubted(now) && !health.doubted(now) && health.doubted(now) && !health.is_well());
     }
 }

@@ -140,7 +140,7 @@ impl Relay {
             match under_way.connection.data().await {
                 Err(fault) => {
                     let (mut other, _) = self.replace(under_way, &[], fault).await?;
-                    let reply = other.connection.data().await.inspect_err(|fault| other.upstream.failed(fault))?;
+                    let reply = other.connection.data().await.inspect_err(|_| other.upstream.lost())?;
                     Ok((other, reply))
                 }
                 Ok(reply) => Ok((under_way, reply)),
@@ -200,18 +200,23 @@ impl Relay {
         order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index))
     }
 
-    /// Tells one upstream after the other, but for one of them, until one takes part: first over a connection that waits, which may prove to be dead,
-    /// then over a new one.
+    /// Tells one upstream after the other, until one takes part; the one that was `left` for its fault last. First over a connection
+    /// that waits, which may prove to be dead, then over a new one.
     async fn begin(
         &self,
         client: &Client,
         mail: &Mail,
         recipients: &[&Rcpt],
-        except: Option<&Arc<Upstream>>,
+        left: Option<(&Arc<Upstream>, &Fault)>,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let mut last = Fault::Closed;
-        let is_asked = |upstream: &&Arc<Upstream>| except.is_none_or(|except| !Arc::ptr_eq(except, upstream));
-        for upstream in self.candidates(mail).filter(is_asked) {
+        let (mut candidates, again): (Vec<_>, Vec<_>) =
+            self.candidates(mail).partition(|upstream| left.is_none_or(|(left, _)| !Arc::ptr_eq(left, upstream)));
+        // One that is silent would only be waited for again.
+        if left.is_some_and(|(_, fault)| !matches!(fault, Fault::Silent)) {
+            candidates.extend(again);
+        }
+        for upstream in candidates {
             if let Some(mut connection) = upstream.waiting(client).await
                 && let Ok(answers) = connection.envelope(client, Some(mail), recipients).await
             {
@@ -220,7 +225,7 @@ impl Relay {
             let asked = async {
                 let mut connection = upstream.connect(Some(client)).await?;
                 let answers = connection.envelope(client, Some(mail), recipients).await;
-                answers.inspect_err(|fault| upstream.failed(fault)).map(|answers| (connection, answers))
+                answers.inspect_err(|fault| upstream.doubted(fault)).map(|answers| (connection, answers))
             };
             match asked.await {
                 Ok((connection, answers)) => {
@@ -256,11 +261,11 @@ impl Relay {
         fault: Fault,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let Transaction { upstream, client, mail, accepted, .. } = *lost;
-        upstream.failed(&fault);
+        upstream.lost();
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
-        // One that is silent would only be waited for again.
-        let except = if let Fault::Silent = fault { Some(&upstream) } else { None };
-        let Ok((other, mut answers)) = self.begin(&client, &mail, &all, except).await else { return Err(fault) };
+        let Ok((other, mut answers)) = self.begin(&client, &mail, &all, Some((&upstream, &fault))).await else {
+            return Err(fault);
+        };
         if other.accepted.get(..accepted.len()) != Some(&accepted[..]) {
             self.release(Some(other));
             return Err(fault);

@@ -2,6 +2,7 @@
 
 use super::{Announce, login, pool, resolve, tls};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub struct Options {
     /// How long one may go without taking anything of a message (RFC 5321 §4.5.3.2.5 gives its client 3 min).
     pub data_timeout: Duration,
     pub dns: resolve::Options,
+    /// Where Weir itself listens: mail that came round would take all places there are.
+    pub listening: Vec<SocketAddr>,
 }
 
 /// One upstream.

@@ -179,14 +179,27 @@ impl Upstream {
         self.connector.metrics().failures.inc();
     }
 
+    /// It failed at an envelope that it began well with.
+    pub fn doubted(&self, fault: &Fault) {
+        self.lost();
+        // Whom it sends away may deserve it, and what is for one client says nothing about others.
+        let is_about_client = matches!(fault, Fault::Refused(_)) || self.connector.is_for_one();
+        if !is_about_client && self.health.doubted(Instant::now()) {
+            self.is_down(fault);
+        }
+    }
+
     /// It was of no use.
     pub fn failed(&self, fault: &Fault) {
-        let metrics = self.connector.metrics();
-        metrics.failures.inc();
+        self.lost();
         if self.health.failed(Instant::now()) {
-            metrics.up.set(0);
-            tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
+            self.is_down(fault);
         }
+    }
+
+    fn is_down(&self, fault: &Fault) {
+        self.connector.metrics().up.set(0);
+        tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
     }
 
     /// It has taken or refused an envelope.
