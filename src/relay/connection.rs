@@ -28,6 +28,10 @@ pub struct Connection {
     is_of_login: bool,
     state: State,
     opened: Instant,
+    /// The upstream has answered since it was taken up for its transaction.
+    is_proven: bool,
+    /// It refused DATA. Were the refusal a stray reply, the next one would not be that to the next command.
+    has_refused_data: bool,
     /// Messages that were begun over it.
     messages: u32,
     _counted: Counted,
@@ -42,6 +46,9 @@ enum State {
     /// DATA was answered with 354.
     Message,
 }
+
+/// How long an upstream may take to answer RSET on a connection that has waited: a firewall may have forgotten it.
+const RSET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long what an upstream said before it hung up may be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -84,6 +91,8 @@ impl Connection {
                         is_of_login: connector.options().wants_credentials(),
                         state: State::Idle,
                         opened: Instant::now(),
+                        is_proven: false,
+                        has_refused_data: false,
                         messages: 0,
                         _counted: counted,
                     });
@@ -105,6 +114,11 @@ impl Connection {
     /// How many transactions were begun over it.
     pub fn messages(&self) -> u32 {
         self.messages
+    }
+
+    /// Whether the upstream has answered since the connection was taken up for its transaction.
+    pub fn is_proven(&self) -> bool {
+        self.is_proven
     }
 
     pub fn is_idle(&self) -> bool {
@@ -141,11 +155,16 @@ impl Connection {
         self.wire.check_quiet().await?;
         self.state = State::Transaction;
         self.messages += u32::from(mail.is_some());
+        self.has_refused_data &= mail.is_none();
+        self.is_proven = !reset;
         while !envelope.is_done() {
             if let Some(text) = envelope.next_write() {
                 self.wire.send(text.as_bytes()).await?;
             }
-            envelope.reply(self.wire.reply().await?)?;
+            let patience = if self.is_proven { self.wire.patience } else { self.wire.patience.min(RSET_PATIENCE) };
+            let reply = self.wire.reply_within(patience).await?;
+            self.is_proven = true;
+            envelope.reply(reply)?;
         }
         if let Some(reply) = envelope.announced() {
             self.announcer.heard(reply);
@@ -169,13 +188,16 @@ impl Connection {
 
     /// Asks to begin the message: 354, or why not.
     pub async fn data(&mut self) -> Result<Reply, Fault> {
+        if self.has_refused_data {
+            return Err(Fault::Closed);
+        }
         self.wire.check_quiet().await?;
         self.wire.send(b"DATA\r\n").await?;
         let reply = self.wire.reply().await?;
         match reply.code() {
             354 => self.state = State::Message,
             421 => return Err(Fault::Refused(reply)),
-            400.. => {}
+            400.. => self.has_refused_data = true,
             // Whoever takes DATA for something else may be one reply behind from here on.
             _ => return Err(Fault::Unexpected(reply)),
         }

@@ -1,6 +1,6 @@
 //! Whether an upstream is of use, as far as is known.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -13,12 +13,17 @@ pub struct Health {
     failed: Notify,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct State {
     is_down: bool,
-    /// Failures since it last took an envelope, and doubts.
+    /// When it last failed, and when it last answered.
+    failed: Option<Instant>,
+    answered: Option<Instant>,
+    /// Failures since it last took a message.
     failures: u32,
+    /// Sessions in a row that it failed after a good beginning, and the last of them.
     doubts: u32,
+    doubter: Option<Arc<str>>,
     /// When to look whether it is back.
     retry_at: Option<Instant>,
 }
@@ -27,67 +32,77 @@ struct State {
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Envelopes in a row that it failed at after a good beginning, before it is taken to be of no use. One may be the fault of what was
-/// in it.
+/// Sessions in a row that it failed after a good beginning, before it is taken to be of no use. One may have itself to blame.
 const MOST_DOUBTS: u32 = 3;
 
 impl Health {
     pub fn is_well(&self) -> bool {
-        !self.get().is_down
+        !self.lock().is_down
     }
 
-    /// It was of no use. True: it was of use until now.
-    pub fn failed(&self, now: Instant) -> bool {
+    /// It was of no use to what began then. True: it was of use until now.
+    pub fn failed(&self, began: Instant, now: Instant) -> bool {
         let mut state = self.lock();
-        let news = !state.is_down;
-        if state.retry_at.is_some_and(|at| now < at) {
-            // However many find that out at once.
-            return news;
+        let is_old = state.answered.is_some_and(|at| began < at) || state.retry_at.is_some_and(|at| now < at);
+        if is_old {
+            // However many find that out at once, and though it has come back since.
+            return false;
         }
+        let news = !state.is_down;
         let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
-        *state = State { is_down: true, failures: state.failures + 1, retry_at: Some(now + pause), doubts: 0 };
+        state.is_down = true;
+        state.failed = Some(now);
+        state.failures += 1;
+        state.doubts = 0;
+        state.retry_at = Some(now + pause);
         drop(state);
         self.failed.notify_one();
         news
     }
 
-    /// It failed at an envelope after a good beginning. True: it was of use until now.
-    pub fn doubted(&self, now: Instant) -> bool {
+    /// It failed this session after a good beginning. True: it was of use until now.
+    pub fn doubted(&self, session: &Arc<str>, now: Instant) -> bool {
         let doubts = {
             let mut state = self.lock();
-            state.doubts += 1;
+            if state.doubter.as_ref() != Some(session) {
+                state.doubts += 1;
+                state.doubter = Some(session.clone());
+            }
             state.doubts
         };
-        doubts >= MOST_DOUBTS && self.failed(now)
+        doubts >= MOST_DOUBTS && self.failed(now, now)
     }
 
-    /// It answers. True: it did not until now. What it did before is not forgotten: whoever greets nicely and then fails is looked
-    /// after ever more seldom.
-    pub fn answered(&self) -> bool {
+    /// It answered what began then. True: it did not until now. What it did before is not forgotten: whoever greets nicely and then
+    /// fails is looked after ever more seldom.
+    pub fn answered(&self, began: Instant, now: Instant) -> bool {
         let mut state = self.lock();
-        let news = state.is_down;
-        *state = State { is_down: false, retry_at: None, ..*state };
-        news
+        if state.failed.is_some_and(|at| began < at) {
+            return false;
+        }
+        state.answered = Some(now);
+        state.retry_at = None;
+        std::mem::take(&mut state.is_down)
     }
 
-    /// It has done what it is there for.
+    /// It takes a message: what it is there for.
     pub fn worked(&self) {
         let mut state = self.lock();
-        (state.failures, state.doubts) = (0, 0);
+        (state.failures, state.doubts, state.doubter) = (0, 0, None);
     }
 
     /// Waits until it is time to look whether it is back: for as long as it is well, in vain.
     pub async fn retry(&self) {
         loop {
-            match self.get().retry_at {
+            match self.retry_at() {
                 Some(at) => return tokio::time::sleep_until(at).await,
                 None => self.failed.notified().await,
             }
         }
     }
 
-    fn get(&self) -> State {
-        *self.lock()
+    fn retry_at(&self) -> Option<Instant> {
+        self.lock().retry_at
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -99,33 +114,52 @@ impl Health {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_is_news_once_and_pauses_grow_until_it_works() {
-        let (health, now) = (Health::default(), Instant::now());
-        let pause = |health: &Health| health.get().retry_at.map(|at| (at - now).as_secs());
-        assert!(health.is_well() && health.failed(now) && !health.failed(now) && !health.is_well());
-        assert_eq!(pause(&health), Some(2));
-        assert!(!health.failed(now + Duration::from_secs(2)));
-        assert_eq!(pause(&health), Some(6));
-        assert!(health.answered() && !health.answered() && health.is_well());
-        assert_eq!(pause(&health), None);
-        for expected in [8, 16, 32, 60, 60] {
-            health.failed(now);
-            assert_eq!(pause(&health), Some(expected));
-            health.answered();
-        }
-        health.worked();
-        health.failed(now);
-        assert_eq!(pause(&health), Some(2));
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Fails at this time what began then; how long until it is looked whether it is back.
+    fn fail(health: &Health, now: Instant) -> u64 {
+        health.failed(now, now);
+        health.retry_at().map_or(0, |at| (at - now).as_secs())
     }
 
     #[test]
-    fn one_that_fails_again_and_again_after_a_good_beginning_is_down() {
+    fn it_is_news_once_and_pauses_grow_until_it_works() {
+        let (health, mut now) = (Health::default(), Instant::now());
+        assert!(health.is_well() && health.failed(now, now) && !health.failed(now, now) && !health.is_well());
+        for expected in [4, 8, 16, 32, 60, 60] {
+            now = health.retry_at().unwrap();
+            assert_eq!(fail(&health, now), expected);
+        }
+        now += 100 * SECOND;
+        assert!(health.answered(now, now) && !health.answered(now, now) && health.is_well());
+        assert_eq!(fail(&health, now), 60);
+        now += 100 * SECOND;
+        assert!(health.answered(now, now));
+        health.worked();
+        assert_eq!(fail(&health, now), 2);
+    }
+
+    #[test]
+    fn what_began_before_counts_no_more() {
+        let (health, began) = (Health::default(), Instant::now());
+        assert!(health.failed(began, began + SECOND));
+        // Connected before that, and heard late.
+        assert!(!health.answered(began, began + 2 * SECOND) && !health.is_well());
+        assert!(health.answered(began + 3 * SECOND, began + 4 * SECOND) && health.is_well());
+        assert!(!health.failed(began + 2 * SECOND, began + 5 * SECOND) && health.is_well());
+        assert!(health.failed(began + 5 * SECOND, began + 6 * SECOND));
+    }
+
+    #[test]
+    fn one_that_fails_several_sessions_in_a_row_is_down() {
         let (health, now) = (Health::default(), Instant::now());
+        let sessions = ["a", "b", "c"].map(Arc::<str>::from);
+        let [a, b, c] = &sessions;
         for _ in 0..5 {
-            assert!(!health.doubted(now) && !health.doubted(now) && health.is_well());
+            assert!(!health.doubted(a, now) && !health.doubted(b, now) && !health.doubted(b, now));
+            assert!(health.is_well());
             health.worked();
         }
-        assert!(!health.doubted(now) && !health.doubted(now) && health.doubted(now) && !health.is_well());
+        assert!(!health.doubted(a, now) && !health.doubted(b, now) && health.doubted(c, now) && !health.is_well());
     }
 }

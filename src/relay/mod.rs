@@ -119,10 +119,7 @@ impl Relay {
     ) -> Result<Vec<Answered>, Fault> {
         let asked = async {
             match (transaction.take(), mail) {
-                (former, Some(mail)) => {
-                    self.release(former);
-                    self.begin(client, mail, recipients, None).await
-                }
+                (former, Some(mail)) => self.begin_after(former, client, mail, recipients).await,
                 (Some(under_way), None) => self.go_on(under_way, recipients).await,
                 (None, None) => Err(Fault::Closed),
             }
@@ -140,7 +137,8 @@ impl Relay {
             match under_way.connection.data().await {
                 Err(fault) => {
                     let (mut other, _) = self.replace(under_way, &[], fault).await?;
-                    let reply = other.connection.data().await.inspect_err(|_| other.upstream.lost())?;
+                    let reply = other.connection.data().await;
+                    let reply = reply.inspect_err(|fault| other.upstream.doubted(&other.client, fault))?;
                     Ok((other, reply))
                 }
                 Ok(reply) => Ok((under_way, reply)),
@@ -148,6 +146,9 @@ impl Relay {
         };
         let asked = tokio::time::timeout(DATA_PATIENCE, asked).await;
         let (under_way, reply) = asked.unwrap_or(Err(Fault::Silent))?;
+        if reply.code() == 354 {
+            under_way.upstream.worked();
+        }
         *transaction = Some(under_way);
         Ok(reply)
     }
@@ -192,12 +193,35 @@ impl Relay {
     /// The upstreams in the order in which to ask them about a message.
     fn candidates(&self, mail: &Mail) -> impl Iterator<Item = &Arc<Upstream>> {
         let standing = |upstream: &Arc<Upstream>| {
-            let is_able = upstream.offered().is_none_or(|offered| mail.beyond(&offered).is_none());
+            let is_able = upstream.offered().is_none_or(|offered| mail.is_within(&offered));
             Standing { is_able, ..upstream.standing() }
         };
         let standings: Vec<Standing> = self.upstreams.iter().map(standing).collect();
         let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
         order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index))
+    }
+
+    /// Begins a transaction over the connection of the one before, if that will do: whoever gives up one after the other needs no
+    /// connection for each.
+    async fn begin_after(
+        &self,
+        former: Option<Box<Transaction>>,
+        client: &Client,
+        mail: &Mail,
+        recipients: &[&Rcpt],
+    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+        if let Some(former) = former {
+            let Transaction { upstream, mut connection, .. } = *former;
+            let will_do = upstream.may_reuse(&connection)
+                && connection.speaks_for(client)
+                && mail.is_within(&connection.offered());
+            if !will_do {
+                upstream.release(connection);
+            } else if let Ok(answers) = connection.envelope(client, Some(mail), recipients).await {
+                return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
+            }
+        }
+        self.begin(client, mail, recipients, None).await
     }
 
     /// Tells one upstream after the other, until one takes part; the one that was `left` for its fault last. First over a connection
@@ -217,15 +241,25 @@ impl Relay {
             candidates.extend(again);
         }
         for upstream in candidates {
-            if let Some(mut connection) = upstream.waiting(client).await
-                && let Ok(answers) = connection.envelope(client, Some(mail), recipients).await
-            {
-                return Ok(Transaction::begun(upstream, connection, client, mail, recipients, answers));
+            if let Some(mut connection) = upstream.waiting(client).await {
+                match connection.envelope(client, Some(mail), recipients).await {
+                    Ok(answers) => {
+                        return Ok(Transaction::begun(upstream, connection, client, mail, recipients, answers));
+                    }
+                    // It is there, and would be silent again.
+                    Err(fault @ Fault::Silent) if connection.is_proven() => {
+                        upstream.doubted(client, &fault);
+                        last = fault;
+                        continue;
+                    }
+                    Err(Fault::Silent) => upstream.forget_waiting(),
+                    Err(_) => {}
+                }
             }
             let asked = async {
                 let mut connection = upstream.connect(Some(client)).await?;
                 let answers = connection.envelope(client, Some(mail), recipients).await;
-                answers.inspect_err(|fault| upstream.doubted(fault)).map(|answers| (connection, answers))
+                answers.inspect_err(|fault| upstream.doubted(client, fault)).map(|answers| (connection, answers))
             };
             match asked.await {
                 Ok((connection, answers)) => {
@@ -261,7 +295,7 @@ impl Relay {
         fault: Fault,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let Transaction { upstream, client, mail, accepted, .. } = *lost;
-        upstream.lost();
+        upstream.doubted(&client, &fault);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
         let Ok((other, mut answers)) = self.begin(&client, &mail, &all, Some((&upstream, &fault))).await else {
             return Err(fault);

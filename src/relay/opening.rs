@@ -91,8 +91,7 @@ impl Opening {
             // It said STARTTLS and does not mean it: without it where that will do.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
             Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
-            // It has sent this client away, in these words.
-            Stage::Xclient(..) if reply.code() == 421 => Next::Failed(Fault::Refused(reply)),
+            // It sends this client away.
             Stage::Xclient(..) => Next::Failed(Fault::Xclient(reply)),
             Stage::Anew(before) if reply.is_positive() => {
                 // The client may not use XCLIENT, so that Postfix may offer it no more: but Weir may.
@@ -100,6 +99,7 @@ impl Opening {
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
             }
+            Stage::Anew(_) => Next::Failed(Fault::Xclient(reply)),
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.reply(reply);
                 self.go_on(offered, authentication, step)
@@ -336,8 +336,14 @@ mod tests {
                 format!("{weir}|{xclient}"),
                 "to be told who the client is: 550",
             ),
-            (Plain, false, &[hi, offers, &["421 no"]], format!("{weir}|{xclient}"), "it refuses: 421 no"),
-            (Plain, false, &[hi, offers, hi, &["501 no"]], format!("{weir}|{xclient}|{anew}"), "it refuses: 501 no"),
+            (Plain, false, &[hi, offers, &["421 no"]], format!("{weir}|{xclient}"), "who the client is: 421 no"),
+            (
+                Plain,
+                false,
+                &[hi, offers, hi, &["501 no"]],
+                format!("{weir}|{xclient}|{anew}"),
+                "who the client is: 501 no",
+            ),
         ] {
             let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
             let login = login.then(|| Login { secret, nonce: "nonce".to_owned() });

@@ -38,18 +38,20 @@ impl Pool {
         Self { options, idle: Mutex::default(), count }
     }
 
-    /// Takes in a connection that has done its work. Returns it if it may not or cannot wait here.
+    /// Takes in a connection that has done its work. Returns one that may not wait here: this, or the one that has for longest.
     pub fn put(&self, connection: Connection, now: Instant) -> Option<Connection> {
         if !self.may_be_used(&connection, now) {
             return Some(connection);
         }
-        let mut idle = self.lock();
-        if idle.len() >= self.options.max_idle {
+        if self.options.max_idle == 0 {
             return Some(connection);
         }
+        let mut idle = self.lock();
+        // Who sends much is used again soon; who has waited for longest, perhaps never.
+        let surplus = (idle.len() >= self.options.max_idle).then(|| idle.remove(0).connection);
         idle.push(Idle { connection, since: now });
-        self.count.inc();
-        None
+        self.count.set(i64::try_from(idle.len()).unwrap_or(i64::MAX));
+        surplus
     }
 
     /// Of the connections that may carry mail of this client, the one that was used last: those before it may grow old and go. It
@@ -59,6 +61,16 @@ impl Pool {
         let at = idle.iter().rposition(|idle| self.may_wait(idle, now) && idle.connection.speaks_for(client))?;
         self.count.dec();
         Some(idle.remove(at).connection)
+    }
+
+    /// The one that has waited for longest, whomever it is for.
+    pub fn take_oldest(&self) -> Option<Connection> {
+        let mut idle = self.lock();
+        if idle.is_empty() {
+            return None;
+        }
+        self.count.dec();
+        Some(idle.remove(0).connection)
     }
 
     /// Takes out those that have waited for long enough.
@@ -82,7 +94,8 @@ impl Pool {
         waits && self.may_be_used(&idle.connection, now)
     }
 
-    fn may_be_used(&self, connection: &Connection, now: Instant) -> bool {
+    /// Whether its age and its messages let it carry another one.
+    pub fn may_be_used(&self, connection: &Connection, now: Instant) -> bool {
         let most = connection.offered().max_messages.unwrap_or(u32::MAX).min(self.options.max_messages);
         connection.age(now) < self.options.max_age && connection.messages() < most
     }

@@ -26,7 +26,6 @@ impl Transaction {
         recipients: &[&Rcpt],
         answers: Vec<Answered>,
     ) -> (Box<Self>, Vec<Answered>) {
-        upstream.worked();
         let mut begun = Box::new(Self {
             upstream: upstream.clone(),
             connection,

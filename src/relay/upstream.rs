@@ -138,6 +138,11 @@ impl Upstream {
         Ok(offered)
     }
 
+    /// Whether a connection may carry another message, without waiting for it.
+    pub fn may_reuse(&self, connection: &Connection) -> bool {
+        !connection.in_message() && self.health.is_well() && self.pool.may_be_used(connection, Instant::now())
+    }
+
     /// A connection that waits for a message, may carry one of this client and was not closed meanwhile.
     pub async fn waiting(&self, client: &Client) -> Option<Connection> {
         loop {
@@ -149,20 +154,32 @@ impl Upstream {
         }
     }
 
-    /// A new connection, past its opening: for mail of this client.
+    /// A new connection, past its opening: for mail of this client. Where the upstream takes no more, one that waits, for others
+    /// perhaps, makes room.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
-        let connector = &self.connector;
-        let connection = connector.connect(client).await.inspect_err(|fault| {
+        let mut began = Instant::now();
+        let mut outcome = self.connector.connect(client).await;
+        if let Err(Fault::Refused(_) | Fault::Closed | Fault::Unreachable(_)) = outcome
+            && self.make_room().await
+        {
+            began = Instant::now();
+            outcome = self.connector.connect(client).await;
+        }
+        let connection = outcome.inspect_err(|fault| {
             // Whom it refuses to serve says nothing about others.
-            let refuses =
-                matches!(fault, Fault::Xclient(_) | Fault::Refused(_) | Fault::Login(..) | Fault::ClientLogin(_));
-            if !(refuses && connector.is_for_one() && client.is_some()) {
-                self.failed(fault);
+            let is_about_client = match fault {
+                Fault::Xclient(_) | Fault::ClientLogin(_) => true,
+                Fault::Login(..) => self.options().wants_credentials(),
+                _ => false,
+            };
+            if !is_about_client {
+                self.failed(fault, began);
             }
         })?;
+        let connector = &self.connector;
         connector.metrics().opened.inc();
         let upstream = &**self.name();
-        if self.health.answered() {
+        if self.health.answered(began, Instant::now()) {
             connector.metrics().up.set(1);
             tracing::info!(upstream, "upstream back");
         }
@@ -174,25 +191,32 @@ impl Upstream {
         Ok(connection)
     }
 
+    /// Takes leave of it on the connection that has waited for longest; false if there is none.
+    async fn make_room(&self) -> bool {
+        match self.pool.take_oldest() {
+            Some(connection) => connection.quit().await,
+            None => return false,
+        }
+        true
+    }
+
     /// It lost a message, or did not want one: which may be the message's fault, and says nothing about others.
     pub fn lost(&self) {
         self.connector.metrics().failures.inc();
     }
 
-    /// It failed at an envelope that it began well with.
-    pub fn doubted(&self, fault: &Fault) {
+    /// It failed a session of this client that it began well with. Whoever is sent away may deserve it: it takes several.
+    pub fn doubted(&self, client: &Client, fault: &Fault) {
         self.lost();
-        // Whom it sends away may deserve it, and what is for one client says nothing about others.
-        let is_about_client = matches!(fault, Fault::Refused(_)) || self.connector.is_for_one();
-        if !is_about_client && self.health.doubted(Instant::now()) {
+        if self.health.doubted(&client.session, Instant::now()) {
             self.is_down(fault);
         }
     }
 
-    /// It was of no use.
-    pub fn failed(&self, fault: &Fault) {
+    /// It was of no use to what began then.
+    fn failed(&self, fault: &Fault, began: Instant) {
         self.lost();
-        if self.health.failed(Instant::now()) {
+        if self.health.failed(began, Instant::now()) {
             self.is_down(fault);
         }
     }
@@ -202,7 +226,14 @@ impl Upstream {
         tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
     }
 
-    /// It has taken or refused an envelope.
+    /// It is silent on a connection that waited: so may the others be.
+    pub fn forget_waiting(&self) {
+        for connection in self.pool.drain() {
+            self.dismiss(connection);
+        }
+    }
+
+    /// It takes a message.
     pub fn worked(&self) {
         self.health.worked();
     }

@@ -43,6 +43,17 @@ const MAX_ENVID: usize = 100;
 const MAX_ORCPT: usize = 500;
 
 impl Mail {
+    /// Whether a server that offers this can do what it asks for, and takes what it declares.
+    pub fn is_within(&self, offered: &Extensions) -> bool {
+        self.beyond(offered).is_none() && !self.is_too_large_for(offered)
+    }
+
+    /// Whether it declares more octets than a server takes that offers this (RFC 1870 §6.1).
+    pub fn is_too_large_for(&self, offered: &Extensions) -> bool {
+        let most = offered.size.filter(|most| *most > 0);
+        self.size.zip(most).is_some_and(|(size, most)| size > most)
+    }
+
     /// MAIL without parameters.
     pub fn new(sender: Path) -> Self {
         Self { sender, size: None, body: None, smtp_utf8: false, require_tls: false, ret: None, envid: None }
