@@ -185,6 +185,27 @@ mod dovecot {
 }
 
 #[test]
+fn a_refused_login_is_not_tried_again_for_each_message_unless_the_password_changes() {
+    let upstream = Upstream::start();
+    upstream.offer(&["AUTH PLAIN"]);
+    upstream.answer_login(&["535 5.7.8 no"]);
+    let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
+    put(&site, "password", SENTENCE);
+    let weir = site.start();
+    weir.logged("login refused; the same is not tried again for a while");
+    for _ in 0..10 {
+        let reply = send(&weir);
+        assert!(reply.starts_with("451 4.4.1"), "{reply}");
+    }
+    let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
+    assert_eq!(logins(), 1);
+    upstream.answer_login(&["235 2.7.0 Welcome"]);
+    put(&site, "password", "another");
+    assert!(send(&weir).ends_with("Queued"));
+    assert!(weir.logged("upstream away").contains("login: 535 5.7.8 no"));
+}
+
+#[test]
 fn an_upstream_that_takes_scram_without_proving_itself_gets_no_mail() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN LOGIN SCRAM-SHA-256"]);

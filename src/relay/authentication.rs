@@ -17,7 +17,7 @@ pub struct Login {
     pub nonce: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Secret {
     Password(Credentials, Mechanism),
     Token(Bearer),

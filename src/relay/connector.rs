@@ -9,11 +9,12 @@ use super::keys::KeyRing;
 use super::login;
 use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
+use super::refusal::Refusals;
 use super::resolve::{Failure, Resolver};
 use super::tls::{Policy, Tls};
 use crate::metrics::{Counted, UpstreamMetrics};
-use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
+use crate::time::format_duration;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,7 @@ pub struct Connector {
     resolver: Arc<Resolver>,
     tls: Option<Tls>,
     keys: KeyRing,
+    refusals: Refusals,
     announcer: Arc<Announcer>,
     /// Addresses that failed last, so that each is complained of once. The lock is held to look one up.
     failing: Mutex<HashSet<SocketAddr>>,
@@ -58,6 +60,7 @@ impl Connector {
             resolver,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
             keys: KeyRing::default(),
+            refusals: Refusals::default(),
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
             failing: Mutex::default(),
             metrics,
@@ -116,12 +119,9 @@ impl Connector {
     /// A connection past its opening, for mail of this client.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
         let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
-        opened.unwrap_or(Err(Fault::Silent)).map_err(|fault| match fault {
-            Fault::Login(reply, _) if self.options.wants_credentials() && reply.code() / 100 == 5 => {
-                let text = format!("5.7.8 The mail server behind this one does not take your login: {reply}");
-                Fault::ClientLogin(Reply::new(550, text))
-            }
-            fault => fault,
+        opened.unwrap_or(Err(Fault::Silent)).map_err(|fault| match self.options.wants_credentials() {
+            true => fault.of_client(),
+            false => fault,
         })
     }
 
@@ -147,9 +147,9 @@ impl Connector {
                 }
             };
             match &outcome {
-                // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
                 Ok(_) => break,
-                Err(Fault::Login(reply, _)) if reply.code() >= 500 => break,
+                // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
+                Err(fault) if fault.is_refused_login() => break,
                 Err(_) => {}
             }
         }
@@ -170,8 +170,28 @@ impl Connector {
 
     async fn open(&self, address: SocketAddr, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {
         let login = self.login(client).await?;
-        let opening = Opening::new(&self.hostname, policy, login).announcing(self.announcer.for_opening(client));
-        Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await
+        let own = login.as_ref().map(|login| login.secret.clone()).filter(|_| !self.options.wants_credentials());
+        if let Some(fault) = own.as_ref().and_then(|secret| self.refusals.known(secret, Instant::now())) {
+            return Err(fault);
+        }
+        let told = self.announcer.for_opening(client);
+        // Who was told of the client may have refused the client.
+        let own = own.filter(|_| told.is_none());
+        let opening = Opening::new(&self.hostname, policy, login).announcing(told);
+        let opened = Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await;
+        if let Some(secret) = own {
+            self.heard(&secret, opened.as_ref().err());
+        }
+        opened
+    }
+
+    /// Takes how a login of Weir's own ended.
+    fn heard(&self, secret: &Secret, fault: Option<&Fault>) {
+        let Some(reason) = fault else { return self.refusals.forget() };
+        if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
+            let (upstream, pause) = (&*self.options.name, format_duration(pause));
+            tracing::warn!(upstream, %reason, pause, "login refused; the same is not tried again for a while");
+        }
     }
 
     /// Connects to an address, and counts the connection for as long as there is what counts it.

@@ -34,6 +34,30 @@ pub enum Fault {
     Xclient(Reply),
 }
 
+impl Fault {
+    /// Whether the login is refused for good, so that it would be wherever and as often as it is tried. One that does not prove itself
+    /// is another matter: another address may.
+    pub fn is_refused_login(&self) -> bool {
+        match self {
+            Self::Login(reply, _) => reply.code() >= 500,
+            Self::Scram(error) => matches!(error, scram::Error::Refused(_)),
+            _ => false,
+        }
+    }
+
+    /// The same, where the login is the client's: whoever is refused for good is told so.
+    pub fn of_client(self) -> Self {
+        let words = match &self {
+            fault if !fault.is_refused_login() => return self,
+            Self::Login(reply, _) => reply.to_string(),
+            Self::Scram(error) => error.to_string(),
+            _ => return self,
+        };
+        let text = format!("5.7.8 The mail server behind this one does not take your login: {words}");
+        Self::ClientLogin(Reply::new(550, text))
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -53,6 +77,27 @@ impl fmt::Display for Fault {
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
             Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_that_its_login_is_refused_by_whatever_mechanism() {
+        let scram = |error| Fault::Scram(error).of_client();
+        let login = |code| Fault::Login(Reply::new(code, "no"), String::new()).of_client();
+        for (fault, words) in [
+            (scram(scram::Error::Refused("invalid-proof".to_owned())), "your login: it reports \"invalid-proof\""),
+            (login(535), "your login: 535 no"),
+        ] {
+            assert!(matches!(&fault, Fault::ClientLogin(_)) && fault.to_string().ends_with(words), "{fault}");
+        }
+        // May be taken another time, or elsewhere.
+        for fault in [scram(scram::Error::Signature), login(454), Fault::Silent.of_client()] {
+            assert!(!matches!(fault, Fault::ClientLogin(_)), "{fault}");
         }
     }
 }
