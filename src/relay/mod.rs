@@ -24,6 +24,7 @@ mod options;
 mod order;
 mod pin;
 pub mod pool;
+mod redaction;
 mod refusal;
 pub mod resolve;
 mod servers;
