@@ -88,6 +88,43 @@ fn files_that_everybody_may_read_are_warned_of() {
     assert!(err.contains("warning: ") && err.contains("users can be read by everybody: chmod o= it"), "{err}");
 }
 
+/// What a configuration with one upstream of these keys is warned of.
+fn warnings(keys: &str) -> String {
+    let text = format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n[[upstream]]\n{keys}\n"
+    );
+    match weir::config::parse(std::path::Path::new("weir.toml"), text) {
+        Ok(config) => config.problems.render(false),
+        Err(weir::config::ConfigError::Problems(problems)) => panic!("{keys}: {}", problems.render(false)),
+        Err(weir::config::ConfigError::Io(..)) => unreachable!(),
+    }
+}
+
+#[test]
+fn a_password_that_anybody_could_get_is_warned_of() {
+    let fixed = "auth = \"fixed\"\nuser = \"weir\"\npassword-file = \"password\"";
+    let client = "auth = \"client\"";
+    let scram = "mechanism = \"scram-sha-256\"";
+    let anybody = "the password goes to whoever is there, as no certificate is checked";
+    for (host, keys, words) in [
+        ("smtp.example.org", fixed.to_owned(), anybody),
+        ("smtp.example.org", format!("{fixed}\nmechanism = \"plain\""), anybody),
+        ("192.0.2.1", format!("{fixed}\ntls = \"none\""), "the password goes in plain text"),
+        ("[2001:db8::1]", client.to_owned(), "clients' passwords go to whoever is there"),
+        ("localhost.example", client.to_owned(), "clients' passwords go"),
+        ("smtp.example.org", format!("{fixed}\n{scram}"), ""),
+        ("smtp.example.org", format!("{client}\n{scram}"), ""),
+        ("smtp.example.org", format!("{fixed}\ntls = \"required\""), ""),
+        ("smtp.example.org", format!("{client}\ntls = \"implicit\""), ""),
+        ("localhost", format!("{fixed}\ntls = \"none\""), ""),
+        ("127.1.2.3", fixed.to_owned(), ""),
+        ("[::1]", client.to_owned(), ""),
+    ] {
+        let said = warnings(&format!("address = \"{host}:587\"\n{keys}"));
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{host} {keys}: {said}");
+    }
+}
+
 #[test]
 fn misuse_exits_64_with_usage_and_help_exits_0() {
     for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {

@@ -55,6 +55,9 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         let help = "write the domain, as in \"example.org:25\", or leave mx out";
         s.error(span, format!("mx = true, and {host} is no name that could have mail exchangers"), Some(help));
     }
+    if let (Some(address), Some(login)) = (&address, &login) {
+        check_confidence(&s, &address.value.0, tls.policy, login);
+    }
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone()).into();
@@ -155,6 +158,41 @@ enum Auth {
     None,
     Fixed,
     Client,
+}
+
+/// Looks whether a secret would go to whoever is there, or in between. SCRAM tells nobody the password.
+fn check_confidence(s: &Section<'_>, host: &str, policy: tls::Policy, login: &login::Options) {
+    if policy.is_checked() || is_loopback(host) {
+        return;
+    }
+    let kind = match login {
+        login::Options::Fixed(login) => login.kind,
+        login::Options::Client(mechanism) => Kind::Password(*mechanism),
+    };
+    let to_whom = match policy {
+        tls::Policy::None => "in plain text, to whoever is there or listens",
+        _ => "to whoever is there, as no certificate is checked",
+    };
+    match (kind, login) {
+        (Kind::Token, _) => {
+            let message = format!("the token would go {to_whom}");
+            s.error(&s.span(), message, Some("add tls = \"required\""));
+        }
+        (Kind::Password(Mechanism::ScramSha256), _) => {}
+        (Kind::Password(_), login) => {
+            let whose =
+                if let login::Options::Client(_) = login { "clients' passwords go" } else { "the password goes" };
+            let help = "add tls = \"required\", or mechanism = \"scram-sha-256\"";
+            s.warn(&s.span(), format!("{whose} {to_whom}"), Some(help));
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.trim_end_matches('.').eq_ignore_ascii_case("localhost"),
+    }
 }
 
 fn user_name(text: &str) -> Result<String, String> {
