@@ -31,6 +31,8 @@ pub struct Resolver {
     exchangers: Memory<Vec<(u16, String)>>,
     /// It has been said that old answers must serve.
     warned: AtomicBool,
+    /// It has been said that /etc/hosts cannot be read.
+    no_hosts: AtomicBool,
 }
 
 /// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
@@ -58,6 +60,7 @@ impl Resolver {
             addresses: Memory::default(),
             exchangers: Memory::default(),
             warned: AtomicBool::default(),
+            no_hosts: AtomicBool::default(),
         }
     }
 
@@ -93,7 +96,7 @@ impl Resolver {
 
     async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, Failure> {
         // Read anew each time, as getaddrinfo does: it is small, and whoever changes it restarts nothing.
-        let known = Hosts::from_system().map(|hosts| of_hosts(&hosts, host)).unwrap_or_default();
+        let known = of_hosts(&self.hosts(), host);
         if !known.is_empty() {
             return Ok(known);
         }
@@ -102,6 +105,23 @@ impl Resolver {
             async move { servers.addresses(host, patience).await }
         };
         self.ask(&self.addresses, host, ask).await
+    }
+
+    /// What is in /etc/hosts.
+    fn hosts(&self) -> Hosts {
+        let read = match std::fs::read("/etc/hosts") {
+            // Many a container has none.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read,
+        };
+        let parsed = read.and_then(|octets| parse_hosts(&octets));
+        let was = self.no_hosts.swap(parsed.is_err(), Ordering::Relaxed);
+        parsed.unwrap_or_else(|reason| {
+            if !was {
+                tracing::warn!(%reason, "/etc/hosts cannot be read; going on without");
+            }
+            Hosts::default()
+        })
     }
 
     /// Asks the name servers, unless what was known before must serve.
@@ -195,6 +215,13 @@ fn in_order(
     Ok(exchangers.into_iter().map(|(_, name)| name).collect())
 }
 
+/// Reads a hosts file. An octet that is not UTF-8, in a comment say, spoils its own word and no other line.
+fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
+    let mut hosts = Hosts::default();
+    hosts.read_hosts_conf(String::from_utf8_lossy(octets).as_bytes())?;
+    Ok(hosts)
+}
+
 /// What /etc/hosts says of a name; DNS is then not asked, of the other kind of address neither.
 fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
@@ -233,13 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_hosts_file_are_found_whatever_their_case() {
-        let mut hosts = Hosts::default();
-        hosts
-            .read_hosts_conf(
-                &b"192.0.2.1 Relay.example relay\n2001:db8::1 relay.example # here\n192.0.2.2 relay.example\n"[..],
-            )
-            .unwrap();
+    fn names_in_the_hosts_file_are_found_whatever_their_case_and_the_encoding_of_its_comments() {
+        let hosts = parse_hosts(
+            b"192.0.2.1 Relay.example relay # B\xfcro\n2001:db8::1 relay.example # here\n192.0.2.2 relay.example\n",
+        );
+        let hosts = hosts.unwrap();
         let found = |name| of_hosts(&hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
         assert_eq!(found("RELAY.example"), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
         assert_eq!(found("relay.example."), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
