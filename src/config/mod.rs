@@ -5,6 +5,7 @@ mod limit;
 mod problem;
 mod section;
 mod upstream;
+mod veil;
 
 pub use problem::{Problem, Problems, Severity};
 
