@@ -79,9 +79,6 @@ fn the_next_address_serves_whatever_is_wrong_with_the_first() {
     assert_eq!(messages(&upstreams), [0, 1]);
 
     let site = site("smart.example", port, "", &[names.address()]);
-    let weir = site.start();
-    deliver(&weir);
-    assert_eq!(messages(&upstreams), [1, 1]);
     for (at, fault) in [
         (Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy")),
         (Stage::Greeting, Fault::SayAndClose("554 5.3.2 No")),
@@ -91,17 +88,40 @@ fn the_next_address_serves_whatever_is_wrong_with_the_first() {
         // It must not use up the time of those after it.
         (Stage::Greeting, Fault::Silence),
     ] {
-        upstreams[1].forget();
+        upstreams[0].fail(None);
+        upstreams.iter().for_each(Upstream::forget);
+        let weir = site.start();
+        deliver(&weir);
+        assert_eq!(messages(&upstreams), [1, 0]);
         upstreams[0].fail(Some((at, fault)));
         deliver(&weir);
         assert_eq!(messages(&upstreams), [1, 1], "{at:?} {fault:?}");
     }
-    upstreams[0].fail(None);
+}
+
+#[test]
+fn an_address_that_failed_is_asked_last_for_a_while() {
+    let (upstreams, port) = upstreams::<2>();
+    let names = NameServer::start("127.0.0.2 smart.example\n127.0.0.3 smart.example\n", &[]);
+    let site = site("smart.example", port, "", &[names.address()]);
+    let weir = site.start();
+    weir.logged("upstream offers");
+    upstreams[0].fail(Some((Stage::Greeting, Fault::Silence)));
     deliver(&weir);
+    let asked = upstreams[0].connections();
+    for _ in 0..3 {
+        deliver(&weir);
+    }
+    assert_eq!((upstreams[0].connections(), messages(&upstreams)), (asked, vec![0, 4]));
+    upstreams[0].fail(None);
+    upstreams[1].fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy"))));
+    deliver(&weir);
+    assert_eq!(messages(&upstreams), [1, 4]);
     // Said once, though it failed for many.
     let about = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
-    assert_eq!((about("address fails; trying the next"), about("address is well again")), (1, 1));
-    assert!(weir.logged("address fails").contains(&format!("address=127.0.0.2:{port} reason=\"it refuses: 421")));
+    assert_eq!((about("address=127.0.0.2"), about("address is well again")), (2, 1));
+    let line = weir.logged("address fails; trying the next");
+    assert!(line.contains(&format!("address=127.0.0.2:{port} reason=\"it does not answer")), "{line}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::announce::{Announce, Announcer};
 use super::authentication::{Login, Secret};
 use super::client::Client;
 use super::connection::Connection;
+use super::failing::Failing;
 use super::keys::KeyRing;
 use super::login;
 use super::opening::Opening;
@@ -15,9 +16,9 @@ use super::tls::{Policy, Tls};
 use crate::metrics::{Counted, UpstreamMetrics};
 use crate::smtp::scram::{Keys, Salting};
 use crate::time::format_duration;
-use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -34,13 +35,9 @@ pub struct Connector {
     keys: KeyRing,
     refusals: Refusals,
     announcer: Arc<Announcer>,
-    /// Addresses that failed last, so that each is complained of once. The lock is held to look one up.
-    failing: Mutex<HashSet<SocketAddr>>,
+    failing: Failing,
     metrics: UpstreamMetrics,
 }
-
-/// Addresses that are complained of: more are no news.
-const MOST_FAILING: usize = 64;
 
 impl Connector {
     /// Files are read, to see whether they are good.
@@ -62,7 +59,7 @@ impl Connector {
             keys: KeyRing::default(),
             refusals: Refusals::default(),
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
-            failing: Mutex::default(),
+            failing: Failing::new(upstream.name.clone()),
             metrics,
             options: upstream.clone(),
         })
@@ -125,35 +122,55 @@ impl Connector {
         })
     }
 
-    /// Tries one address after the other, and tells the fault of the last.
+    /// Tries one address after the other, those last that failed a moment ago, and tells the fault of the last.
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
         let unreachable = |failure: Failure| Fault::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
         let mut route = self.resolver.route(&self.options.host, self.options.mx).await.map_err(unreachable)?;
+        let mut waiting = VecDeque::new();
         let mut outcome = Err(Fault::Closed);
-        while let Some(next) = route.next().await {
+        loop {
+            let address = match route.next().await {
+                Some(Ok(address)) => {
+                    let address = SocketAddr::new(address, self.options.port);
+                    if self.failing.is_to_wait(address, Instant::now()) {
+                        waiting.push_back(address);
+                        continue;
+                    }
+                    address
+                }
+                Some(Err(failure)) => {
+                    outcome = Err(unreachable(failure));
+                    continue;
+                }
+                None => match waiting.pop_front() {
+                    Some(address) => address,
+                    None => return outcome,
+                },
+            };
+            let is_last = route.is_at_end() && waiting.is_empty();
             // One that is silent must leave some time to those after it.
             let left = deadline.saturating_duration_since(Instant::now());
-            let share = if route.is_at_end() { left } else { left / 2 };
-            outcome = match next.map(|address| SocketAddr::new(address, self.options.port)) {
-                Err(failure) => Err(unreachable(failure)),
-                Ok(address) => {
-                    let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
-                    let tried = tried.unwrap_or(Err(Fault::Silent));
-                    if tried.is_ok() || !route.is_at_end() {
-                        self.note(address, tried.as_ref().err());
-                    }
-                    tried
+            let share = if is_last { left } else { left / 2 };
+            let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
+            match tried.unwrap_or(Err(Fault::Silent)) {
+                Ok(connection) => {
+                    self.failing.works(address);
+                    return Ok(connection);
                 }
-            };
-            match &outcome {
-                Ok(_) => break,
                 // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
-                Err(fault) if fault.is_refused_login() => break,
-                Err(_) => {}
+                Err(fault) if fault.is_refused_login() => return Err(fault),
+                // It has not been asked.
+                Err(fault @ Fault::Secret(_)) => return Err(fault),
+                Err(fault) => {
+                    // Whom it refuses to serve says nothing about others.
+                    if !(fault.is_refusal() && self.is_for_one() && client.is_some()) {
+                        self.failing.failed(address, &fault, !is_last, Instant::now());
+                    }
+                    outcome = Err(fault);
+                }
             }
         }
-        outcome
     }
 
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, Fault> {
@@ -223,23 +240,6 @@ impl Connector {
                 let nonce = login::nonce().map_err(|error| Fault::Io(std::io::Error::other(error)))?;
                 Ok(Some(Login { secret: Secret::Password(credentials.clone(), mechanism), nonce }))
             }
-        }
-    }
-
-    /// Tells the administrator of an address that fails while others may serve: the mail does not show it.
-    fn note(&self, address: SocketAddr, fault: Option<&Fault>) {
-        let upstream = &*self.options.name;
-        let is_news = {
-            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-            match fault {
-                Some(_) => failing.len() < MOST_FAILING && failing.insert(address),
-                None => failing.remove(&address),
-            }
-        };
-        match fault {
-            Some(reason) if is_news => tracing::warn!(upstream, %address, %reason, "address fails; trying the next"),
-            None if is_news => tracing::info!(upstream, %address, "address is well again"),
-            _ => {}
         }
     }
 }

@@ -45,6 +45,11 @@ impl Fault {
         }
     }
 
+    /// Whether it refuses to serve, which may be for whom it is told of or logs in.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin(_))
+    }
+
     /// The same, where the login is the client's: whoever is refused for good is told so.
     pub fn of_client(self) -> Self {
         let words = match &self {

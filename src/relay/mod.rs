@@ -12,6 +12,7 @@ mod client;
 mod connection;
 mod connector;
 pub mod dialogue;
+mod failing;
 mod failure;
 mod fault;
 mod health;
