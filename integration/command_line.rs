@@ -79,6 +79,20 @@ fn one_client_has_nine_tenths_of_all_places_unless_said_otherwise() {
 }
 
 #[test]
+fn a_look_up_takes_no_more_than_half_of_the_time_for_the_upstream_unless_said_otherwise() {
+    for (whole, more, found) in [
+        ("20s", "", "5s"),
+        ("4s", "", "2s"),
+        ("4s", "dns = { timeout = \"3.9s\" }\n", "3.9s"),
+        ("0.000001s", "", "0.0005s"),
+    ] {
+        let site = Site::new(&format!("{MINIMAL}session = {{ upstream-timeout = \"{whole}\" }}\n{more}"));
+        let config = weir::config::read(&site.path("weir.toml")).ok().unwrap();
+        assert_eq!(config.relay.dns.timeout, weir::time::parse_duration(found).unwrap(), "{whole} {more}");
+    }
+}
+
+#[test]
 fn files_that_everybody_may_read_are_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let site = Site::new(MINIMAL);

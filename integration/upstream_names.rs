@@ -215,6 +215,27 @@ fn mail_flows_on_while_name_servers_are_away() {
 }
 
 #[test]
+fn exchangers_that_cannot_be_looked_up_leave_time_for_those_after_them() {
+    let (upstreams, port) = upstreams::<1>();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let forward = format!("--server=/dead.test/127.0.0.1#{}", silent.local_addr().unwrap().port());
+    let dead = (1..=5).map(|at| format!("--mx-host=corp.example,mx{at}.dead.test,{at}"));
+    let records: Vec<String> = dead.chain([forward, "--mx-host=corp.example,good.example,9".to_owned()]).collect();
+    let records: Vec<&str> = records.iter().map(String::as_str).collect();
+    let names = NameServer::start("127.0.0.2 good.example\n", &records);
+    let with_good = site("corp.example", port, ", mx = true", &[names.address()]);
+    deliver(&with_good.start());
+    assert_eq!(messages(&upstreams), [1]);
+    // None that could be asked: that is not to be said of the upstream.
+    let names = NameServer::start("", &records[..6]);
+    let without = site("corp.example", port, ", mx = true", &[names.address()]);
+    let weir = without.start();
+    assert!(send(&weir).starts_with("451 4.4.1"));
+    let line = weir.logged("upstream away");
+    assert!(line.contains(&format!("the name server {} does not answer", names.address())), "{line}");
+}
+
+#[test]
 fn one_name_server_that_knows_is_enough() {
     let (upstreams, port) = upstreams::<1>();
     let names = NameServer::start("127.0.0.2 smart.test\n", &["--local=/test/"]);

@@ -185,7 +185,7 @@ impl Reader {
         let accounts = self.accounts(root.section("accounts"), &mut places);
         let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
-        let dns = upstream::dns(root.section("dns"));
+        let dns = upstream::dns(root.section("dns"), shared.upstream_timeout);
         let relay = relay::Options {
             hostname: shared.hostname,
             upstreams,

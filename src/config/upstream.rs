@@ -4,10 +4,15 @@ use super::section::{Placed, Section, choice, count, flag, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
 use crate::relay::{Announce, UpstreamOptions, pool, resolve, tls};
 use crate::smtp::sasl;
+use crate::time::format_duration;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 use toml::de::DeValue;
+
+/// How long one look-up may take, where there is time enough.
+const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads all of them. `places` gets where each is in the file.
 pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Vec<UpstreamOptions> {
@@ -208,10 +213,22 @@ fn variable(name: &str) -> Result<String, String> {
     good.then(|| name.to_owned()).ok_or_else(bad)
 }
 
-/// `[dns]`: how the names of upstreams are looked up.
-pub fn dns(mut s: Section<'_>) -> resolve::Options {
+/// `[dns]`: how the names of upstreams are looked up, within the time for the whole opening of a connection.
+pub fn dns(mut s: Section<'_>, whole: Duration) -> resolve::Options {
     let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
-    let timeout = s.value("timeout", "\"5s\"", timeout);
+    // Half of the least time there is can still be written.
+    let whole = whole.max(Duration::from_millis(1));
+    let default = format!("\"{}\"", format_duration((whole / 2).min(DNS_TIMEOUT)));
+    let timeout = s.value("timeout", &default, |value| {
+        let given = timeout(value)?;
+        let too_long = || {
+            format!(
+                "upstream-timeout, {}, is for the look-up and all that comes after it: less than that",
+                format_duration(whole)
+            )
+        };
+        (given < whole).then_some(given).ok_or_else(too_long)
+    });
     s.finish();
     resolve::Options { servers, timeout }
 }

@@ -102,12 +102,12 @@ impl Connector {
 
     /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
-        let mut route = match self.resolver.route(&self.options.host, self.options.mx).await {
+        let mut route = match self.resolver.route(&self.options.host, self.options.mx, self.timeout).await {
             Ok(route) => route,
             Err(failure) => return vec![Err(failure)],
         };
         let mut addresses = Vec::new();
-        while let Some(next) = route.next().await {
+        while let Some(next) = route.next(self.timeout).await {
             addresses.push(next);
         }
         addresses
@@ -115,8 +115,7 @@ impl Connector {
 
     /// A connection past its opening, for mail of this client.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
-        let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
-        opened.unwrap_or(Err(Fault::Silent)).map_err(|fault| match self.options.wants_credentials() {
+        self.try_connect(client).await.map_err(|fault| match self.options.wants_credentials() {
             true => fault.of_client(),
             false => fault,
         })
@@ -126,13 +125,16 @@ impl Connector {
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
         let unreachable = |failure: Failure| Fault::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
-        let mut route = self.resolver.route(&self.options.host, self.options.mx).await.map_err(unreachable)?;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        // What takes long, a look-up or an address, must leave some time to what comes after it.
+        let UpstreamOptions { host, mx, port, .. } = &self.options;
+        let mut route = self.resolver.route(host, *mx, left() / 2).await.map_err(unreachable)?;
         let mut waiting = VecDeque::new();
         let mut outcome = Err(Fault::Closed);
         loop {
-            let address = match route.next().await {
+            let address = match route.next(left() / 2).await {
                 Some(Ok(address)) => {
-                    let address = SocketAddr::new(address, self.options.port);
+                    let address = SocketAddr::new(address, *port);
                     if self.failing.is_to_wait(address, Instant::now()) {
                         waiting.push_back(address);
                         continue;
@@ -149,9 +151,7 @@ impl Connector {
                 },
             };
             let is_last = route.is_at_end() && waiting.is_empty();
-            // One that is silent must leave some time to those after it.
-            let left = deadline.saturating_duration_since(Instant::now());
-            let share = if is_last { left } else { left / 2 };
+            let share = if is_last { left() } else { left() / 2 };
             let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
             match tried.unwrap_or(Err(Fault::Silent)) {
                 Ok(connection) => {

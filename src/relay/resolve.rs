@@ -64,13 +64,13 @@ impl Resolver {
         }
     }
 
-    /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1).
-    pub async fn route(&self, host: &str, mx: bool) -> Result<Route<'_>, Failure> {
+    /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1), looked up in this time at most.
+    pub async fn route(&self, host: &str, mx: bool, patience: Duration) -> Result<Route<'_>, Failure> {
         let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             route.addresses.push_back(address);
         } else if mx {
-            route.exchangers = self.exchangers(host).await?.into();
+            route.exchangers = self.exchangers(host, patience).await?.into();
         } else {
             route.exchangers.push_back(host.to_owned());
         }
@@ -78,7 +78,7 @@ impl Resolver {
     }
 
     /// The mail exchangers of a domain in the order of preference; the names end with a dot.
-    async fn exchangers(&self, domain: &str) -> Result<Vec<String>, Failure> {
+    async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<String>, Failure> {
         let domain = &*format!("{domain}.");
         let ask = |patience| {
             let servers = self.servers();
@@ -90,11 +90,11 @@ impl Resolver {
                 }
             }
         };
-        let exchangers = self.ask(&self.exchangers, domain, ask).await?;
+        let exchangers = self.ask(&self.exchangers, domain, patience, ask).await?;
         in_order(domain, exchangers, || getrandom::u64().unwrap_or_default())
     }
 
-    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, Failure> {
+    async fn addresses(&self, host: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
         // Read anew each time, as getaddrinfo does: it is small, and whoever changes it restarts nothing.
         let known = of_hosts(&self.hosts(), host);
         if !known.is_empty() {
@@ -104,7 +104,7 @@ impl Resolver {
             let servers = self.servers();
             async move { servers.addresses(host, patience).await }
         };
-        self.ask(&self.addresses, host, ask).await
+        self.ask(&self.addresses, host, patience, ask).await
     }
 
     /// What is in /etc/hosts.
@@ -129,12 +129,14 @@ impl Resolver {
         &self,
         memory: &Memory<T>,
         name: &str,
+        patience: Duration,
         ask: impl FnOnce(Duration) -> F,
     ) -> Result<T, Failure> {
+        let patience = self.options.timeout.min(patience);
         let patience = match memory.standing(name, Instant::now()) {
             Standing::Failing(answer) => return Ok(answer),
-            Standing::Known => self.options.timeout.min(STALE_PATIENCE),
-            Standing::Unknown => self.options.timeout,
+            Standing::Known => patience.min(STALE_PATIENCE),
+            Standing::Unknown => patience,
         };
         match ask(patience).await {
             Ok(answer) => {
@@ -182,10 +184,10 @@ impl Resolver {
 }
 
 impl Route<'_> {
-    /// The next address to try, or why an exchanger has none; `None` at the end.
-    pub async fn next(&mut self) -> Option<Result<IpAddr, Failure>> {
+    /// The next address to try, looked up in this time at most, or why an exchanger has none; `None` at the end.
+    pub async fn next(&mut self, patience: Duration) -> Option<Result<IpAddr, Failure>> {
         while self.addresses.is_empty() {
-            match self.resolver.addresses(&self.exchangers.pop_front()?).await {
+            match self.resolver.addresses(&self.exchangers.pop_front()?, patience).await {
                 Ok(addresses) => self.addresses = addresses.into(),
                 Err(why) => return Some(Err(why)),
             }
@@ -239,6 +241,8 @@ fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
 mod tests {
     use super::*;
 
+    const SOON: Duration = Duration::from_secs(1);
+
     #[test]
     fn exchangers_come_by_preference_and_chance_decides_among_equals() {
         let records =
@@ -278,14 +282,19 @@ mod tests {
         let options = Options { servers: vec!["192.0.2.1:1".parse().unwrap()], timeout: Duration::from_millis(1) };
         let resolver = Resolver::new(&options);
         for (host, address) in [("192.0.2.7", "192.0.2.7"), ("[2001:db8::7]", "2001:db8::7")] {
-            let mut route = resolver.route(host, false).await.ok().unwrap();
-            assert_eq!(route.next().await, Some(Ok(address.parse().unwrap())));
-            assert!(route.is_at_end() && route.next().await.is_none());
+            let mut route = resolver.route(host, false, SOON).await.ok().unwrap();
+            assert_eq!(route.next(SOON).await, Some(Ok(address.parse().unwrap())));
+            assert!(route.is_at_end() && route.next(SOON).await.is_none());
         }
-        let mut route = resolver.route("localhost", false).await.ok().unwrap();
-        assert!(route.next().await.unwrap().unwrap().is_loopback());
+        let mut route = resolver.route("localhost", false, SOON).await.ok().unwrap();
+        assert!(route.next(SOON).await.unwrap().unwrap().is_loopback());
         assert!(
-            resolver.addresses("relay.example").await.unwrap_err().to_string().contains("192.0.2.1:1 does not answer")
+            resolver
+                .addresses("relay.example", SOON)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("192.0.2.1:1 does not answer")
         );
     }
 }
