@@ -12,6 +12,7 @@ use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
 use super::refusal::Refusals;
 use super::resolve::{Failure, Resolver};
+use super::secrecy::{Plain, Secrecy};
 use super::tls::{Policy, Tls};
 use crate::metrics::{Counted, UpstreamMetrics};
 use crate::smtp::scram::{Keys, Salting};
@@ -36,6 +37,7 @@ pub struct Connector {
     refusals: Refusals,
     announcer: Arc<Announcer>,
     failing: Failing,
+    secrecy: Secrecy,
     metrics: UpstreamMetrics,
 }
 
@@ -60,6 +62,7 @@ impl Connector {
             refusals: Refusals::default(),
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
             failing: Failing::new(upstream.name.clone()),
+            secrecy: Secrecy::new(upstream.name.clone()),
             metrics,
             options: upstream.clone(),
         })
@@ -94,6 +97,15 @@ impl Connector {
 
     pub fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
+    }
+
+    /// Its addresses that failed last, and why.
+    pub fn failing(&self) -> Vec<(SocketAddr, String)> {
+        self.failing.all()
+    }
+
+    pub fn secrecy(&self) -> &Secrecy {
+        &self.secrecy
     }
 
     pub async fn derive(&self, salting: Salting) -> Result<Keys, Fault> {
@@ -175,14 +187,14 @@ impl Connector {
 
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, Fault> {
         let policy = self.options.tls.policy;
-        match self.open(address, policy, client).await {
+        let (opened, failed) = match self.open(address, policy, client).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
             Err(fault @ Fault::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
-                tracing::warn!(upstream = &*self.options.name, reason = %fault, "TLS failed; going on without");
-                self.open(address, Policy::None, client).await
+                (self.open(address, Policy::None, client).await, Some(Plain::Failed(fault.to_string())))
             }
-            outcome => outcome,
-        }
+            outcome => (outcome, None),
+        };
+        opened.inspect(|connection| self.secrecy.learn(address, failed.or_else(|| connection.plain().cloned())))
     }
 
     async fn open(&self, address: SocketAddr, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {

@@ -15,6 +15,7 @@ pub struct Failing {
 
 struct Entry {
     at: Instant,
+    reason: String,
     is_told: bool,
 }
 
@@ -46,7 +47,7 @@ impl Failing {
         let is_news = {
             let mut addresses = self.lock();
             let was_told = addresses.get(&address).is_some_and(|entry| entry.is_told);
-            let entry = Entry { at: now, is_told: was_told || others_follow };
+            let entry = Entry { at: now, reason: reason.to_string(), is_told: was_told || others_follow };
             addresses.insert(address, entry);
             if addresses.len() > MOST
                 && let Some(oldest) = addresses.iter().min_by_key(|(_, entry)| entry.at).map(|(address, _)| *address)
@@ -68,6 +69,13 @@ impl Failing {
         }
     }
 
+    /// All of them, and why.
+    pub fn all(&self) -> Vec<(SocketAddr, String)> {
+        let mut all: Vec<_> = self.lock().iter().map(|(address, entry)| (*address, entry.reason.clone())).collect();
+        all.sort();
+        all
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Entry>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,6 +92,7 @@ mod tests {
         assert!(!failing.is_to_wait(one, now));
         failing.failed(one, &Fault::Silent, true, now);
         assert!(failing.is_to_wait(one, now) && !failing.is_to_wait(other, now));
+        assert_eq!(failing.all(), [(one, Fault::Silent.to_string())]);
         let later = now + PAUSE;
         assert!(!failing.is_to_wait(one, later) && failing.is_to_wait(one, later));
         failing.works(one);

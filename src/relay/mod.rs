@@ -28,6 +28,7 @@ pub mod pool;
 mod redaction;
 mod refusal;
 pub mod resolve;
+mod secrecy;
 mod servers;
 mod stale;
 pub mod tls;

@@ -4,6 +4,7 @@
 use super::Fault;
 use super::authentication::{Authentication, Login, Step};
 use super::client::Client;
+use super::secrecy::Plain;
 use super::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
@@ -20,6 +21,8 @@ pub struct Opening {
     /// What EHLO says once it has.
     client_helo: Option<Box<str>>,
     secured: bool,
+    /// Why it goes on without TLS, where it does so.
+    plain: Plain,
     stage: Stage,
 }
 
@@ -56,6 +59,7 @@ impl Opening {
             client: None,
             client_helo: None,
             secured: tls == Policy::Implicit,
+            plain: if tls == Policy::None { Plain::Unwanted } else { Plain::NotOffered },
             stage: Stage::Greeting,
         }
     }
@@ -68,6 +72,11 @@ impl Opening {
     /// Whether TLS is established: where it is implicit, it has to be before the greeting.
     pub fn is_within_tls(&self) -> bool {
         self.secured
+    }
+
+    /// Why there is no TLS at the end of it; `None`, if there is.
+    pub fn plain(self) -> Option<Plain> {
+        if self.secured { None } else { Some(self.plain) }
     }
 
     /// TLS is established.
@@ -89,7 +98,10 @@ impl Opening {
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
-            Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
+            Stage::StartTls(offered) if self.tls == Policy::Opportunistic => {
+                self.plain = Plain::Refused(reply);
+                self.log_in(offered)
+            }
             Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
             // It has sent this client away, in these words.
             Stage::Xclient(..) if reply.code() == 421 => Next::Failed(Fault::Refused(reply)),

@@ -9,8 +9,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Error, O
 use std::fmt;
 use std::sync::Arc;
 
-/// Looks at the certificate's key at most: not at who vouches for it, its names or its dates. That the upstream has this key is
-/// checked always.
+/// Looks at the certificate's key at most: not at who vouches for it, its names or its dates. That the upstream has a key that is
+/// pinned is checked; that of any other says nothing of who it is, and may be of a kind that nobody takes any more.
 #[derive(Debug)]
 pub struct Verifier {
     pub accept: Accept,
@@ -62,7 +62,13 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        match self.accept {
+            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
+            Accept::Pinned(_) => {
+                let algorithms = &self.provider.signature_verification_algorithms;
+                verify_tls12_signature(message, certificate, signature, algorithms)
+            }
+        }
     }
 
     fn verify_tls13_signature(
@@ -71,7 +77,13 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        match self.accept {
+            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
+            Accept::Pinned(_) => {
+                let algorithms = &self.provider.signature_verification_algorithms;
+                verify_tls13_signature(message, certificate, signature, algorithms)
+            }
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -158,6 +170,41 @@ mod tests {
         ] {
             let presented: Vec<String> = presented.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(names(&presented), shown);
+        }
+    }
+    /// How a handshake ends with a server whose certificate is not that of its key.
+    async fn handshake(
+        accept: Accept,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> Result<(), std::io::Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let made = [(); 2].map(|()| rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made[1].signing_key.serialize_der()).unwrap();
+        let key = rustls::crypto::ring::sign::any_supported_type(&key).unwrap();
+        let key = rustls::sign::CertifiedKey::new(vec![made[0].cert.der().clone()], key);
+        let server = rustls::ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[version]);
+        let server = server.unwrap().with_no_client_auth();
+        let server = server.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)));
+        let accept = match accept {
+            Accept::Any => Accept::Any,
+            Accept::Pinned(_) => Accept::Pinned(vec![Pin::of(made[0].cert.der()).unwrap()]),
+        };
+        let verifier = Arc::new(Verifier { accept, provider: provider.clone() });
+        let client = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let client = client.unwrap().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let accepting = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(theirs);
+        let name = ServerName::try_from("localhost").unwrap();
+        let connecting = tokio_rustls::TlsConnector::from(Arc::new(client)).connect(name, ours);
+        let (_, connected) = tokio::join!(accepting, connecting);
+        connected.map(drop)
+    }
+
+    #[tokio::test]
+    async fn whoever_has_a_pinned_certificate_must_show_its_key_and_any_other_need_not() {
+        for version in rustls::ALL_VERSIONS {
+            handshake(Accept::Any, version).await.unwrap();
+            handshake(Accept::Pinned(Vec::new()), version).await.unwrap_err();
         }
     }
 }
