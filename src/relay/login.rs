@@ -97,6 +97,11 @@ impl Place {
     fn first_line(&self) -> Result<String, String> {
         let content = match self {
             Self::File(path) => {
+                // A pipe that nobody writes to would be waited for.
+                let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
+                if !kind.is_file() {
+                    return Err("it is no regular file".to_owned());
+                }
                 let mut content = Vec::new();
                 let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
                 file.take(MAX_FILE).read_to_end(&mut content).map_err(|error| error.to_string())?;
@@ -165,6 +170,18 @@ mod tests {
         let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
         let error = options.read().unwrap_err().to_string();
         assert_eq!(error, "token in the environment variable WEIR_TEST_THERE_IS_NONE: it is not set");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
+            let place = Place::File(path);
+            let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
+            assert!(options.read().unwrap_err().to_string().ends_with(": it is no regular file"));
+        }
     }
 
     #[test]
