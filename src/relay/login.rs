@@ -50,8 +50,8 @@ pub struct SecretError {
     why: String,
 }
 
-/// How much of a file is read at most: a secret and the end of its line.
-const MAX_FILE: u64 = MAX_TOKEN as u64 + 2;
+/// How much of a file is read at most: a byte order mark, a secret and the end of its line.
+const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
 
 /// Octets of chance in a nonce: as many as RFC 5802's example has, and a whole number of base64.
 const NONCE: usize = 18;
@@ -109,6 +109,8 @@ impl Place {
             }
             Self::Variable(name) => std::env::var_os(name).ok_or("it is not set")?.into_vec(),
         };
+        // Windows editors begin a file so.
+        let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&content);
         let line = content.split(|b| *b == b'\n').next().unwrap_or_default();
         String::from_utf8(line.to_vec()).map_err(|_| "it is not UTF-8".to_owned())
     }
@@ -142,6 +144,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(password("sesame"), "sesame");
+        assert_eq!(password("\u{feff}sesame\n"), "sesame");
+        assert_eq!(password("\u{feff}\u{feff}sesame\n"), "\u{feff}sesame");
         assert_eq!(password("open sesame \r\nmore\n"), "open sesame ");
         match read(Kind::Token, b" ya29.a-b_c\n").unwrap().secret {
             Secret::Token(bearer) => assert_eq!(Some(bearer), Bearer::new("weir", "ya29.a-b_c")),
