@@ -140,6 +140,25 @@ fn a_password_that_anybody_could_get_is_warned_of() {
 }
 
 #[test]
+fn keys_that_have_no_effect_are_warned_of() {
+    let secret = "user = \"weir\"\npassword-file = \"password\"";
+    let login = "user, password-file: Weir only logs in as somebody of its own where auth is \"fixed\"";
+    let ca = "ca: the certificate is only checked where tls is \"required\" or \"implicit\"";
+    for (keys, words) in [
+        (secret.to_owned(), login),
+        (format!("auth = \"client\"\n{secret}"), login),
+        (format!("auth = \"none\"\n{secret}"), ""),
+        (format!("auth = \"fixed\"\n{secret}"), ""),
+        ("ca = \"ca.pem\"".to_owned(), ca),
+        ("tls = \"none\"\nca = \"ca.pem\"".to_owned(), ca),
+        ("tls = \"implicit\"\nca = \"ca.pem\"".to_owned(), ""),
+    ] {
+        let said = warnings(&format!("address = \"localhost:587\"\n{keys}"));
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{keys}: {said}");
+    }
+}
+
+#[test]
 fn misuse_exits_64_with_usage_and_help_exits_0() {
     for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {
         let (code, out, err) = outcome(&run(weir().args(arguments), ""));

@@ -96,6 +96,10 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
             s.error(span, message, Some("add tls = \"required\""));
         }
     }
+    if let Some(ca) = ca.as_ref().filter(|_| !policy.is_checked()) {
+        let message = "ca: the certificate is only checked where tls is \"required\" or \"implicit\"";
+        s.warn(&ca.span, message, Some("add tls = \"required\", or leave ca out"));
+    }
     if let (Some(ca), Some(_)) = (&ca, &pins) {
         s.warn(&ca.span, "ca: with certificate-pin nobody has to vouch for the certificate", None);
     }
@@ -135,6 +139,13 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let given: Vec<&str> = keys.into_iter().filter(|key| s.has(key)).collect();
     let password = s.optional("password-file", file).or(s.optional("password-env", variable));
     let token = s.optional("token-file", file).or(s.optional("token-env", variable));
+    let unused: Vec<&str> = ["user"].into_iter().chain(given.iter().copied()).filter(|key| s.has(key)).collect();
+    // Who says auth = "none" beside them has turned the login off for a while.
+    if !unused.is_empty() && (matches!(auth, Auth::Client) || !s.has("auth")) {
+        let message =
+            format!("{}: Weir only logs in as somebody of its own where auth is \"fixed\"", unused.join(", "));
+        s.warn(&s.span(), message, Some("add auth = \"fixed\", or leave them out"));
+    }
     match auth {
         Auth::None => return None,
         Auth::Client => return Some(login::Options::Client(mechanism)),
