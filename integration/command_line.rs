@@ -159,6 +159,34 @@ fn keys_that_have_no_effect_are_warned_of() {
 }
 
 #[test]
+fn the_port_of_implicit_tls_is_warned_of_where_starttls_is_waited_for() {
+    for (port, tls, is_warned_of) in [
+        (465, "required", true),
+        (465, "opportunistic", true),
+        (465, "implicit", false),
+        (465, "none", false),
+        (587, "required", false),
+    ] {
+        let said = warnings(&format!("address = \"smtp.example.org:{port}\"\ntls = \"{tls}\""));
+        assert_eq!(said.contains("port 465 is for TLS from the first octet"), is_warned_of, "{port} {tls}: {said}");
+    }
+}
+
+#[test]
+fn a_certificate_of_weir_itself_that_has_expired_is_warned_of() {
+    let site = Site::new(
+        &MINIMAL.replace("2525\"", "2525\", client-certificate = \"weir.pem\", client-key = \"weir-key.pem\""),
+    );
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["weir.example".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 2);
+    std::fs::write(site.path("weir.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(site.path("weir-key.pem"), key.serialize_pem()).unwrap();
+    let (code, _, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    assert!(code == Some(0) && err.contains("weir.pem: its validity ended on 2020-01-02T00:00:00Z"), "{err}");
+}
+
+#[test]
 fn misuse_exits_64_with_usage_and_help_exits_0() {
     for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {
         let (code, out, err) = outcome(&run(weir().args(arguments), ""));

@@ -11,6 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 use toml::de::DeValue;
 
+/// The port where TLS is not begun by STARTTLS.
+const IMPLICIT: u16 = 465;
+
 /// How long one look-up may take, where there is time enough.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -59,6 +62,12 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     {
         let help = "write the domain, as in \"example.org:25\", or leave mx out";
         s.error(span, format!("mx = true, and {host} is no name that could have mail exchangers"), Some(help));
+    }
+    if let Some(Placed { value: (_, IMPLICIT), span }) = &address
+        && matches!(tls.policy, tls::Policy::Opportunistic | tls::Policy::Required)
+    {
+        // Both would wait for the other to speak first.
+        s.warn(span, "port 465 is for TLS from the first octet (RFC 8314)", Some("add tls = \"implicit\""));
     }
     if let (Some(address), Some(login)) = (&address, &login) {
         check_confidence(&s, &address.value.0, tls.policy, login);
@@ -260,6 +269,9 @@ fn small(number: usize) -> u16 {
 fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let bad = || format!("\"{text}\" is not a host and port: write \"smtp.example.org:25\" or \"[2001:db8::1]:25\"");
     let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    if !host.is_ascii() {
+        return Err(format!("\"{host}\" has letters beyond ASCII: write the form of it that DNS has, with xn--"));
+    }
     let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or_else(bad)?;
     let bracketed = host.starts_with('[') && host.ends_with(']');
     let good = match bracketed {

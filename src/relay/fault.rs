@@ -19,6 +19,8 @@ pub enum Fault {
     /// It said this where nothing, or something else, was expected.
     Unexpected(Reply),
     NoTls,
+    /// It offers STARTTLS, and says this to it.
+    StartTls(Reply),
     Tls(std::io::Error),
     /// Weir has nothing to log in with.
     Secret(login::SecretError),
@@ -74,6 +76,7 @@ impl fmt::Display for Fault {
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
             Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
+            Self::StartTls(reply) => write!(f, "it refuses STARTTLS: {reply}"),
             Self::Secret(error) => write!(f, "Weir cannot log in: {error}"),
             Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
             Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),

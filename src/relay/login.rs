@@ -72,7 +72,7 @@ impl Fixed {
         let line = self.place.first_line().map_err(bad)?;
         let line = line.strip_suffix('\r').unwrap_or(&line);
         if line.trim().is_empty() {
-            return Err(bad("it is empty".to_owned()));
+            return Err(bad("its first line is empty".to_owned()));
         }
         let secret = match self.kind {
             Kind::Password(mechanism) => {
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn what_is_no_secret_is_told_without_telling_it() {
         for (content, why) in [
-            (&b""[..], ": it is empty"),
-            (b"\nsesame", ": it is empty"),
-            (b" \r\n", ": it is empty"),
+            (&b""[..], ": its first line is empty"),
+            (b"\nsesame", ": its first line is empty"),
+            (b" \r\n", ": its first line is empty"),
             (b"ses\0ame", ": its first line is no password that could be sent"),
             (b"ses\xffame", ": it is not UTF-8"),
             (&[b's'; 2000], ": its first line is no password that could be sent"),

@@ -98,10 +98,11 @@ impl Opening {
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
-            Stage::StartTls(offered) if self.tls == Policy::Opportunistic => {
+            Stage::StartTls(offered) if self.tls == Policy::Opportunistic && self.login.is_none() => {
                 self.plain = Plain::Refused(reply);
                 self.log_in(offered)
             }
+            Stage::StartTls(_) => Next::Failed(Fault::StartTls(reply)),
             Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
             // It has sent this client away, in these words.
             Stage::Xclient(..) if reply.code() == 421 => Next::Failed(Fault::Refused(reply)),
@@ -250,7 +251,7 @@ mod tests {
             (None, &[&["554 no"]], "", "554 no"),
             (Required, &[&["220 hi"], &["502 what"]], "EHLO weir.example", "502 what"),
             (Required, &[&["220 hi"], bare], "EHLO weir.example", "it offers no STARTTLS, which is required"),
-            (Required, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "454 no"),
+            (Required, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "it refuses STARTTLS: 454 no"),
             (
                 Required,
                 &[&["220 hi"], ehlo, &["220 go"], bare],
@@ -301,6 +302,12 @@ mod tests {
             (None, &[&["220 hi"], &["502 what"]], "EHLO weir.example".to_owned(), "502 what"),
             (Implicit, &[&["220 hi"], both, &["235 ok"]], format!("EHLO weir.example|{plain}"), "ready"),
             (Opportunistic, &[&["220 hi"], login], "EHLO weir.example".to_owned(), "it offers no STARTTLS"),
+            (
+                Opportunistic,
+                &[&["220 hi"], both, &["454 no"]],
+                "EHLO weir.example|STARTTLS".to_owned(),
+                "it refuses STARTTLS: 454 no",
+            ),
             (
                 Required,
                 &[&["220 hi"], both, &["220 go"], both, &["235 ok"]],

@@ -38,6 +38,23 @@ impl fmt::Display for NotPinned {
 
 impl std::error::Error for NotPinned {}
 
+/// Its handshake is not signed with the certificate's key, in a way that would do.
+#[derive(Debug)]
+struct NotShown;
+
+impl fmt::Display for NotShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it has not shown that it has the certificate's key, or the key is too weak")
+    }
+}
+
+impl std::error::Error for NotShown {}
+
+/// The same error as that of a certificate that nobody vouches for; but here nobody has to.
+fn not_shown(_: Error) -> Error {
+    CertificateError::Other(OtherError(Arc::new(NotShown))).into()
+}
+
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
@@ -66,7 +83,7 @@ impl ServerCertVerifier for Verifier {
             Accept::Any => Ok(HandshakeSignatureValid::assertion()),
             Accept::Pinned(_) => {
                 let algorithms = &self.provider.signature_verification_algorithms;
-                verify_tls12_signature(message, certificate, signature, algorithms)
+                verify_tls12_signature(message, certificate, signature, algorithms).map_err(not_shown)
             }
         }
     }
@@ -81,7 +98,7 @@ impl ServerCertVerifier for Verifier {
             Accept::Any => Ok(HandshakeSignatureValid::assertion()),
             Accept::Pinned(_) => {
                 let algorithms = &self.provider.signature_verification_algorithms;
-                verify_tls13_signature(message, certificate, signature, algorithms)
+                verify_tls13_signature(message, certificate, signature, algorithms).map_err(not_shown)
             }
         }
     }
@@ -102,7 +119,24 @@ pub fn explain(error: &std::io::Error) -> String {
         Some(Error::AlertReceived(AlertDescription::CertificateRequired)) => {
             "it asks for a certificate, and Weir has none for it (client-certificate)".to_owned()
         }
+        Some(Error::AlertReceived(alert)) => match complaint(*alert) {
+            Some(why) => format!("it does not take Weir's own certificate (client-certificate): {why}"),
+            None => error.to_string(),
+        },
         _ => error.to_string(),
+    }
+}
+
+/// What an alert says is wrong with the certificate that it was shown.
+fn complaint(alert: AlertDescription) -> Option<&'static str> {
+    match alert {
+        AlertDescription::CertificateExpired => Some("it has expired"),
+        AlertDescription::CertificateRevoked => Some("it has been revoked"),
+        AlertDescription::UnknownCA => Some("it is from an authority that is not trusted there"),
+        AlertDescription::BadCertificate => Some("it is bad"),
+        AlertDescription::UnsupportedCertificate => Some("it is of a kind that is not taken there"),
+        AlertDescription::CertificateUnknown => Some("there is something wrong with it"),
+        _ => None,
     }
 }
 
@@ -158,6 +192,12 @@ mod tests {
     fn what_the_upstream_asks_for_is_told_with_the_key_that_gives_it() {
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
         assert!(explain(&std::io::Error::other(alert)).ends_with("Weir has none for it (client-certificate)"));
+        let alert = Error::AlertReceived(AlertDescription::CertificateExpired);
+        assert!(
+            explain(&std::io::Error::other(alert)).ends_with("own certificate (client-certificate): it has expired")
+        );
+        let alert = Error::AlertReceived(AlertDescription::HandshakeFailure);
+        assert!(!explain(&std::io::Error::other(alert)).contains("client-certificate"));
         assert_eq!(explain(&std::io::ErrorKind::BrokenPipe.into()), "broken pipe");
     }
 
@@ -204,7 +244,8 @@ mod tests {
     async fn whoever_has_a_pinned_certificate_must_show_its_key_and_any_other_need_not() {
         for version in rustls::ALL_VERSIONS {
             handshake(Accept::Any, version).await.unwrap();
-            handshake(Accept::Pinned(Vec::new()), version).await.unwrap_err();
+            let error = handshake(Accept::Pinned(Vec::new()), version).await.unwrap_err();
+            assert!(explain(&error).starts_with("it has not shown that it has the certificate's key"), "{error}");
         }
     }
 }
