@@ -79,6 +79,20 @@ fn one_client_has_nine_tenths_of_all_places_unless_said_otherwise() {
 }
 
 #[test]
+fn a_look_up_takes_no_more_than_half_of_the_time_for_the_upstream_unless_said_otherwise() {
+    for (whole, more, found) in [
+        ("20s", "", "5s"),
+        ("4s", "", "2s"),
+        ("4s", "dns = { timeout = \"3.9s\" }\n", "3.9s"),
+        ("0.000001s", "", "0.0005s"),
+    ] {
+        let site = Site::new(&format!("{MINIMAL}session = {{ upstream-timeout = \"{whole}\" }}\n{more}"));
+        let config = weir::config::read(&site.path("weir.toml")).ok().unwrap();
+        assert_eq!(config.relay.dns.timeout, weir::time::parse_duration(found).unwrap(), "{whole} {more}");
+    }
+}
+
+#[test]
 fn files_that_everybody_may_read_are_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let site = Site::new(MINIMAL);
@@ -86,6 +100,90 @@ fn files_that_everybody_may_read_are_warned_of() {
     let (code, _, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
     assert_eq!(code, Some(0));
     assert!(err.contains("warning: ") && err.contains("users can be read by everybody: chmod o= it"), "{err}");
+}
+
+/// What a configuration with one upstream of these keys is warned of.
+fn warnings(keys: &str) -> String {
+    let text = format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n[[upstream]]\n{keys}\n"
+    );
+    match weir::config::parse(std::path::Path::new("weir.toml"), text) {
+        Ok(config) => config.problems.render(false),
+        Err(weir::config::ConfigError::Problems(problems)) => panic!("{keys}: {}", problems.render(false)),
+        Err(weir::config::ConfigError::Io(..)) => unreachable!(),
+    }
+}
+
+#[test]
+fn a_password_that_anybody_could_get_is_warned_of() {
+    let fixed = "auth = \"fixed\"\nuser = \"weir\"\npassword-file = \"password\"";
+    let client = "auth = \"client\"";
+    let scram = "mechanism = \"scram-sha-256\"";
+    let anybody = "the password goes to whoever is there, as no certificate is checked";
+    for (host, keys, words) in [
+        ("smtp.example.org", fixed.to_owned(), anybody),
+        ("smtp.example.org", format!("{fixed}\nmechanism = \"plain\""), anybody),
+        ("192.0.2.1", format!("{fixed}\ntls = \"none\""), "the password goes in plain text"),
+        ("[2001:db8::1]", client.to_owned(), "clients' passwords go to whoever is there"),
+        ("localhost.example", client.to_owned(), "clients' passwords go"),
+        ("smtp.example.org", format!("{fixed}\n{scram}"), ""),
+        ("smtp.example.org", format!("{client}\n{scram}"), ""),
+        ("smtp.example.org", format!("{fixed}\ntls = \"required\""), ""),
+        ("smtp.example.org", format!("{client}\ntls = \"implicit\""), ""),
+        ("localhost", format!("{fixed}\ntls = \"none\""), ""),
+        ("127.1.2.3", fixed.to_owned(), ""),
+        ("[::1]", client.to_owned(), ""),
+    ] {
+        let said = warnings(&format!("address = \"{host}:587\"\n{keys}"));
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{host} {keys}: {said}");
+    }
+}
+
+#[test]
+fn keys_that_have_no_effect_are_warned_of() {
+    let secret = "user = \"weir\"\npassword-file = \"password\"";
+    let login = "user, password-file: Weir only logs in as somebody of its own where auth is \"fixed\"";
+    let ca = "ca: the certificate is only checked where tls is \"required\" or \"implicit\"";
+    for (keys, words) in [
+        (secret.to_owned(), login),
+        (format!("auth = \"client\"\n{secret}"), login),
+        (format!("auth = \"none\"\n{secret}"), ""),
+        (format!("auth = \"fixed\"\n{secret}"), ""),
+        ("ca = \"ca.pem\"".to_owned(), ca),
+        ("tls = \"none\"\nca = \"ca.pem\"".to_owned(), ca),
+        ("tls = \"implicit\"\nca = \"ca.pem\"".to_owned(), ""),
+    ] {
+        let said = warnings(&format!("address = \"localhost:587\"\n{keys}"));
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{keys}: {said}");
+    }
+}
+
+#[test]
+fn the_port_of_implicit_tls_is_warned_of_where_starttls_is_waited_for() {
+    for (port, tls, is_warned_of) in [
+        (465, "required", true),
+        (465, "opportunistic", true),
+        (465, "implicit", false),
+        (465, "none", false),
+        (587, "required", false),
+    ] {
+        let said = warnings(&format!("address = \"smtp.example.org:{port}\"\ntls = \"{tls}\""));
+        assert_eq!(said.contains("port 465 is for TLS from the first octet"), is_warned_of, "{port} {tls}: {said}");
+    }
+}
+
+#[test]
+fn a_certificate_of_weir_itself_that_has_expired_is_warned_of() {
+    let site = Site::new(
+        &MINIMAL.replace("2525\"", "2525\", client-certificate = \"weir.pem\", client-key = \"weir-key.pem\""),
+    );
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["weir.example".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 2);
+    std::fs::write(site.path("weir.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(site.path("weir-key.pem"), key.serialize_pem()).unwrap();
+    let (code, _, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    assert!(code == Some(0) && err.contains("weir.pem: its validity ended on 2020-01-02T00:00:00Z"), "{err}");
 }
 
 #[test]

@@ -134,3 +134,29 @@ fn traces_are_found_wherever_base64_has_put_them() {
         assert!(traces(SENTENCE).iter().any(|trace| text.contains(trace)), "{text}");
     }
 }
+
+#[test]
+fn a_password_that_stands_in_the_configuration_by_mistake_is_not_drawn() {
+    let keys = ["address = \"127.0.0.1:25\"", "auth = \"fixed\"", "user = \"weir\""];
+    for wrong in [
+        "password-env = \"hunter2-secret!\"",
+        "password = \"hunter2-secret!\"",
+        "pasword = 'hunter2-secret!'",
+        "token = hunter2-secret!",
+        "password = \"hunter2-secret!",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("weir.toml");
+        let table = format!("[[upstream]]\n{}\n{wrong}\n", keys.join("\n"));
+        let inline = format!("upstream = [{{ {}, {wrong} }}]\n", keys.join(", "));
+        for upstream in [table, inline] {
+            std::fs::write(&config, upstream).unwrap();
+            for command in ["check", "serve"] {
+                let output = run(weir().args([command, "-c"]).arg(&config), "");
+                let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+                assert_eq!(output.status.code(), Some(78), "{said}");
+                assert!(!said.contains("hunter2") && said.contains("weir.toml:"), "{wrong}: {said}");
+            }
+        }
+    }
+}

@@ -185,6 +185,45 @@ mod dovecot {
 }
 
 #[test]
+fn a_refused_login_is_not_tried_again_for_each_message_unless_the_password_changes() {
+    let upstream = Upstream::start();
+    upstream.offer(&["AUTH PLAIN"]);
+    upstream.answer_login(&["535 5.7.8 no"]);
+    let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
+    put(&site, "password", SENTENCE);
+    let weir = site.start();
+    weir.logged("login refused; the same is not tried again for a while");
+    for _ in 0..10 {
+        let reply = send(&weir);
+        assert!(reply.starts_with("451 4.4.1"), "{reply}");
+    }
+    let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
+    assert_eq!(logins(), 1);
+    upstream.answer_login(&["235 2.7.0 Welcome"]);
+    put(&site, "password", "another");
+    assert!(send(&weir).ends_with("Queued"));
+    assert!(weir.logged("upstream away").contains("login: 535 5.7.8 no"));
+}
+
+#[test]
+fn a_password_that_the_upstream_repeats_is_in_no_message() {
+    let upstream = Upstream::start();
+    upstream.offer(&["AUTH PLAIN"]);
+    upstream.answer_login(&["500 Command unrecognized: \"AUTH PLAIN AGFsaWNlAG9wZW4gc2VzYW1l\": open sesame"]);
+    let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
+    put(&site, "password", "open sesame");
+    let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    let weir = site.start();
+    assert!(send(&weir).starts_with("451 4.4.1"));
+    let line = weir.logged("upstream away");
+    for text in [said, line, weir.log_lines().concat()] {
+        assert!(text.contains("AUTH PLAIN <redacted>"), "{text}");
+        assert!(!text.contains("AGFsaWNl") && !text.contains("sesame"), "{text}");
+    }
+}
+
+#[test]
 fn an_upstream_that_takes_scram_without_proving_itself_gets_no_mail() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN LOGIN SCRAM-SHA-256"]);

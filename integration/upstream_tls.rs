@@ -1,6 +1,6 @@
 //! TLS towards the upstream: here another Weir, and where a certificate of Weir's own is asked for, Postfix.
 
-use crate::harness::{Client, Postfix, Process, Site, Upstream, run, weir};
+use crate::harness::{Client, Fault, Postfix, Process, Site, Stage, Upstream, run, weir};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -142,6 +142,32 @@ fn implicit_tls_is_not_begun_with_an_upstream_that_speaks_plain_text_nor_left_ou
     let (code, said) = check(&in_front_of(&format!("address = \"{}\"\ntls = \"implicit\"", upstream.address())));
     assert!(code == Some(69) && said.contains("TLS: what it says is not TLS"), "{said}");
     assert!(!upstream.commands().iter().any(|line| line.starts_with("EHLO")), "{:?}", upstream.commands());
+}
+
+#[test]
+fn tls_that_is_lost_is_told_once_and_check_tells_why() {
+    let upstream = Upstream::start();
+    let site = in_front_of(&format!("address = \"{}\"\nmax-idle-connections = 0", upstream.address()));
+    let (code, said) = check(&site);
+    assert!(code == Some(0) && said.contains("\n  TLS: no, because it offers no STARTTLS\n"), "{said}");
+    upstream.offer(&["STARTTLS"]);
+    // It hangs up where TLS should begin.
+    let (code, said) = check(&site);
+    assert!(code == Some(0) && said.contains("\n  TLS: no, because TLS: tls handshake eof\n"), "{said}");
+    let weir = site.start();
+    upstream.fail(Some((Stage::StartTls, Fault::Say("454 4.7.0 TLS not available"))));
+    for _ in 0..3 {
+        Client::connect(weir.address("s")).send_message();
+    }
+    let (code, said) = check(&site);
+    assert!(code == Some(0) && said.contains("TLS: no, because it refuses STARTTLS: 454 4.7.0 TLS not"), "{said}");
+    let warnings = weir.log_lines().iter().filter(|line| line.contains("no TLS; mail goes in plain text")).count();
+    assert_eq!(warnings, 1);
+
+    let guarded = Guarded::start();
+    let address = guarded.weir.address("starttls");
+    let (code, said) = check(&in_front_of(&format!("address = \"{address}\"")));
+    assert!(code == Some(0) && said.contains("\n  TLS: yes\n"), "{said}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 pub enum Stage {
     Greeting,
     Ehlo,
+    StartTls,
     Rset,
     Xforward,
     Mail,
@@ -232,6 +233,7 @@ fn converse(mut stream: TcpStream, shared: &Mutex<Shared>) -> Option<()> {
                     shared.lock().unwrap().offers.iter().map(|line| format!("250-{line}\r\n")).collect();
                 answer(Stage::Ehlo, &format!("250-upstream\r\n{offers}250 HELP"), &mut stream, shared)
             }
+            "STAR" => answer(Stage::StartTls, "220 2.0.0 Go on", &mut stream, shared),
             "XFOR" => answer(Stage::Xforward, "250 2.0.0 Ok", &mut stream, shared),
             "MAIL" => {
                 mail = answer(Stage::Mail, "250 2.1.0 Ok", &mut stream, shared)?;

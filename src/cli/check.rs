@@ -54,9 +54,16 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
                     }
                     _ => "it sees all mail as this machine's: what limits it has for each client should except Weir",
                 };
-                super::print(&format!("{name} answers\n  offers: {}\n  {sees}\n", offered.names()))?;
+                let tls = match upstream.connector().secrecy().last().flatten() {
+                    None => "yes".to_owned(),
+                    Some(plain) => format!("no, because {plain}"),
+                };
+                super::print(&format!("{name} answers\n  offers: {}\n  TLS: {tls}\n  {sees}\n", offered.names()))?;
             }
             Err(fault) => away.push(format!("{name}: {fault}")),
+        }
+        for (address, why) in upstream.connector().failing() {
+            super::print(&format!("{name}: its address {address} fails: {why}\n"))?;
         }
     }
     if away.is_empty() { Ok(()) } else { Err(Failure::new(exit::UNAVAILABLE, away.join("\n"))) }

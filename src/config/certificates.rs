@@ -51,8 +51,7 @@ pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<
                 continue;
             }
         };
-        if let Some(end) = end.filter(|end| *end < now) {
-            let message = format!("certificate {}: its validity ended on {}", file.display(), end.rfc3339());
+        if let Some(message) = ended(&file, end, now) {
             problem(Severity::Warning, message, None);
         }
         if let Some((name, first)) = names.iter().find_map(|name| first_for.get_key_value(name)) {
@@ -64,4 +63,16 @@ pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<
         }
     }
     found
+}
+
+/// Looks at the certificate that Weir shows to an upstream; why it is not to be used at all is said elsewhere.
+pub fn check_client(paths: &crate::relay::tls::Paths, now: Timestamp) -> Option<String> {
+    let paths = Paths { certificate: paths.certificate.clone(), key: paths.key.clone() };
+    let Certificate { end, file, .. } = Certificate::read(&paths).ok()?;
+    ended(&file, end, now)
+}
+
+fn ended(file: &Path, end: Option<Timestamp>, now: Timestamp) -> Option<String> {
+    let end = end.filter(|end| *end < now)?;
+    Some(format!("certificate {}: its validity ended on {}", file.display(), end.rfc3339()))
 }

@@ -5,6 +5,7 @@ mod limit;
 mod problem;
 mod section;
 mod upstream;
+mod veil;
 
 pub use problem::{Problem, Problems, Severity};
 
@@ -102,6 +103,12 @@ impl Config {
         let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
             problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
+        for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
+            let shown = upstream.tls.client.as_ref();
+            if let Some(message) = shown.and_then(|paths| certificates::check_client(paths, now)) {
+                found(Severity::Warning, place, message, None);
+            }
+        }
         let mut error = |span: &Range<usize>, message: String| found(Severity::Error, span, message, None);
         let resolver = Arc::new(relay::Resolver::new(&self.relay.dns));
         if let Ok(metrics) = crate::metrics::Metrics::new() {
@@ -184,7 +191,7 @@ impl Reader {
         let accounts = self.accounts(root.section("accounts"), &mut places);
         let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
-        let dns = upstream::dns(root.section("dns"));
+        let dns = upstream::dns(root.section("dns"), shared.upstream_timeout);
         let relay = relay::Options {
             hostname: shared.hostname,
             upstreams,

@@ -1,5 +1,6 @@
 //! What is wrong with a configuration, drawn as a compiler would.
 
+use super::veil::veil;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ impl Problems {
     pub fn render(&self, coloured: bool) -> String {
         let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();
+        let text = veil(&self.text);
         let mut found = self.found.clone();
         found.sort_by_key(|problem| problem.span.start);
         let drawn = found.iter().map(|problem| {
@@ -52,7 +54,7 @@ impl Problems {
                 title.element(Origin::path(&path))
             } else {
                 let place = AnnotationKind::Primary.span(self.within_text(&problem.span));
-                title.element(Snippet::source(&self.text).path(&path).annotation(place))
+                title.element(Snippet::source(&text).path(&path).annotation(place))
             };
             if let Some(help) = &problem.help {
                 group = group.element(Level::HELP.message(help));

@@ -4,10 +4,18 @@ use super::section::{Placed, Section, choice, count, flag, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
 use crate::relay::{Announce, UpstreamOptions, pool, resolve, tls};
 use crate::smtp::sasl;
+use crate::time::format_duration;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 use toml::de::DeValue;
+
+/// The port where TLS is not begun by STARTTLS.
+const IMPLICIT: u16 = 465;
+
+/// How long one look-up may take, where there is time enough.
+const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads all of them. `places` gets where each is in the file.
 pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Vec<UpstreamOptions> {
@@ -55,6 +63,15 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         let help = "write the domain, as in \"example.org:25\", or leave mx out";
         s.error(span, format!("mx = true, and {host} is no name that could have mail exchangers"), Some(help));
     }
+    if let Some(Placed { value: (_, IMPLICIT), span }) = &address
+        && matches!(tls.policy, tls::Policy::Opportunistic | tls::Policy::Required)
+    {
+        // Both would wait for the other to speak first.
+        s.warn(span, "port 465 is for TLS from the first octet (RFC 8314)", Some("add tls = \"implicit\""));
+    }
+    if let (Some(address), Some(login)) = (&address, &login) {
+        check_confidence(&s, &address.value.0, tls.policy, login);
+    }
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone()).into();
@@ -87,6 +104,10 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
             let message = format!("{key}: the certificate is only checked where tls is \"required\" or \"implicit\"");
             s.error(span, message, Some("add tls = \"required\""));
         }
+    }
+    if let Some(ca) = ca.as_ref().filter(|_| !policy.is_checked()) {
+        let message = "ca: the certificate is only checked where tls is \"required\" or \"implicit\"";
+        s.warn(&ca.span, message, Some("add tls = \"required\", or leave ca out"));
     }
     if let (Some(ca), Some(_)) = (&ca, &pins) {
         s.warn(&ca.span, "ca: with certificate-pin nobody has to vouch for the certificate", None);
@@ -127,6 +148,13 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let given: Vec<&str> = keys.into_iter().filter(|key| s.has(key)).collect();
     let password = s.optional("password-file", file).or(s.optional("password-env", variable));
     let token = s.optional("token-file", file).or(s.optional("token-env", variable));
+    let unused: Vec<&str> = ["user"].into_iter().chain(given.iter().copied()).filter(|key| s.has(key)).collect();
+    // Who says auth = "none" beside them has turned the login off for a while.
+    if !unused.is_empty() && (matches!(auth, Auth::Client) || !s.has("auth")) {
+        let message =
+            format!("{}: Weir only logs in as somebody of its own where auth is \"fixed\"", unused.join(", "));
+        s.warn(&s.span(), message, Some("add auth = \"fixed\", or leave them out"));
+    }
     match auth {
         Auth::None => return None,
         Auth::Client => return Some(login::Options::Client(mechanism)),
@@ -157,6 +185,41 @@ enum Auth {
     Client,
 }
 
+/// Looks whether a secret would go to whoever is there, or in between. SCRAM tells nobody the password.
+fn check_confidence(s: &Section<'_>, host: &str, policy: tls::Policy, login: &login::Options) {
+    if policy.is_checked() || is_loopback(host) {
+        return;
+    }
+    let kind = match login {
+        login::Options::Fixed(login) => login.kind,
+        login::Options::Client(mechanism) => Kind::Password(*mechanism),
+    };
+    let to_whom = match policy {
+        tls::Policy::None => "in plain text, to whoever is there or listens",
+        _ => "to whoever is there, as no certificate is checked",
+    };
+    match (kind, login) {
+        (Kind::Token, _) => {
+            let message = format!("the token would go {to_whom}");
+            s.error(&s.span(), message, Some("add tls = \"required\""));
+        }
+        (Kind::Password(Mechanism::ScramSha256), _) => {}
+        (Kind::Password(_), login) => {
+            let whose =
+                if let login::Options::Client(_) = login { "clients' passwords go" } else { "the password goes" };
+            let help = "add tls = \"required\", or mechanism = \"scram-sha-256\"";
+            s.warn(&s.span(), format!("{whose} {to_whom}"), Some(help));
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.trim_end_matches('.').eq_ignore_ascii_case("localhost"),
+    }
+}
+
 fn user_name(text: &str) -> Result<String, String> {
     let bad = || format!("{text:?} is no user name: it has a space, a colon, a control, or too many letters");
     sasl::is_user_name(text).then(|| text.to_owned()).ok_or_else(bad)
@@ -170,10 +233,22 @@ fn variable(name: &str) -> Result<String, String> {
     good.then(|| name.to_owned()).ok_or_else(bad)
 }
 
-/// `[dns]`: how the names of upstreams are looked up.
-pub fn dns(mut s: Section<'_>) -> resolve::Options {
+/// `[dns]`: how the names of upstreams are looked up, within the time for the whole opening of a connection.
+pub fn dns(mut s: Section<'_>, whole: Duration) -> resolve::Options {
     let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
-    let timeout = s.value("timeout", "\"5s\"", timeout);
+    // Half of the least time there is can still be written.
+    let whole = whole.max(Duration::from_millis(1));
+    let default = format!("\"{}\"", format_duration((whole / 2).min(DNS_TIMEOUT)));
+    let timeout = s.value("timeout", &default, |value| {
+        let given = timeout(value)?;
+        let too_long = || {
+            format!(
+                "upstream-timeout, {}, is for the look-up and all that comes after it: less than that",
+                format_duration(whole)
+            )
+        };
+        (given < whole).then_some(given).ok_or_else(too_long)
+    });
     s.finish();
     resolve::Options { servers, timeout }
 }
@@ -194,6 +269,9 @@ fn small(number: usize) -> u16 {
 fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let bad = || format!("\"{text}\" is not a host and port: write \"smtp.example.org:25\" or \"[2001:db8::1]:25\"");
     let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    if !host.is_ascii() {
+        return Err(format!("\"{host}\" has letters beyond ASCII: write the form of it that DNS has, with xn--"));
+    }
     let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or_else(bad)?;
     let bracketed = host.starts_with('[') && host.ends_with(']');
     let good = match bracketed {

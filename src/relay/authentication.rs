@@ -1,6 +1,7 @@
 //! How Weir logs in at an upstream (RFC 4954): the strongest mechanism that both know, said step by step. Pure.
 
 use super::Fault;
+use super::redaction::Redaction;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Bearer, Credentials};
@@ -17,7 +18,7 @@ pub struct Login {
     pub nonce: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Secret {
     Password(Credentials, Mechanism),
     Token(Bearer),
@@ -38,6 +39,7 @@ pub struct Authentication {
     /// What did not fit into the line of AUTH, and waits to be asked for.
     held: Option<String>,
     stage: Stage,
+    said: Redaction,
 }
 
 enum Stage {
@@ -73,6 +75,8 @@ const MAX_DETAIL: usize = 300;
 impl Authentication {
     /// A login by the strongest mechanism that is offered and allowed, and its first line.
     pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), Fault> {
+        let mut said = Redaction::default();
+        said.add(login.secret.in_clear());
         let (name, initial, stage) = match login.secret {
             Secret::Token(bearer) if offered.auth_xoauth2 => ("XOAUTH2", Some(sasl::xoauth2(&bearer)), Stage::Token),
             Secret::Token(_) => return Err(Fault::NoLogin("XOAUTH2")),
@@ -87,16 +91,29 @@ impl Authentication {
                 }
             },
         };
-        let Some(initial) = initial else { return Ok((Self { held: None, stage }, format!("AUTH {name}"))) };
+        let Some(initial) = initial else { return Ok((Self { held: None, stage, said }, format!("AUTH {name}"))) };
+        said.add(&initial);
         let line = format!("AUTH {name} {initial}");
         match line.len() <= MAX_COMMAND {
-            true => Ok((Self { held: None, stage }, line)),
-            false => Ok((Self { held: Some(initial), stage }, format!("AUTH {name}"))),
+            true => Ok((Self { held: None, stage, said }, line)),
+            false => Ok((Self { held: Some(initial), stage, said }, format!("AUTH {name}"))),
         }
     }
 
     /// Takes the reply to what was said last.
     pub fn reply(&mut self, reply: Reply) -> Step {
+        match self.heard(reply) {
+            Step::Failed(Fault::Login(reply, detail)) => {
+                Step::Failed(Fault::Login(reply.map(|text| self.said.apply(text)), self.said.apply(&detail)))
+            }
+            Step::Failed(Fault::Scram(Error::Refused(error))) => {
+                Step::Failed(Fault::Scram(Error::Refused(self.said.apply(&error))))
+            }
+            step => step,
+        }
+    }
+
+    fn heard(&mut self, reply: Reply) -> Step {
         match (std::mem::replace(&mut self.stage, Stage::Over), reply.code()) {
             // Whoever cannot show that it knows the password may be anybody, and would get all mail.
             (Stage::ScramFirst(_) | Stage::ScramFinal(_) | Stage::ScramKeys(_), 235) => {
@@ -151,7 +168,18 @@ impl Authentication {
 
     fn go_on(&mut self, stage: Stage, line: String) -> Step {
         self.stage = stage;
+        self.said.add(&line);
         Step::Say(line)
+    }
+}
+
+impl Secret {
+    /// What is secret in it.
+    fn in_clear(&self) -> &str {
+        match self {
+            Self::Password(credentials, _) => &credentials.password,
+            Self::Token(bearer) => bearer.token(),
+        }
     }
 }
 
@@ -360,5 +388,27 @@ mod tests {
             let login = Login { secret, nonce: NONCE.to_owned() };
             assert!(!format!("{login:?}").contains("pencil"));
         }
+    }
+    #[test]
+    fn what_a_server_repeats_of_a_login_is_redacted() {
+        let secret = || Secret::Password(Credentials::new("user", "open sesame").unwrap(), Mechanism::Any);
+        let (plain, login) = (encoded("\0user\0open sesame"), encoded("open sesame"));
+        for (mechanisms, replies) in [
+            ("PLAIN", &[format!("500 Command unrecognized: \"AUTH PLAIN {plain}\"")][..]),
+            ("PLAIN", &[format!("535 {}", plain.to_uppercase())]),
+            ("PLAIN", &[format!("535 user, open sesame: {}", &plain[..16])]),
+            ("LOGIN", &["334 a".to_owned(), "334 b".to_owned(), format!("500 {login}")]),
+        ] {
+            let replies: Vec<&str> = replies.iter().map(String::as_str).collect();
+            let (_, ended) = play(secret(), mechanisms, &replies);
+            let lower = ended.to_lowercase();
+            assert!(ended.contains("<redacted>") && !lower.contains("sesame"), "{ended}");
+            assert!(![&plain, &login].iter().any(|line| lower.contains(&line.to_lowercase()[..10])), "{ended}");
+        }
+        let token = "ya29.a0ARrdaM-very-long";
+        let repeats = challenge(&format!("{{\"token\":\"{token}\"}}"));
+        let line = encoded(&format!("user=user\x01auth=Bearer {token}\x01\x01"));
+        let (_, ended) = play(self::token(token), "XOAUTH2", &[&repeats, &format!("535 {line}")]);
+        assert_eq!(ended, "it refuses Weir's login: 535 <redacted>; before that: {\"token\":\"<redacted>\"}");
     }
 }

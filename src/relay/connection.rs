@@ -6,6 +6,7 @@ use super::client::Client;
 use super::connector::Connector;
 use super::dialogue::{Answered, Envelope};
 use super::opening::{Next, Opening};
+use super::secrecy::Plain;
 use super::wire::Wire;
 use crate::metrics::Counted;
 use crate::smtp::envelope::{Mail, Rcpt};
@@ -21,6 +22,7 @@ pub struct Connection {
     wire: Wire,
     data_patience: Duration,
     offered: Extensions,
+    plain: Option<Plain>,
     announcer: Arc<Announcer>,
     /// The client that its opening told of or logged in.
     client: Option<Client>,
@@ -86,6 +88,7 @@ impl Connection {
                         wire,
                         data_patience: connector.data_patience(),
                         offered,
+                        plain: opening.plain(),
                         announcer: connector.announcer().clone(),
                         client: client.cloned(),
                         is_of_login: connector.options().wants_credentials(),
@@ -105,6 +108,11 @@ impl Connection {
     /// What it said to EHLO.
     pub fn offered(&self) -> Extensions {
         self.offered
+    }
+
+    /// Why it has no TLS; `None`, if it has.
+    pub fn plain(&self) -> Option<&Plain> {
+        self.plain.as_ref()
     }
 
     pub fn age(&self, now: Instant) -> Duration {

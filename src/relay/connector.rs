@@ -5,18 +5,21 @@ use super::announce::{Announce, Announcer};
 use super::authentication::{Login, Secret};
 use super::client::Client;
 use super::connection::Connection;
+use super::failing::Failing;
 use super::keys::KeyRing;
 use super::login;
 use super::opening::Opening;
 use super::options::{ConfigError, Options, UpstreamOptions};
+use super::refusal::Refusals;
 use super::resolve::{Failure, Resolver};
+use super::secrecy::{Plain, Secrecy};
 use super::tls::{Policy, Tls};
 use crate::metrics::{Counted, UpstreamMetrics};
-use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
-use std::collections::HashSet;
+use crate::time::format_duration;
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -32,14 +35,12 @@ pub struct Connector {
     resolver: Arc<Resolver>,
     tls: Option<Tls>,
     keys: KeyRing,
+    refusals: Refusals,
     announcer: Arc<Announcer>,
-    /// Addresses that failed last, so that each is complained of once. The lock is held to look one up.
-    failing: Mutex<HashSet<SocketAddr>>,
+    failing: Failing,
+    secrecy: Secrecy,
     metrics: UpstreamMetrics,
 }
-
-/// Addresses that are complained of: more are no news.
-const MOST_FAILING: usize = 64;
 
 impl Connector {
     /// Files are read, to see whether they are good.
@@ -60,8 +61,10 @@ impl Connector {
             resolver,
             tls: Tls::new(&upstream.tls, &upstream.host)?,
             keys: KeyRing::default(),
+            refusals: Refusals::default(),
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
-            failing: Mutex::default(),
+            failing: Failing::new(upstream.name.clone()),
+            secrecy: Secrecy::new(upstream.name.clone()),
             metrics,
             options: upstream.clone(),
         })
@@ -98,18 +101,27 @@ impl Connector {
         self.tls.as_ref()
     }
 
+    /// Its addresses that failed last, and why.
+    pub fn failing(&self) -> Vec<(SocketAddr, String)> {
+        self.failing.all()
+    }
+
+    pub fn secrecy(&self) -> &Secrecy {
+        &self.secrecy
+    }
+
     pub async fn derive(&self, salting: Salting) -> Result<Keys, Fault> {
         self.keys.derive(salting).await
     }
 
     /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
-        let mut route = match self.resolver.route(&self.options.host, self.options.mx).await {
+        let mut route = match self.resolver.route(&self.options.host, self.options.mx, self.timeout).await {
             Ok(route) => route,
             Err(failure) => return vec![Err(failure)],
         };
         let mut addresses = Vec::new();
-        while let Some(next) = route.next().await {
+        while let Some(next) = route.next(self.timeout).await {
             addresses.push(next);
         }
         addresses
@@ -117,63 +129,100 @@ impl Connector {
 
     /// A connection past its opening, for mail of this client.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
-        let opened = tokio::time::timeout(self.timeout, self.try_connect(client)).await;
-        opened.unwrap_or(Err(Fault::Silent)).map_err(|fault| match fault {
-            Fault::Login(reply, _) if self.options.wants_credentials() && reply.code() / 100 == 5 => {
-                let text = format!("5.7.8 The mail server behind this one does not take your login: {reply}");
-                Fault::ClientLogin(Reply::new(550, text))
-            }
-            fault => fault,
+        self.try_connect(client).await.map_err(|fault| match self.options.wants_credentials() {
+            true => fault.of_client(),
+            false => fault,
         })
     }
 
-    /// Tries one address after the other, and tells the fault of the last.
+    /// Tries one address after the other, those last that failed a moment ago, and tells the fault of the last.
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
         let unreachable = |failure: Failure| Fault::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
-        let mut route = self.resolver.route(&self.options.host, self.options.mx).await.map_err(unreachable)?;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        // What takes long, a look-up or an address, must leave some time to what comes after it.
+        let UpstreamOptions { host, mx, port, .. } = &self.options;
+        let mut route = self.resolver.route(host, *mx, left() / 2).await.map_err(unreachable)?;
+        let mut waiting = VecDeque::new();
         let mut outcome = Err(Fault::Closed);
-        while let Some(next) = route.next().await {
-            // One that is silent must leave some time to those after it.
-            let left = deadline.saturating_duration_since(Instant::now());
-            let share = if route.is_at_end() { left } else { left / 2 };
-            outcome = match next.map(|address| SocketAddr::new(address, self.options.port)) {
-                Err(failure) => Err(unreachable(failure)),
-                Ok(address) => {
-                    let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
-                    let tried = tried.unwrap_or(Err(Fault::Silent));
-                    if tried.is_ok() || !route.is_at_end() {
-                        self.note(address, tried.as_ref().err());
+        loop {
+            let address = match route.next(left() / 2).await {
+                Some(Ok(address)) => {
+                    let address = SocketAddr::new(address, *port);
+                    if self.failing.is_to_wait(address, Instant::now()) {
+                        waiting.push_back(address);
+                        continue;
                     }
-                    tried
+                    address
                 }
+                Some(Err(failure)) => {
+                    outcome = Err(unreachable(failure));
+                    continue;
+                }
+                None => match waiting.pop_front() {
+                    Some(address) => address,
+                    None => return outcome,
+                },
             };
-            match &outcome {
+            let is_last = route.is_at_end() && waiting.is_empty();
+            let share = if is_last { left() } else { left() / 2 };
+            let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
+            match tried.unwrap_or(Err(Fault::Silent)) {
+                Ok(connection) => {
+                    self.failing.works(address);
+                    return Ok(connection);
+                }
                 // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
-                Ok(_) => break,
-                Err(Fault::Login(reply, _)) if reply.code() >= 500 => break,
-                Err(_) => {}
+                Err(fault) if fault.is_refused_login() => return Err(fault),
+                // It has not been asked.
+                Err(fault @ Fault::Secret(_)) => return Err(fault),
+                Err(fault) => {
+                    // Whom it refuses to serve says nothing about others.
+                    if !(fault.is_refusal() && self.is_for_one() && client.is_some()) {
+                        self.failing.failed(address, &fault, !is_last, Instant::now());
+                    }
+                    outcome = Err(fault);
+                }
             }
         }
-        outcome
     }
 
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, Fault> {
         let policy = self.options.tls.policy;
-        match self.open(address, policy, client).await {
+        let (opened, failed) = match self.open(address, policy, client).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
             Err(fault @ Fault::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
-                tracing::warn!(upstream = &*self.options.name, reason = %fault, "TLS failed; going on without");
-                self.open(address, Policy::None, client).await
+                (self.open(address, Policy::None, client).await, Some(Plain::Failed(fault.to_string())))
             }
-            outcome => outcome,
-        }
+            outcome => (outcome, None),
+        };
+        opened.inspect(|connection| self.secrecy.learn(address, failed.or_else(|| connection.plain().cloned())))
     }
 
     async fn open(&self, address: SocketAddr, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {
         let login = self.login(client).await?;
-        let opening = Opening::new(&self.hostname, policy, login).announcing(self.announcer.for_opening(client));
-        Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await
+        let own = login.as_ref().map(|login| login.secret.clone()).filter(|_| !self.options.wants_credentials());
+        if let Some(fault) = own.as_ref().and_then(|secret| self.refusals.known(secret, Instant::now())) {
+            return Err(fault);
+        }
+        let told = self.announcer.for_opening(client);
+        // Who was told of the client may have refused the client.
+        let own = own.filter(|_| told.is_none());
+        let opening = Opening::new(&self.hostname, policy, login).announcing(told);
+        let opened = Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await;
+        if let Some(secret) = own {
+            self.heard(&secret, opened.as_ref().err());
+        }
+        opened
+    }
+
+    /// Takes how a login of Weir's own ended.
+    fn heard(&self, secret: &Secret, fault: Option<&Fault>) {
+        let Some(reason) = fault else { return self.refusals.forget() };
+        if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
+            let (upstream, pause) = (&*self.options.name, format_duration(pause));
+            tracing::warn!(upstream, %reason, pause, "login refused; the same is not tried again for a while");
+        }
     }
 
     /// Connects to an address, and counts the connection for as long as there is what counts it.
@@ -219,23 +268,6 @@ impl Connector {
                 let nonce = login::nonce().map_err(|error| Fault::Io(std::io::Error::other(error)))?;
                 Ok(Some(Login { secret: Secret::Password(credentials.clone(), mechanism), nonce }))
             }
-        }
-    }
-
-    /// Tells the administrator of an address that fails while others may serve: the mail does not show it.
-    fn note(&self, address: SocketAddr, fault: Option<&Fault>) {
-        let upstream = &*self.options.name;
-        let is_news = {
-            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-            match fault {
-                Some(_) => failing.len() < MOST_FAILING && failing.insert(address),
-                None => failing.remove(&address),
-            }
-        };
-        match fault {
-            Some(reason) if is_news => tracing::warn!(upstream, %address, %reason, "address fails; trying the next"),
-            None if is_news => tracing::info!(upstream, %address, "address is well again"),
-            _ => {}
         }
     }
 }

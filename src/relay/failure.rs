@@ -46,14 +46,16 @@ impl Failure {
     }
 }
 
+/// Fit for a log line and a terminal: a name out of DNS may have any octet in it.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchName(name) => write!(f, "there is no such name as {name}"),
-            Self::NoRecord(name) => write!(f, "{name} has no address"),
-            Self::NullMx(name) => write!(f, "{name} takes no mail: it has a null MX record"),
-            Self::Server(why) => f.write_str(why),
-        }
+        let text = match self {
+            Self::NoSuchName(name) => format!("there is no such name as {name}"),
+            Self::NoRecord(name) => format!("{name} has no address"),
+            Self::NullMx(name) => format!("{name} takes no mail: it has a null MX record"),
+            Self::Server(why) => why.clone(),
+        };
+        f.write_str(&text.replace(|c: char| c.is_control(), "?"))
     }
 }
 
@@ -62,4 +64,20 @@ impl std::error::Error for Failure {}
 /// A name without the dot that says it is whole.
 pub fn bare(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_writes_to_a_terminal_more_than_itself() {
+        for (failure, shown) in [
+            (Failure::NoSuchName("a\u{1b}[2J\n.example".to_owned()), "there is no such name as a?[2J?.example"),
+            (Failure::NoRecord("a\u{9b}2J".to_owned()), "a?2J has no address"),
+            (Failure::Server("a\rb: malformed".to_owned()), "a?b: malformed"),
+        ] {
+            assert_eq!(failure.to_string(), shown);
+        }
+    }
 }

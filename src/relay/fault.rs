@@ -22,6 +22,8 @@ pub enum Fault {
     /// It said this where nothing, or something else, was expected.
     Unexpected(Reply),
     NoTls,
+    /// It offers STARTTLS, and says this to it.
+    StartTls(Reply),
     Tls(std::io::Error),
     /// Weir has nothing to log in with.
     Secret(login::SecretError),
@@ -37,6 +39,35 @@ pub enum Fault {
     Xclient(Reply),
 }
 
+impl Fault {
+    /// Whether the login is refused for good, so that it would be wherever and as often as it is tried. One that does not prove itself
+    /// is another matter: another address may.
+    pub fn is_refused_login(&self) -> bool {
+        match self {
+            Self::Login(reply, _) => reply.code() >= 500,
+            Self::Scram(error) => matches!(error, scram::Error::Refused(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether it refuses to serve, which may be for whom it is told of or logs in.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin(_))
+    }
+
+    /// The same, where the login is the client's: whoever is refused for good is told so.
+    pub fn of_client(self) -> Self {
+        let words = match &self {
+            fault if !fault.is_refused_login() => return self,
+            Self::Login(reply, _) => reply.to_string(),
+            Self::Scram(error) => error.to_string(),
+            _ => return self,
+        };
+        let text = format!("5.7.8 The mail server behind this one does not take your login: {words}");
+        Self::ClientLogin(Reply::new(550, text))
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -49,6 +80,7 @@ impl fmt::Display for Fault {
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
             Self::NoTls => f.write_str("it offers no STARTTLS, which is required"),
+            Self::StartTls(reply) => write!(f, "it refuses STARTTLS: {reply}"),
             Self::Secret(error) => write!(f, "Weir cannot log in: {error}"),
             Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
             Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),
@@ -57,6 +89,27 @@ impl fmt::Display for Fault {
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
             Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_that_its_login_is_refused_by_whatever_mechanism() {
+        let scram = |error| Fault::Scram(error).of_client();
+        let login = |code| Fault::Login(Reply::new(code, "no"), String::new()).of_client();
+        for (fault, words) in [
+            (scram(scram::Error::Refused("invalid-proof".to_owned())), "your login: it reports \"invalid-proof\""),
+            (login(535), "your login: 535 no"),
+        ] {
+            assert!(matches!(&fault, Fault::ClientLogin(_)) && fault.to_string().ends_with(words), "{fault}");
+        }
+        // May be taken another time, or elsewhere.
+        for fault in [scram(scram::Error::Signature), login(454), Fault::Silent.of_client()] {
+            assert!(!matches!(fault, Fault::ClientLogin(_)), "{fault}");
         }
     }
 }

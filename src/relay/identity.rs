@@ -103,6 +103,9 @@ impl Files {
         if chain.is_empty() {
             return Err(explain(&paths.certificate, pem::Error::NoItemsFound));
         }
+        if is_encrypted(&self.key) {
+            return Err(bad(&paths.key, "it is encrypted, and Weir has no passphrase for it".to_owned()));
+        }
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| explain(&paths.key, error))?;
         CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| match error {
             Error::InconsistentKeys(_) => bad(&paths.key, "it is not the key of the client-certificate".to_owned()),
@@ -110,6 +113,12 @@ impl Files {
             _ => bad(&paths.key, error.to_string()),
         })
     }
+}
+
+/// Whether a key in PEM is encrypted, as PKCS #8 has it or as OpenSSL had it before.
+fn is_encrypted(key: &[u8]) -> bool {
+    let marks = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
+    String::from_utf8_lossy(key).lines().any(|line| marks.contains(&line.trim_end()))
 }
 
 fn bad(path: &Path, why: String) -> ConfigError {
@@ -131,6 +140,10 @@ mod tests {
         std::fs::write(path("one.key"), one.signing_key.serialize_pem()).unwrap();
         std::fs::write(path("other.key"), other.signing_key.serialize_pem()).unwrap();
         std::fs::write(path("nonsense"), "nonsense").unwrap();
+        let encrypted = one.signing_key.serialize_pem().replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+        std::fs::write(path("encrypted.key"), encrypted).unwrap();
+        let former = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0\n\nAAAA\n";
+        std::fs::write(path("former.key"), format!("{former}-----END RSA PRIVATE KEY-----\n")).unwrap();
         let read = |certificate: &str, key: &str| {
             let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
             let builder = builder.with_safe_default_protocol_versions().unwrap();
@@ -142,6 +155,8 @@ mod tests {
             ("nonsense", "one.key", "nonsense: there is none in it"),
             ("one.pem", "none", "none: No such file"),
             ("one.pem", "nonsense", "nonsense: there is none in it"),
+            ("one.pem", "encrypted.key", "encrypted.key: it is encrypted, and Weir has no passphrase for it"),
+            ("one.pem", "former.key", "former.key: it is encrypted, and Weir has no passphrase for it"),
             ("one.pem", "other.key", "other.key: it is not the key of the client-certificate"),
         ] {
             let error = read(certificate, key).err().unwrap().to_string();

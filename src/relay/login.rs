@@ -50,8 +50,8 @@ pub struct SecretError {
     why: String,
 }
 
-/// How much of a file is read at most: a secret and the end of its line.
-const MAX_FILE: u64 = MAX_TOKEN as u64 + 2;
+/// How much of a file is read at most: a byte order mark, a secret and the end of its line.
+const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
 
 /// Octets of chance in a nonce: as many as RFC 5802's example has, and a whole number of base64.
 const NONCE: usize = 18;
@@ -72,7 +72,7 @@ impl Fixed {
         let line = self.place.first_line().map_err(bad)?;
         let line = line.strip_suffix('\r').unwrap_or(&line);
         if line.trim().is_empty() {
-            return Err(bad("it is empty".to_owned()));
+            return Err(bad("its first line is empty".to_owned()));
         }
         let secret = match self.kind {
             Kind::Password(mechanism) => {
@@ -97,6 +97,11 @@ impl Place {
     fn first_line(&self) -> Result<String, String> {
         let content = match self {
             Self::File(path) => {
+                // A pipe that nobody writes to would be waited for.
+                let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
+                if !kind.is_file() {
+                    return Err("it is no regular file".to_owned());
+                }
                 let mut content = Vec::new();
                 let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
                 file.take(MAX_FILE).read_to_end(&mut content).map_err(|error| error.to_string())?;
@@ -104,6 +109,8 @@ impl Place {
             }
             Self::Variable(name) => std::env::var_os(name).ok_or("it is not set")?.into_vec(),
         };
+        // Windows editors begin a file so.
+        let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&content);
         let line = content.split(|b| *b == b'\n').next().unwrap_or_default();
         String::from_utf8(line.to_vec()).map_err(|_| "it is not UTF-8".to_owned())
     }
@@ -137,6 +144,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(password("sesame"), "sesame");
+        assert_eq!(password("\u{feff}sesame\n"), "sesame");
+        assert_eq!(password("\u{feff}\u{feff}sesame\n"), "\u{feff}sesame");
         assert_eq!(password("open sesame \r\nmore\n"), "open sesame ");
         match read(Kind::Token, b" ya29.a-b_c\n").unwrap().secret {
             Secret::Token(bearer) => assert_eq!(Some(bearer), Bearer::new("weir", "ya29.a-b_c")),
@@ -148,9 +157,9 @@ mod tests {
     #[test]
     fn what_is_no_secret_is_told_without_telling_it() {
         for (content, why) in [
-            (&b""[..], ": it is empty"),
-            (b"\nsesame", ": it is empty"),
-            (b" \r\n", ": it is empty"),
+            (&b""[..], ": its first line is empty"),
+            (b"\nsesame", ": its first line is empty"),
+            (b" \r\n", ": its first line is empty"),
             (b"ses\0ame", ": its first line is no password that could be sent"),
             (b"ses\xffame", ": it is not UTF-8"),
             (&[b's'; 2000], ": its first line is no password that could be sent"),
@@ -165,6 +174,18 @@ mod tests {
         let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
         let error = options.read().unwrap_err().to_string();
         assert_eq!(error, "token in the environment variable WEIR_TEST_THERE_IS_NONE: it is not set");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
+            let place = Place::File(path);
+            let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
+            assert!(options.read().unwrap_err().to_string().ends_with(": it is no regular file"));
+        }
     }
 
     #[test]

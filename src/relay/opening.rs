@@ -4,6 +4,7 @@
 use super::Fault;
 use super::authentication::{Authentication, Login, Step};
 use super::client::Client;
+use super::secrecy::Plain;
 use super::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
@@ -20,6 +21,8 @@ pub struct Opening {
     /// What EHLO says once it has.
     client_helo: Option<Box<str>>,
     secured: bool,
+    /// Why it goes on without TLS, where it does so.
+    plain: Plain,
     stage: Stage,
 }
 
@@ -56,6 +59,7 @@ impl Opening {
             client: None,
             client_helo: None,
             secured: tls == Policy::Implicit,
+            plain: if tls == Policy::None { Plain::Unwanted } else { Plain::NotOffered },
             stage: Stage::Greeting,
         }
     }
@@ -68,6 +72,11 @@ impl Opening {
     /// Whether TLS is established: where it is implicit, it has to be before the greeting.
     pub fn is_within_tls(&self) -> bool {
         self.secured
+    }
+
+    /// Why there is no TLS at the end of it; `None`, if there is.
+    pub fn plain(self) -> Option<Plain> {
+        if self.secured { None } else { Some(self.plain) }
     }
 
     /// TLS is established.
@@ -89,7 +98,11 @@ impl Opening {
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
             // It said STARTTLS and does not mean it: without it where that will do.
-            Stage::StartTls(offered) if self.tls == Policy::Opportunistic => self.log_in(offered),
+            Stage::StartTls(offered) if self.tls == Policy::Opportunistic && self.login.is_none() => {
+                self.plain = Plain::Refused(reply);
+                self.log_in(offered)
+            }
+            Stage::StartTls(_) => Next::Failed(Fault::StartTls(reply)),
             Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
             // It sends this client away.
             Stage::Xclient(..) => Next::Failed(Fault::Xclient(reply)),
@@ -238,7 +251,7 @@ mod tests {
             (None, &[&["554 no"]], "", "554 no"),
             (Required, &[&["220 hi"], &["502 what"]], "EHLO weir.example", "502 what"),
             (Required, &[&["220 hi"], bare], "EHLO weir.example", "it offers no STARTTLS, which is required"),
-            (Required, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "454 no"),
+            (Required, &[&["220 hi"], ehlo, &["454 no"]], "EHLO weir.example|STARTTLS", "it refuses STARTTLS: 454 no"),
             (
                 Required,
                 &[&["220 hi"], ehlo, &["220 go"], bare],
@@ -289,6 +302,12 @@ mod tests {
             (None, &[&["220 hi"], &["502 what"]], "EHLO weir.example".to_owned(), "502 what"),
             (Implicit, &[&["220 hi"], both, &["235 ok"]], format!("EHLO weir.example|{plain}"), "ready"),
             (Opportunistic, &[&["220 hi"], login], "EHLO weir.example".to_owned(), "it offers no STARTTLS"),
+            (
+                Opportunistic,
+                &[&["220 hi"], both, &["454 no"]],
+                "EHLO weir.example|STARTTLS".to_owned(),
+                "it refuses STARTTLS: 454 no",
+            ),
             (
                 Required,
                 &[&["220 hi"], both, &["220 go"], both, &["235 ok"]],

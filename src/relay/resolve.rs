@@ -31,6 +31,8 @@ pub struct Resolver {
     exchangers: Memory<Vec<(u16, String)>>,
     /// It has been said that old answers must serve.
     warned: AtomicBool,
+    /// It has been said that /etc/hosts cannot be read.
+    no_hosts: AtomicBool,
 }
 
 /// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
@@ -58,16 +60,17 @@ impl Resolver {
             addresses: Memory::default(),
             exchangers: Memory::default(),
             warned: AtomicBool::default(),
+            no_hosts: AtomicBool::default(),
         }
     }
 
-    /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1).
-    pub async fn route(&self, host: &str, mx: bool) -> Result<Route<'_>, Failure> {
+    /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1), looked up in this time at most.
+    pub async fn route(&self, host: &str, mx: bool, patience: Duration) -> Result<Route<'_>, Failure> {
         let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             route.addresses.push_back(address);
         } else if mx {
-            route.exchangers = self.exchangers(host).await?.into();
+            route.exchangers = self.exchangers(host, patience).await?.into();
         } else {
             route.exchangers.push_back(host.to_owned());
         }
@@ -75,7 +78,7 @@ impl Resolver {
     }
 
     /// The mail exchangers of a domain in the order of preference; the names end with a dot.
-    async fn exchangers(&self, domain: &str) -> Result<Vec<String>, Failure> {
+    async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<String>, Failure> {
         let domain = &*format!("{domain}.");
         let ask = |patience| {
             let servers = self.servers();
@@ -87,13 +90,13 @@ impl Resolver {
                 }
             }
         };
-        let exchangers = self.ask(&self.exchangers, domain, ask).await?;
+        let exchangers = self.ask(&self.exchangers, domain, patience, ask).await?;
         in_order(domain, exchangers, || getrandom::u64().unwrap_or_default())
     }
 
-    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, Failure> {
+    async fn addresses(&self, host: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
         // Read anew each time, as getaddrinfo does: it is small, and whoever changes it restarts nothing.
-        let known = Hosts::from_system().map(|hosts| of_hosts(&hosts, host)).unwrap_or_default();
+        let known = of_hosts(&self.hosts(), host);
         if !known.is_empty() {
             return Ok(known);
         }
@@ -101,7 +104,24 @@ impl Resolver {
             let servers = self.servers();
             async move { servers.addresses(host, patience).await }
         };
-        self.ask(&self.addresses, host, ask).await
+        self.ask(&self.addresses, host, patience, ask).await
+    }
+
+    /// What is in /etc/hosts.
+    fn hosts(&self) -> Hosts {
+        let read = match std::fs::read("/etc/hosts") {
+            // Many a container has none.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read,
+        };
+        let parsed = read.and_then(|octets| parse_hosts(&octets));
+        let was = self.no_hosts.swap(parsed.is_err(), Ordering::Relaxed);
+        parsed.unwrap_or_else(|reason| {
+            if !was {
+                tracing::warn!(%reason, "/etc/hosts cannot be read; going on without");
+            }
+            Hosts::default()
+        })
     }
 
     /// Asks the name servers, unless what was known before must serve.
@@ -109,12 +129,14 @@ impl Resolver {
         &self,
         memory: &Memory<T>,
         name: &str,
+        patience: Duration,
         ask: impl FnOnce(Duration) -> F,
     ) -> Result<T, Failure> {
+        let patience = self.options.timeout.min(patience);
         let patience = match memory.standing(name, Instant::now()) {
             Standing::Failing(answer) => return Ok(answer),
-            Standing::Known => self.options.timeout.min(STALE_PATIENCE),
-            Standing::Unknown => self.options.timeout,
+            Standing::Known => patience.min(STALE_PATIENCE),
+            Standing::Unknown => patience,
         };
         match ask(patience).await {
             Ok(answer) => {
@@ -162,10 +184,10 @@ impl Resolver {
 }
 
 impl Route<'_> {
-    /// The next address to try, or why an exchanger has none; `None` at the end.
-    pub async fn next(&mut self) -> Option<Result<IpAddr, Failure>> {
+    /// The next address to try, looked up in this time at most, or why an exchanger has none; `None` at the end.
+    pub async fn next(&mut self, patience: Duration) -> Option<Result<IpAddr, Failure>> {
         while self.addresses.is_empty() {
-            match self.resolver.addresses(&self.exchangers.pop_front()?).await {
+            match self.resolver.addresses(&self.exchangers.pop_front()?, patience).await {
                 Ok(addresses) => self.addresses = addresses.into(),
                 Err(why) => return Some(Err(why)),
             }
@@ -195,6 +217,13 @@ fn in_order(
     Ok(exchangers.into_iter().map(|(_, name)| name).collect())
 }
 
+/// Reads a hosts file. An octet that is not UTF-8, in a comment say, spoils its own word and no other line.
+fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
+    let mut hosts = Hosts::default();
+    hosts.read_hosts_conf(String::from_utf8_lossy(octets).as_bytes())?;
+    Ok(hosts)
+}
+
 /// What /etc/hosts says of a name; DNS is then not asked, of the other kind of address neither.
 fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
@@ -211,6 +240,8 @@ fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SOON: Duration = Duration::from_secs(1);
 
     #[test]
     fn exchangers_come_by_preference_and_chance_decides_among_equals() {
@@ -233,13 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_hosts_file_are_found_whatever_their_case() {
-        let mut hosts = Hosts::default();
-        hosts
-            .read_hosts_conf(
-                &b"192.0.2.1 Relay.example relay\n2001:db8::1 relay.example # here\n192.0.2.2 relay.example\n"[..],
-            )
-            .unwrap();
+    fn names_in_the_hosts_file_are_found_whatever_their_case_and_the_encoding_of_its_comments() {
+        let hosts = parse_hosts(
+            b"192.0.2.1 Relay.example relay # B\xfcro\n2001:db8::1 relay.example # here\n192.0.2.2 relay.example\n",
+        );
+        let hosts = hosts.unwrap();
         let found = |name| of_hosts(&hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
         assert_eq!(found("RELAY.example"), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
         assert_eq!(found("relay.example."), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
@@ -253,14 +282,19 @@ mod tests {
         let options = Options { servers: vec!["192.0.2.1:1".parse().unwrap()], timeout: Duration::from_millis(1) };
         let resolver = Resolver::new(&options);
         for (host, address) in [("192.0.2.7", "192.0.2.7"), ("[2001:db8::7]", "2001:db8::7")] {
-            let mut route = resolver.route(host, false).await.ok().unwrap();
-            assert_eq!(route.next().await, Some(Ok(address.parse().unwrap())));
-            assert!(route.is_at_end() && route.next().await.is_none());
+            let mut route = resolver.route(host, false, SOON).await.ok().unwrap();
+            assert_eq!(route.next(SOON).await, Some(Ok(address.parse().unwrap())));
+            assert!(route.is_at_end() && route.next(SOON).await.is_none());
         }
-        let mut route = resolver.route("localhost", false).await.ok().unwrap();
-        assert!(route.next().await.unwrap().unwrap().is_loopback());
+        let mut route = resolver.route("localhost", false, SOON).await.ok().unwrap();
+        assert!(route.next(SOON).await.unwrap().unwrap().is_loopback());
         assert!(
-            resolver.addresses("relay.example").await.unwrap_err().to_string().contains("192.0.2.1:1 does not answer")
+            resolver
+                .addresses("relay.example", SOON)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("192.0.2.1:1 does not answer")
         );
     }
 }

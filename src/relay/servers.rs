@@ -4,7 +4,7 @@ use super::failure::{Failure, bare};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::net::{DnsError, NetError, NoRecords};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
@@ -170,6 +170,12 @@ impl Servers {
                 Ok(lookup) => Ok(lookup.answers().iter().map(|record| record.data.clone()).collect()),
                 Err(NetError::Dns(DnsError::NoRecordsFound(none))) => match none.response_code {
                     ResponseCode::NXDomain => Err(Failure::NoSuchName(bare(name).to_owned())),
+                    _ if none.soa.is_none()
+                        && let Some(why) = evasion(resolver, &question, &none, share).await =>
+                    {
+                        failure = Failure::Server(format!("the name server {server} {why}"));
+                        continue;
+                    }
                     _ => Err(Failure::NoRecord(bare(name).to_owned())),
                 },
                 Err(error) => {
@@ -185,6 +191,23 @@ impl Servers {
             (failure, _) => failure,
         })
     }
+}
+
+/// Why an answer without records says nothing about the name, if it does not: whoever knows that there are none sends a SOA (RFC 2308 §2.2),
+/// though not all do.
+async fn evasion(
+    resolver: &TokioResolver,
+    question: &Name,
+    none: &NoRecords,
+    patience: Duration,
+) -> Option<&'static str> {
+    // A lame one.
+    if none.ns.as_ref().is_some_and(|servers| !servers.is_empty()) {
+        return Some("only refers to others");
+    }
+    // hickory does not tell a circle of aliases from an alias without records.
+    let aliases = tokio::time::timeout(patience, resolver.lookup(question.clone(), RecordType::CNAME)).await;
+    matches!(aliases, Ok(Ok(_))).then_some("has an alias that leads nowhere")
 }
 
 fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioResolver, NetError> {
@@ -212,14 +235,16 @@ async fn soon<T>(first: &Result<T, Failure>, second: impl Future<Output = Result
 }
 
 /// The names to look up for one, in order (resolv.conf(5)). A name with enough dots is only itself: elsewhere it could only be found by
-/// mistake, say under the wildcard of a domain of `search`.
+/// mistake, say under the wildcard of a domain of `search`. One without any is looked for there whatever `ndots` is, which then says
+/// what comes first.
 fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
-    if name.ends_with('.') || name.matches('.').count() >= ndots {
+    let dots = name.matches('.').count();
+    if name.ends_with('.') || (dots >= ndots && dots > 0) {
         return vec![name.to_owned()];
     }
-    let mut candidates: Vec<_> = search.iter().map(|domain| format!("{name}.{domain}")).collect();
-    candidates.push(name.to_owned());
-    candidates
+    let below = search.iter().map(|domain| format!("{name}.{domain}"));
+    let itself = [name.to_owned()];
+    if dots >= ndots { itself.into_iter().chain(below).collect() } else { below.chain(itself).collect() }
 }
 
 /// Addresses of both kinds in turn, IPv6 first (RFC 8305 §4), so that where one kind leads nowhere the next is of the other.
@@ -264,6 +289,8 @@ mod tests {
             ("relay.mail", 1, &["relay.mail"]),
             ("relay.mail", 5, &["relay.mail.a.example", "relay.mail.b.example", "relay.mail"]),
             ("relay.", 5, &["relay."]),
+            ("relay", 0, &["relay", "relay.a.example", "relay.b.example"]),
+            ("relay.mail", 0, &["relay.mail"]),
         ] {
             assert_eq!(candidates(name, ndots, &search), looked_up, "{name}");
         }
@@ -283,5 +310,36 @@ mod tests {
             ["192.0.2.53:53", "[::1]:53"]
         );
         assert_eq!((servers.ndots, &servers.search[..], servers.note()), (3, &["a.example".to_owned()][..], None));
+    }
+    /// A name server that gives one answer to all questions: records after the question, in octets, and in which section they are.
+    fn name_server(record: &'static [u8], is_answer: bool) -> SocketAddr {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut question = [0; 512];
+            while let Ok((_, from)) = socket.recv_from(&mut question) {
+                // The name ends with its empty label; type and class follow.
+                let end = 12 + question[12..].iter().position(|octet| *octet == 0).unwrap() + 5;
+                let counts = [0, 1, 0, u8::from(is_answer), 0, u8::from(!is_answer), 0, 0];
+                let answer = [&question[..2], &[0x81, 0x80], &counts, &question[12..end], record].concat();
+                socket.send_to(&answer, from).unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn who_refers_to_others_or_in_circles_says_nothing_about_the_name() {
+        // NS n., and CNAME to itself: name, type, class, TTL, length, data.
+        let lame = name_server(b"\xc0\x0c\0\x02\0\x01\0\0\0\x05\0\x03\x01n\0", false);
+        let circular = name_server(b"\xc0\x0c\0\x05\0\x01\0\0\0\x05\0\x02\xc0\x0c", true);
+        for server in [lame, circular] {
+            let failure = Servers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
+            assert!(failure.is_passing(), "{failure}");
+            // One that knows is asked after it.
+            let knows = name_server(b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\xc0\0\x02\x07", true);
+            let found = Servers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;
+            assert_eq!(found, Ok(addresses(&["192.0.2.7"])));
+        }
     }
 }

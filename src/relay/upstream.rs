@@ -69,6 +69,11 @@ impl Upstream {
         self.connector.addresses().await
     }
 
+    /// How its connections have fared.
+    pub fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
     /// What it offered when it was last connected to; `None`, if it never was.
     pub fn offered(&self) -> Option<Extensions> {
         self.known.get().map(|known| known.offered)

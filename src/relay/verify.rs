@@ -9,8 +9,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Error, O
 use std::fmt;
 use std::sync::Arc;
 
-/// Looks at the certificate's key at most: not at who vouches for it, its names or its dates. That the upstream has this key is
-/// checked always.
+/// Looks at the certificate's key at most: not at who vouches for it, its names or its dates. That the upstream has a key that is
+/// pinned is checked; that of any other says nothing of who it is, and may be of a kind that nobody takes any more.
 #[derive(Debug)]
 pub struct Verifier {
     pub accept: Accept,
@@ -38,6 +38,23 @@ impl fmt::Display for NotPinned {
 
 impl std::error::Error for NotPinned {}
 
+/// Its handshake is not signed with the certificate's key, in a way that would do.
+#[derive(Debug)]
+struct NotShown;
+
+impl fmt::Display for NotShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it has not shown that it has the certificate's key, or the key is too weak")
+    }
+}
+
+impl std::error::Error for NotShown {}
+
+/// The same error as that of a certificate that nobody vouches for; but here nobody has to.
+fn not_shown(_: Error) -> Error {
+    CertificateError::Other(OtherError(Arc::new(NotShown))).into()
+}
+
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
@@ -62,7 +79,13 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        match self.accept {
+            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
+            Accept::Pinned(_) => {
+                let algorithms = &self.provider.signature_verification_algorithms;
+                verify_tls12_signature(message, certificate, signature, algorithms).map_err(not_shown)
+            }
+        }
     }
 
     fn verify_tls13_signature(
@@ -71,7 +94,13 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        match self.accept {
+            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
+            Accept::Pinned(_) => {
+                let algorithms = &self.provider.signature_verification_algorithms;
+                verify_tls13_signature(message, certificate, signature, algorithms).map_err(not_shown)
+            }
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -90,7 +119,24 @@ pub fn explain(error: &std::io::Error) -> String {
         Some(Error::AlertReceived(AlertDescription::CertificateRequired)) => {
             "it asks for a certificate, and Weir has none for it (client-certificate)".to_owned()
         }
+        Some(Error::AlertReceived(alert)) => match complaint(*alert) {
+            Some(why) => format!("it does not take Weir's own certificate (client-certificate): {why}"),
+            None => error.to_string(),
+        },
         _ => error.to_string(),
+    }
+}
+
+/// What an alert says is wrong with the certificate that it was shown.
+fn complaint(alert: AlertDescription) -> Option<&'static str> {
+    match alert {
+        AlertDescription::CertificateExpired => Some("it has expired"),
+        AlertDescription::CertificateRevoked => Some("it has been revoked"),
+        AlertDescription::UnknownCA => Some("it is from an authority that is not trusted there"),
+        AlertDescription::BadCertificate => Some("it is bad"),
+        AlertDescription::UnsupportedCertificate => Some("it is of a kind that is not taken there"),
+        AlertDescription::CertificateUnknown => Some("there is something wrong with it"),
+        _ => None,
     }
 }
 
@@ -146,6 +192,12 @@ mod tests {
     fn what_the_upstream_asks_for_is_told_with_the_key_that_gives_it() {
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
         assert!(explain(&std::io::Error::other(alert)).ends_with("Weir has none for it (client-certificate)"));
+        let alert = Error::AlertReceived(AlertDescription::CertificateExpired);
+        assert!(
+            explain(&std::io::Error::other(alert)).ends_with("own certificate (client-certificate): it has expired")
+        );
+        let alert = Error::AlertReceived(AlertDescription::HandshakeFailure);
+        assert!(!explain(&std::io::Error::other(alert)).contains("client-certificate"));
         assert_eq!(explain(&std::io::ErrorKind::BrokenPipe.into()), "broken pipe");
     }
 
@@ -158,6 +210,42 @@ mod tests {
         ] {
             let presented: Vec<String> = presented.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(names(&presented), shown);
+        }
+    }
+    /// How a handshake ends with a server whose certificate is not that of its key.
+    async fn handshake(
+        accept: Accept,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> Result<(), std::io::Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let made = [(); 2].map(|()| rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made[1].signing_key.serialize_der()).unwrap();
+        let key = rustls::crypto::ring::sign::any_supported_type(&key).unwrap();
+        let key = rustls::sign::CertifiedKey::new(vec![made[0].cert.der().clone()], key);
+        let server = rustls::ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[version]);
+        let server = server.unwrap().with_no_client_auth();
+        let server = server.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)));
+        let accept = match accept {
+            Accept::Any => Accept::Any,
+            Accept::Pinned(_) => Accept::Pinned(vec![Pin::of(made[0].cert.der()).unwrap()]),
+        };
+        let verifier = Arc::new(Verifier { accept, provider: provider.clone() });
+        let client = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let client = client.unwrap().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let accepting = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(theirs);
+        let name = ServerName::try_from("localhost").unwrap();
+        let connecting = tokio_rustls::TlsConnector::from(Arc::new(client)).connect(name, ours);
+        let (_, connected) = tokio::join!(accepting, connecting);
+        connected.map(drop)
+    }
+
+    #[tokio::test]
+    async fn whoever_has_a_pinned_certificate_must_show_its_key_and_any_other_need_not() {
+        for version in rustls::ALL_VERSIONS {
+            handshake(Accept::Any, version).await.unwrap();
+            let error = handshake(Accept::Pinned(Vec::new()), version).await.unwrap_err();
+            assert!(explain(&error).starts_with("it has not shown that it has the certificate's key"), "{error}");
         }
     }
 }

@@ -52,6 +52,11 @@ impl Reply {
         self.lines.iter().map(AsRef::as_ref)
     }
 
+    /// The same with other words in each line.
+    pub fn map(&self, change: impl Fn(&str) -> String) -> Self {
+        Self { code: self.code, lines: self.texts().map(|text| clean(change(text).as_bytes())).collect() }
+    }
+
     /// The same words under another code and with the enhanced code that goes with it: for an upstream's reply that the client must
     /// not take literally, as a 421 that closes the upstream's connection and not the client's.
     pub fn recoded(&self, code: u16, enhanced: &str) -> Self {

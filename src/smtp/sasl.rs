@@ -66,6 +66,10 @@ impl Bearer {
         let is_token = (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
         (is_user_name(user) && is_token).then(|| Self { user: user.to_owned(), token: token.to_owned() })
     }
+
+    pub fn token(&self) -> &str {
+        &self.token
+    }
 }
 
 /// The one message of XOAUTH2, as Google and Microsoft describe it: `user=NAME ^A auth=Bearer TOKEN ^A ^A`.

@@ -16,6 +16,9 @@ const MIN_ITERATIONS: u32 = 4096;
 /// The most: under a second. An upstream may not burn any time it likes (RFC 5802 §9).
 const MAX_ITERATIONS: u32 = 1_000_000;
 
+/// How much of a server's error is shown: those of RFC 5802 §7 have up to 39 letters.
+const MAX_ERROR: usize = 100;
+
 /// What RFC 5802 §7 calls `gs2-header`: no channel binding, and no identity but the user's own.
 const GS2_HEADER: &str = "n,,";
 
@@ -66,7 +69,7 @@ pub enum Error {
     /// Its nonce does not begin with the client's, or adds nothing: an answer to some other login.
     Nonce,
     Iterations,
-    /// It reports an error (`e=`).
+    /// It reports an error (`e=`), in printable ASCII.
     Refused(String),
     /// It does not know the password: it may be somebody else.
     Signature,
@@ -153,7 +156,7 @@ impl Proof {
         let mut attributes = message.split(',').map(attribute);
         let signature = match attributes.next().flatten() {
             Some(('v', signature)) => STANDARD.decode(signature).map_err(|_| Error::Malformed)?,
-            Some(('e', error)) => return Err(Error::Refused(error.to_owned())),
+            Some(('e', error)) => return Err(Error::Refused(printable(error))),
             _ => return Err(Error::Malformed),
         };
         if attributes.any(|further| further.is_none()) {
@@ -202,6 +205,11 @@ fn attribute(text: &str) -> Option<(char, &str)> {
     let mut letters = name.chars();
     let name = letters.next().filter(char::is_ascii_alphabetic)?;
     (letters.next().is_none() && !value.is_empty() && !value.contains('\0')).then_some((name, value))
+}
+
+/// A server's word, fit for a log line and a terminal.
+fn printable(text: &str) -> String {
+    text.chars().take(MAX_ERROR).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
 
 /// `posit-number`, within bounds.
@@ -258,6 +266,8 @@ mod tests {
             ("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=,", Error::Malformed),
             ("x=1,v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", Error::Malformed),
             ("e=invalid-proof", Error::Refused("invalid-proof".to_owned())),
+            ("e=\u{1b}[2J\u{e9}\nts=1", Error::Refused("?[2J??ts=1".to_owned())),
+            (&format!("e={}", "x".repeat(3000)), Error::Refused("x".repeat(MAX_ERROR))),
             ("", Error::Malformed),
         ] {
             assert_eq!(proof().verify(message), Err(error), "{message}");

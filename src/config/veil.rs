@@ -1,0 +1,80 @@
+//! The text of a configuration as it may be shown: a password that stands in it by mistake is not drawn under serve into the journal.
+
+/// The text with stars for what stands behind keys that may hold a secret, as many as it has octets, so that places stay what they
+/// are. A file's name is none.
+pub fn veil(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['=', ':']) {
+        let (before, after) = rest.split_at(at + 1);
+        shown.push_str(before);
+        rest = after;
+        if is_secret(before.trim_end_matches(['=', ':'])) {
+            let secret = value_end(rest);
+            let (value, left) = rest.split_at(secret);
+            shown.extend(value.bytes().map(|b| if b.is_ascii_whitespace() { char::from(b) } else { '*' }));
+            rest = left;
+        }
+    }
+    shown + rest
+}
+
+/// Whether the key that this ends with is one for a secret: also with a slip of the pen, or one that there is not.
+fn is_secret(before: &str) -> bool {
+    let line = before.rsplit('\n').next().unwrap_or_default().trim_end().trim_end_matches(['"', '\'']);
+    let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let key = line.rsplit(|c| !is_of_key(c)).next().unwrap_or_default().to_lowercase();
+    let named = ["pass", "pwd", "token", "secret"].iter().any(|word| key.contains(word));
+    let first = key.split(['-', '_']).next().unwrap_or_default();
+    let meant =
+        first.len() > 3 && ["password", "token"].iter().any(|word| strsim::damerau_levenshtein(first, word) <= 2);
+    (named || meant) && !key.ends_with("file")
+}
+
+/// Where a value ends: at the quote that closes it, or with its line where none does, as it is wrong then.
+fn value_end(text: &str) -> usize {
+    let line = text.find('\n').unwrap_or(text.len());
+    let start = text.len() - text.trim_start_matches([' ', '\t']).len();
+    let value = text.get(start..).unwrap_or_default();
+    for long in ["\"\"\"", "'''"] {
+        if let Some(inner) = value.strip_prefix(long) {
+            return inner.find(long).map_or(text.len(), |end| start + 2 * long.len() + end);
+        }
+    }
+    let Some(quote) = value.chars().next().filter(|c| matches!(c, '"' | '\'')) else { return line };
+    let mut is_escaped = false;
+    for (at, c) in value.char_indices().skip(1).take_while(|(at, _)| start + at < line) {
+        if c == quote && !is_escaped {
+            return start + at + 1;
+        }
+        is_escaped = c == '\\' && quote == '"' && !is_escaped;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_a_secret_is_starred_and_all_else_stays_where_it_is() {
+        for (text, shown) in [
+            ("password = \"hunter2\" # mine", "password = ********* # mine"),
+            ("password-env = 'a\\' , user = 'b'", "password-env = **** , user = 'b'"),
+            ("[x]\nPassword=\"a\\\"b\"\nuser = \"b\"", "[x]\nPassword=******\nuser = \"b\""),
+            ("{ user = \"b\", \"tokn\" = \"\u{e4}\", mx = true }", "{ user = \"b\", \"tokn\" = ****, mx = true }"),
+            ("pasword = \"open\nuser = \"b\"", "pasword = *****\nuser = \"b\""),
+            ("token: hunter2\nuser = \"b\"", "token: *******\nuser = \"b\""),
+            ("smtp_passwd = \"\"\"\nhunter2\n\"\"\"\nx = 1", "smtp_passwd = ***\n*******\n***\nx = 1"),
+            ("secret = '''\nhunter2", "secret = ***\n*******"),
+            ("password-file = \"p\"\ntoken-file = \"t\"", "password-file = \"p\"\ntoken-file = \"t\""),
+            ("algorithm = \"token-bucket\"\naddress = \"a:25\"", "algorithm = \"token-bucket\"\naddress = \"a:25\""),
+            ("password =", "password ="),
+            ("", ""),
+        ] {
+            let veiled = veil(text);
+            assert_eq!(veiled, shown);
+            assert_eq!(veiled.len(), text.len());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Which addresses of an upstream fail: each is complained of once, and asked last for a while.
+
+use super::Fault;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The addresses of one upstream that failed when they were last tried. The lock is held to look one up or to replace it.
+pub struct Failing {
+    upstream: Arc<str>,
+    addresses: Mutex<HashMap<SocketAddr, Entry>>,
+}
+
+struct Entry {
+    at: Instant,
+    reason: String,
+    is_told: bool,
+}
+
+/// How long one that failed is asked after all others: it may take its whole time to fail, and each new connection would wait for it.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Addresses kept: of a name that has ever new ones, the latest.
+const MOST: usize = 64;
+
+impl Failing {
+    /// For the upstream of this name.
+    pub fn new(upstream: Arc<str>) -> Self {
+        Self { upstream, addresses: Mutex::default() }
+    }
+
+    /// Whether others should be asked before it. Of those who come when it is time to look again, one is let through.
+    pub fn is_to_wait(&self, address: SocketAddr, now: Instant) -> bool {
+        let mut addresses = self.lock();
+        let Some(entry) = addresses.get_mut(&address) else { return false };
+        let waits = now.duration_since(entry.at) < PAUSE;
+        if !waits {
+            entry.at = now;
+        }
+        waits
+    }
+
+    /// Takes why it failed. The administrator is told where others may serve, as then the mail does not show it.
+    pub fn failed(&self, address: SocketAddr, reason: &Fault, others_follow: bool, now: Instant) {
+        let is_news = {
+            let mut addresses = self.lock();
+            let was_told = addresses.get(&address).is_some_and(|entry| entry.is_told);
+            let entry = Entry { at: now, reason: reason.to_string(), is_told: was_told || others_follow };
+            addresses.insert(address, entry);
+            if addresses.len() > MOST
+                && let Some(oldest) = addresses.iter().min_by_key(|(_, entry)| entry.at).map(|(address, _)| *address)
+            {
+                addresses.remove(&oldest);
+            }
+            others_follow && !was_told
+        };
+        if is_news {
+            tracing::warn!(upstream = &*self.upstream, %address, %reason, "address fails; trying the next");
+        }
+    }
+
+    /// It serves.
+    pub fn works(&self, address: SocketAddr) {
+        let before = self.lock().remove(&address);
+        if before.is_some_and(|entry| entry.is_told) {
+            tracing::info!(upstream = &*self.upstream, %address, "address is well again");
+        }
+    }
+
+    /// All of them, and why.
+    pub fn all(&self) -> Vec<(SocketAddr, String)> {
+        let mut all: Vec<_> = self.lock().iter().map(|(address, entry)| (*address, entry.reason.clone())).collect();
+        all.sort();
+        all
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Entry>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_failed_is_asked_last_for_a_while_and_then_by_one_alone() {
+        let (failing, now) = (Failing::new("up".into()), Instant::now());
+        let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
+        assert!(!failing.is_to_wait(one, now));
+        failing.failed(one, &Fault::Silent, true, now);
+        assert!(failing.is_to_wait(one, now) && !failing.is_to_wait(other, now));
+        assert_eq!(failing.all(), [(one, Fault::Silent.to_string())]);
+        let later = now + PAUSE;
+        assert!(!failing.is_to_wait(one, later) && failing.is_to_wait(one, later));
+        failing.works(one);
+        assert!(!failing.is_to_wait(one, later));
+    }
+
+    #[test]
+    fn a_name_with_ever_new_addresses_does_not_fill_memory() {
+        let (failing, now) = (Failing::new("up".into()), Instant::now());
+        for port in 1..1000 {
+            let address = SocketAddr::from(([192, 0, 2, 1], port));
+            failing.failed(address, &Fault::Closed, false, now + Duration::from_millis(port.into()));
+            assert!(failing.is_to_wait(address, now));
+        }
+        assert_eq!(failing.lock().len(), MOST);
+    }
+}

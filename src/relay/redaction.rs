@@ -1,0 +1,82 @@
+//! What a server repeats of a login must not reach the log, nor a terminal: `500 Command unrecognized: "AUTH PLAIN AHdl…"`. Pure.
+
+use std::ops::Range;
+
+/// What was said in a login.
+#[derive(Default)]
+pub struct Redaction(Vec<String>);
+
+/// How much of what was said, in a row, is too much: a server may cut what it repeats. Fewer characters may be there by chance.
+const TELLING: usize = 8;
+
+/// What is shorter than this stays: to cut it out of other words would only tell what it is.
+const SHORTEST: usize = 4;
+
+const REDACTED: &str = "<redacted>";
+
+impl Redaction {
+    /// Has this be kept out of what is shown.
+    pub fn add(&mut self, secret: &str) {
+        if secret.len() >= SHORTEST {
+            self.0.push(secret.to_ascii_lowercase());
+        }
+    }
+
+    /// The text without any part of what was said, in whatever case.
+    pub fn apply(&self, text: &str) -> String {
+        let lower = text.to_ascii_lowercase();
+        let mut clean = String::with_capacity(text.len());
+        let mut shown = 0;
+        for Range { start, end } in self.places(&lower) {
+            clean.push_str(text.get(shown..start).unwrap_or_default());
+            clean.push_str(REDACTED);
+            shown = end;
+        }
+        clean.push_str(text.get(shown..).unwrap_or_default());
+        clean
+    }
+
+    /// Where something is repeated, in order; what touches is one.
+    fn places(&self, text: &str) -> Vec<Range<usize>> {
+        let mut places: Vec<Range<usize>> = Vec::new();
+        for start in 0..text.len() {
+            let repeats = |secret: &String| {
+                let end = start + TELLING.min(secret.len());
+                text.get(start..end).filter(|part| secret.contains(part)).map(|_| end)
+            };
+            let Some(end) = self.0.iter().filter_map(repeats).max() else { continue };
+            match places.last_mut() {
+                Some(last) if start <= last.end => last.end = last.end.max(end),
+                _ => places.push(start..end),
+            }
+        }
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_is_cut_out_in_whole_and_in_part() {
+        let mut redaction = Redaction::default();
+        for secret in ["AHdlaXIAc2VzYW1lc2VzYW1l", "open sesame", "p\u{e4}ss", "abc"] {
+            redaction.add(secret);
+        }
+        for (text, shown) in [
+            ("5.7.8 no", "5.7.8 no"),
+            ("what? \"AUTH PLAIN AHdlaXIAc2VzYW1lc2VzYW1l\"", "what? \"AUTH PLAIN <redacted>\""),
+            ("AUTH PLAIN AHDLAXIAC2", "AUTH PLAIN <redacted>"),
+            ("(c2VzYW1l...)", "(<redacted>...)"),
+            ("open sesame: no; Open Sesame", "<redacted>: no; <redacted>"),
+            ("open sesameAHdlaXIAc2VzYW1lc2VzYW1l", "<redacted>"),
+            ("p\u{e4}ss, \u{fc}p\u{e4}sst", "<redacted>, \u{fc}<redacted>t"),
+            // Words that are in it by chance.
+            ("open the door, abc", "open the door, abc"),
+            ("", ""),
+        ] {
+            assert_eq!(redaction.apply(text), shown);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A login that was refused: the same again for every message would have the account locked, or Weir itself shut out.
+
+use super::Fault;
+use super::authentication::Secret;
+use crate::smtp::reply::Reply;
+use crate::smtp::scram;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What was refused last. The lock is held to look it up or to replace it.
+#[derive(Default)]
+pub struct Refusals(Mutex<Option<Refused>>);
+
+struct Refused {
+    secret: Secret,
+    verdict: Verdict,
+    pause: Duration,
+    /// When it may be tried again.
+    retry_at: Instant,
+    /// One has been let through since it was refused last.
+    is_tried: bool,
+}
+
+/// The fault of a login that is refused wherever and as often as it is tried.
+#[derive(Clone)]
+enum Verdict {
+    Reply(Reply, String),
+    Scram(scram::Error),
+}
+
+/// How long after the first refusal to try the same secret again; twice as long after each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+impl Refusals {
+    /// The fault that a login with this secret would only meet again. Of those who come when a pause is over, one is let through.
+    pub fn known(&self, secret: &Secret, now: Instant) -> Option<Fault> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
+        if now >= refused.retry_at {
+            (refused.retry_at, refused.is_tried) = (now + refused.pause, true);
+            return None;
+        }
+        Some(refused.verdict.fault())
+    }
+
+    /// Takes the fault of a login with this secret. How long it will not be tried again, if it was refused.
+    pub fn learn(&self, secret: &Secret, fault: &Fault, now: Instant) -> Option<Duration> {
+        let verdict = Verdict::of(fault)?;
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = match &*last {
+            Some(before) if before.secret == *secret && before.is_tried => (before.pause * 2).min(LONGEST_PAUSE),
+            // However many have been under way when the first was refused.
+            Some(before) if before.secret == *secret => before.pause,
+            _ => FIRST_PAUSE,
+        };
+        *last = Some(Refused { secret: secret.clone(), verdict, pause, retry_at: now + pause, is_tried: false });
+        Some(pause)
+    }
+
+    /// A login has been accepted.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Verdict {
+    fn of(fault: &Fault) -> Option<Self> {
+        match fault {
+            fault if !fault.is_refused_login() => None,
+            Fault::Login(reply, detail) => Some(Self::Reply(reply.clone(), detail.clone())),
+            Fault::Scram(error) => Some(Self::Scram(error.clone())),
+            _ => None,
+        }
+    }
+
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Reply(reply, detail) => Fault::Login(reply.clone(), detail.clone()),
+            Self::Scram(error) => Fault::Scram(error.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::authentication::Mechanism;
+    use crate::smtp::sasl::Credentials;
+
+    #[test]
+    fn the_same_secret_is_tried_ever_more_seldom_and_another_at_once() {
+        let [wrong, other] = ["wrong", "other"]
+            .map(|password| Secret::Password(Credentials::new("weir", password).unwrap(), Mechanism::Any));
+        let (refusals, mut now) = (Refusals::default(), Instant::now());
+        let refused = || Fault::Login(Reply::new(535, "5.7.8 no"), String::new());
+        assert!(refusals.known(&wrong, now).is_none());
+        for pause in [10, 20, 40, 80, 160, 300, 300] {
+            // Two were under way.
+            for _ in 0..2 {
+                assert_eq!(refusals.learn(&wrong, &refused(), now), Some(Duration::from_secs(pause)));
+            }
+            assert!(refusals.known(&other, now).is_none());
+            now += Duration::from_secs(pause);
+            let known = refusals.known(&wrong, now - Duration::from_millis(1)).unwrap();
+            assert_eq!(known.to_string(), refused().to_string());
+            assert!(refusals.known(&wrong, now).is_none() && refusals.known(&wrong, now).is_some());
+        }
+        assert_eq!(refusals.learn(&other, &refused(), now), Some(FIRST_PAUSE));
+        assert!(refusals.known(&other, now).is_some());
+        refusals.forget();
+        assert!(refusals.known(&other, now).is_none());
+    }
+
+    #[test]
+    fn only_what_would_be_refused_again_is_remembered() {
+        let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
+        for (fault, is_final) in [
+            (Fault::Login(Reply::new(535, "no"), String::new()), true),
+            (Fault::Login(Reply::new(500, "what?"), String::new()), true),
+            (Fault::Scram(scram::Error::Refused("invalid-proof".to_owned())), true),
+            (Fault::Login(Reply::new(454, "later"), String::new()), false),
+            (Fault::Scram(scram::Error::Signature), false),
+            (Fault::Silent, false),
+        ] {
+            let refusals = Refusals::default();
+            assert_eq!(refusals.learn(&secret, &fault, Instant::now()).is_some(), is_final, "{fault}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Whether connections to an upstream are encrypted, and what has been logged where they are not though they could be.
+
+use crate::smtp::reply::Reply;
+use std::collections::HashSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why a connection has no TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plain {
+    Unwanted,
+    NotOffered,
+    /// It offers STARTTLS, and says this to it.
+    Refused(Reply),
+    /// The handshake failed, for this reason.
+    Failed(String),
+}
+
+/// How the connections to one upstream fare. The lock is held to look that up or to replace it.
+pub struct Secrecy {
+    upstream: Arc<str>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of the last connection: `Some(None)`, if it had TLS.
+    last: Option<Option<Plain>>,
+    /// There has been TLS.
+    had: bool,
+    /// The addresses that are complained of.
+    lapsed: HashSet<SocketAddr>,
+}
+
+/// Addresses that are complained of: more are no news.
+const MOST: usize = 64;
+
+impl Secrecy {
+    /// For the upstream of this name.
+    pub fn new(upstream: Arc<str>) -> Self {
+        Self { upstream, state: Mutex::default() }
+    }
+
+    /// Takes why a connection to this address has no TLS; `None`, if it has. The administrator is told once where it is lost: the mail
+    /// does not show it, and whoever is in between can have it so.
+    pub fn learn(&self, address: SocketAddr, plain: Option<Plain>) {
+        let upstream = &*self.upstream;
+        let is_news = self.state.lock().unwrap_or_else(PoisonError::into_inner).learn(address, plain.clone());
+        match plain {
+            Some(reason) if is_news => tracing::warn!(upstream, %address, %reason, "no TLS; mail goes in plain text"),
+            None if is_news => tracing::info!(upstream, %address, "TLS again"),
+            _ => {}
+        }
+    }
+
+    /// Why the last connection had no TLS, and `Some(None)` if it had; `None`, if there was no connection yet.
+    pub fn last(&self) -> Option<Option<Plain>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
+    }
+}
+
+impl State {
+    /// Whether that is worth a line in the log.
+    fn learn(&mut self, address: SocketAddr, plain: Option<Plain>) -> bool {
+        let is_lapse = match &plain {
+            None => {
+                self.had = true;
+                false
+            }
+            Some(Plain::Unwanted) => false,
+            Some(Plain::NotOffered) => self.had,
+            Some(Plain::Refused(_) | Plain::Failed(_)) => true,
+        };
+        self.last = Some(plain);
+        match is_lapse {
+            true => self.lapsed.len() < MOST && self.lapsed.insert(address),
+            false => self.lapsed.remove(&address),
+        }
+    }
+}
+
+impl fmt::Display for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unwanted => f.write_str("tls is \"none\""),
+            Self::NotOffered => f.write_str("it offers no STARTTLS"),
+            Self::Refused(reply) => write!(f, "it refuses STARTTLS: {reply}"),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_that_is_lost_is_news_once_and_again_when_it_is_back() {
+        let mut state = State::default();
+        let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
+        let refused = || Some(Plain::Refused(Reply::new(454, "no")));
+        for (address, plain, is_news) in [
+            // Never had.
+            (one, Some(Plain::NotOffered), false),
+            (one, refused(), true),
+            (one, Some(Plain::Failed("TLS: no".to_owned())), false),
+            (other, refused(), true),
+            (one, None, true),
+            (one, None, false),
+            (one, Some(Plain::NotOffered), true),
+            (other, refused(), false),
+            (one, None, true),
+            (one, Some(Plain::Unwanted), false),
+        ] {
+            assert_eq!(state.learn(address, plain.clone()), is_news, "{address} {plain:?}");
+            assert_eq!(state.last, Some(plain));
+        }
+    }
+}
