@@ -24,7 +24,7 @@ fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
         pass();
     });
     let refused: usize = told.iter().filter(|((_, code), _)| *code != 250).map(|(_, count)| count).sum();
-    for ((command, code), _) in &told {
+    for (command, code) in told.keys() {
         assert!(*code == 250 || (*code == 451 && ["RCPT", "end"].contains(command)), "{told:?}");
     }
     assert!(refused < SESSIONS, "{told:?}");
