@@ -108,6 +108,7 @@ const ALL: Extensions = Extensions {
     require_tls: true,
     size: Some(0),
     max_recipients: None,
+    max_messages: None,
     auth_plain: true,
     auth_login: true,
     auth_scram_sha_256: true,
