@@ -1,10 +1,11 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
 //! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and [`health`]. An [`upstream`] has a [`pool`] of
-//! connections that wait, and a [`connector`] that opens new ones: where
-//! [`resolve`] says, with [`tls`] and [`login`] as [`opening`] and [`authentication`]
-//! say, telling of the [`client`] as [`announce`] has it. Over a [`connection`] goes what [`dialogue`] says of a [`transaction`].
-//! [`knowledge`] is what an upstream offers.
+//! connections that wait, and a [`connector`] that opens new ones: where [`resolve`] says ([`servers`], [`stale`], [`failure`]),
+//! addresses that are [`failing`] last; with [`tls`] ([`verify`], [`pin`], [`identity`], [`secrecy`]) and [`login`] ([`keys`],
+//! [`refusal`], [`redaction`]) as [`opening`] and [`authentication`] say; telling of the [`client`] as [`announce`] has it. Over a
+//! [`connection`] goes what [`dialogue`] says of a [`transaction`]. [`knowledge`] is what an upstream offers, [`fault`] why one is of
+//! no use.
 
 mod announce;
 mod authentication;
