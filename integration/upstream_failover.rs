@@ -203,6 +203,26 @@ fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
 }
 
 #[test]
+fn what_is_too_large_for_the_one_that_takes_over_is_not_refused_for_good() {
+    let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
+    first.offer(&["PIPELINING", "SIZE 1000000"]);
+    second.offer(&["PIPELINING", "SIZE 1000"]);
+    let weir = site.start();
+    wait_for("both to be known", || {
+        (weir.log_lines().iter().filter(|line| line.contains("upstream offers")).count() == 2).then_some(())
+    });
+    let mut client = connect(&weir);
+    first.fail(Some((Stage::Greeting, Fault::Cut)));
+    first.cut_all();
+    client.say("MAIL FROM:<a@example.org> SIZE=5000", "250");
+    client.say("RCPT TO:<b@example.net>", "451 4.4.1");
+    client.say("RSET", "250");
+    client.say("MAIL FROM:<a@example.org> SIZE=500", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    assert!(!second.commands().iter().any(|line| line.contains("5000")));
+}
+
+#[test]
 fn where_all_are_down_the_client_hears_so_soon_and_each_is_tried() {
     let (one, other) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     let site = site(&[(&one, ""), (&other, "")]);

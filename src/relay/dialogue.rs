@@ -49,8 +49,7 @@ impl Envelope {
         }
         if let Some(mail) = mail {
             // The session announced it, so the upstream has lost it since: to leave it out would be a promise broken in silence.
-            let too_large = mail.is_too_large_for(offered).then_some("SIZE");
-            mail_refused = mail.beyond(offered).or(too_large).map(no_longer);
+            mail_refused = mail.beyond(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
         commands.extend(recipients.iter().map(|rcpt| match rcpt.beyond(offered) {

@@ -203,7 +203,12 @@ impl Relay {
         };
         let standings: Vec<Standing> = self.upstreams.iter().map(standing).collect();
         let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
-        order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index))
+        // One for which it is too large would refuse for good what another takes, once that is back.
+        let is_too_large =
+            |upstream: &Arc<Upstream>| upstream.offered().is_some_and(|offered| mail.is_too_large_for(&offered));
+        let is_of_use = !self.upstreams.iter().all(is_too_large);
+        let order = order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index));
+        order.filter(move |upstream| !(is_of_use && is_too_large(upstream)))
     }
 
     /// Begins a transaction over the connection of the one before, if that will do: whoever gives up one after the other needs no

@@ -15,6 +15,7 @@ pub struct Refusals(Mutex<Option<Refused>>);
 struct Refused {
     secret: Secret,
     verdict: Verdict,
+    times: u32,
     pause: Duration,
     /// When it may be tried again.
     retry_at: Instant,
@@ -29,7 +30,10 @@ enum Verdict {
     Scram(scram::Error),
 }
 
-/// How long after the first refusal to try the same secret again; twice as long after each further one.
+/// Refusals after which the same secret is tried again at once: what is wrong at the upstream may be mended soon.
+const FREE: u32 = 3;
+
+/// How long after the next one to try the same secret again; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
@@ -49,14 +53,18 @@ impl Refusals {
     pub fn learn(&self, secret: &Secret, fault: &Fault, now: Instant) -> Option<Duration> {
         let verdict = Verdict::of(fault)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pause = match &*last {
-            Some(before) if before.secret == *secret && before.is_tried => (before.pause * 2).min(LONGEST_PAUSE),
+        let (times, pause) = match &*last {
             // However many have been under way when the first was refused.
-            Some(before) if before.secret == *secret => before.pause,
-            _ => FIRST_PAUSE,
+            Some(before) if before.secret == *secret && !before.is_tried => (before.times, before.pause),
+            Some(before) if before.secret == *secret && before.times >= FREE => {
+                (before.times + 1, (before.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE))
+            }
+            Some(before) if before.secret == *secret => (before.times + 1, Duration::ZERO),
+            _ => (1, Duration::ZERO),
         };
-        *last = Some(Refused { secret: secret.clone(), verdict, pause, retry_at: now + pause, is_tried: false });
-        Some(pause)
+        let retry_at = now + pause;
+        *last = Some(Refused { secret: secret.clone(), verdict, times, pause, retry_at, is_tried: false });
+        Some(pause).filter(|pause| !pause.is_zero())
     }
 
     /// A login has been accepted.
@@ -96,6 +104,10 @@ mod tests {
         let (refusals, mut now) = (Refusals::default(), Instant::now());
         let refused = || Fault::Login(Reply::new(535, "5.7.8 no"), String::new());
         assert!(refusals.known(&wrong, now).is_none());
+        for _ in 0..FREE {
+            assert_eq!(refusals.learn(&wrong, &refused(), now), None);
+            assert!(refusals.known(&wrong, now).is_none());
+        }
         for pause in [10, 20, 40, 80, 160, 300, 300] {
             // Two were under way.
             for _ in 0..2 {
@@ -107,8 +119,7 @@ mod tests {
             assert_eq!(known.to_string(), refused().to_string());
             assert!(refusals.known(&wrong, now).is_none() && refusals.known(&wrong, now).is_some());
         }
-        assert_eq!(refusals.learn(&other, &refused(), now), Some(FIRST_PAUSE));
-        assert!(refusals.known(&other, now).is_some());
+        assert_eq!(refusals.learn(&other, &refused(), now), None);
         refusals.forget();
         assert!(refusals.known(&other, now).is_none());
     }
@@ -124,8 +135,11 @@ mod tests {
             (Fault::Scram(scram::Error::Signature), false),
             (Fault::Silent, false),
         ] {
-            let refusals = Refusals::default();
-            assert_eq!(refusals.learn(&secret, &fault, Instant::now()).is_some(), is_final, "{fault}");
+            let (refusals, now) = (Refusals::default(), Instant::now());
+            for _ in 0..FREE {
+                assert!(refusals.learn(&secret, &fault, now).is_none() && refusals.known(&secret, now).is_none());
+            }
+            assert_eq!(refusals.learn(&secret, &fault, now).is_some(), is_final, "{fault}");
         }
     }
 }
