@@ -1,6 +1,7 @@
 //! Several upstreams: who gets the mail, and who takes over when one goes away.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
+use std::net::TcpListener;
 
 /// A site with these upstreams, each with further keys.
 fn site(upstreams: &[(&str, &str)]) -> Site {
@@ -185,7 +186,9 @@ fn one_client_that_is_sent_away_takes_the_upstream_from_nobody_but_a_row_of_fail
 
 #[test]
 fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
-    let port = free_port();
+    // Below those that the system gives to others meanwhile, on whatever address.
+    let offset = u16::try_from(std::process::id() % 10_000).unwrap();
+    let port = (20_000 + offset..32_000).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
     for (listens, host) in [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.5")] {
         let site = Site::new(&format!(
             "listener.s = {{ address = \"{listens}:{port}\", tls = \"none\", auth = \"none\" }}\n\
