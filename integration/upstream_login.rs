@@ -39,14 +39,7 @@ fn send_as(weir: &Process, user: Option<&str>) -> String {
     if let Some(user) = user {
         client.log_in(user, SENTENCE);
     }
-    client.say("MAIL FROM:<a@example.org>", "250");
-    let reply = client.ask("RCPT TO:<b@example.net>");
-    if !reply.starts_with("250") {
-        return reply;
-    }
-    client.say("DATA", "354");
-    client.send(b"hello\r\n");
-    client.ask(".")
+    client.try_message()
 }
 
 #[test]

@@ -65,6 +65,17 @@ impl Client {
         client
     }
 
+    /// Sends a message as far as it goes; the last reply.
+    pub fn try_message(&mut self) -> String {
+        self.say("MAIL FROM:<a@example.org>", "250");
+        let reply = self.ask("RCPT TO:<b@example.net>");
+        if !reply.starts_with("250") {
+            return reply;
+        }
+        self.say("DATA", "354");
+        self.ask("hello\r\n.")
+    }
+
     /// Says EHLO and sends a message, which must be taken.
     pub fn send_message(&mut self) {
         for (line, reply) in [

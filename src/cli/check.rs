@@ -62,7 +62,9 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
             }
             Err(fault) => away.push(format!("{name}: {fault}")),
         }
-        for (address, why) in upstream.connector().failing() {
+        // The fault of the last address is told already.
+        let is_told = |why: &String| away.last().is_some_and(|told| *told == format!("{name}: {why}"));
+        for (address, why) in upstream.connector().failing().into_iter().filter(|(_, why)| !is_told(why)) {
             super::print(&format!("{name}: its address {address} fails: {why}\n"))?;
         }
     }

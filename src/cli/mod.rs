@@ -38,7 +38,7 @@ enum Command {
         /// Say of each limit what it lets through: bursts, waits, and the most in any hour, day and week
         #[arg(long, conflicts_with = "print")]
         explain: bool,
-        /// Connect to the upstream, log in where it wants that, and say what it offers; exit 69 if it is of no use
+        /// Connect to each upstream, log in where it wants that, and say what it offers; exit 69 if one is of no use
         #[arg(long, conflicts_with_all = ["print", "explain"])]
         online: bool,
     },

@@ -132,10 +132,9 @@ impl Config {
         let keys = self.tls.iter().flat_map(server::tls::Options::pairs).map(|paths| &paths.key);
         let keys = keys.zip(&self.places.certificates);
         let users = self.accounts.as_ref().map(|accounts| (&accounts.file, &self.places.users));
-        let logins = self.relay.upstreams.iter().zip(&self.places.upstreams);
-        let secrets = logins.filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
-        let shown = self.relay.upstreams.iter().zip(&self.places.upstreams);
-        let shown = shown.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
+        let upstreams = self.relay.upstreams.iter().zip(&self.places.upstreams);
+        let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
+        let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
         for (path, span) in
             keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::file::is_exposed(path))
         {

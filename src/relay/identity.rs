@@ -117,8 +117,8 @@ impl Files {
 
 /// Whether a key in PEM is encrypted, as PKCS #8 has it or as OpenSSL had it before.
 fn is_encrypted(key: &[u8]) -> bool {
-    let marks = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
-    String::from_utf8_lossy(key).lines().any(|line| marks.contains(&line.trim_end()))
+    let marks = ["-----BEGIN ENCRYPTED ", "Proc-Type: 4,ENCRYPTED"];
+    String::from_utf8_lossy(key).lines().any(|line| marks.iter().any(|mark| line.starts_with(mark)))
 }
 
 fn bad(path: &Path, why: String) -> ConfigError {
@@ -142,8 +142,8 @@ mod tests {
         std::fs::write(path("nonsense"), "nonsense").unwrap();
         let encrypted = one.signing_key.serialize_pem().replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
         std::fs::write(path("encrypted.key"), encrypted).unwrap();
-        let former = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0\n\nAAAA\n";
-        std::fs::write(path("former.key"), format!("{former}-----END RSA PRIVATE KEY-----\n")).unwrap();
+        let head = "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0\n\n";
+        std::fs::write(path("former.key"), one.signing_key.serialize_pem().replacen("-----\n", head, 1)).unwrap();
         let read = |certificate: &str, key: &str| {
             let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
             let builder = builder.with_safe_default_protocol_versions().unwrap();

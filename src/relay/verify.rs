@@ -3,7 +3,7 @@
 use super::pin::Pin;
 use crate::time::Timestamp;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use std::fmt;
@@ -55,6 +55,33 @@ fn not_shown(_: Error) -> Error {
     CertificateError::Other(OtherError(Arc::new(NotShown))).into()
 }
 
+/// How rustls verifies the signature of a handshake.
+type VerifySignature = fn(
+    &[u8],
+    &CertificateDer<'_>,
+    &DigitallySignedStruct,
+    &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error>;
+
+impl Verifier {
+    /// Where any certificate will do, it does not matter whose it is.
+    fn verify_signature(
+        &self,
+        verify: VerifySignature,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match self.accept {
+            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
+            Accept::Pinned(_) => {
+                let algorithms = &self.provider.signature_verification_algorithms;
+                verify(message, certificate, signature, algorithms).map_err(not_shown)
+            }
+        }
+    }
+}
+
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
@@ -79,13 +106,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match self.accept {
-            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
-            Accept::Pinned(_) => {
-                let algorithms = &self.provider.signature_verification_algorithms;
-                verify_tls12_signature(message, certificate, signature, algorithms).map_err(not_shown)
-            }
-        }
+        self.verify_signature(verify_tls12_signature, message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -94,13 +115,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match self.accept {
-            Accept::Any => Ok(HandshakeSignatureValid::assertion()),
-            Accept::Pinned(_) => {
-                let algorithms = &self.provider.signature_verification_algorithms;
-                verify_tls13_signature(message, certificate, signature, algorithms).map_err(not_shown)
-            }
-        }
+        self.verify_signature(verify_tls13_signature, message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
