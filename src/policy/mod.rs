@@ -4,6 +4,7 @@
 
 mod decide;
 pub mod event;
+pub mod hours;
 pub mod key;
 pub mod limit;
 mod settle;

@@ -1,0 +1,225 @@
+//! Hours of the week, as in `Mon-Fri 08:00-18:00`, and the time zone whose clocks show them.
+
+use crate::time::Timestamp;
+use jiff::civil::Weekday;
+use jiff::tz::TimeZone;
+use std::fmt;
+
+/// Some days of the week, and a time of each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hours {
+    /// Monday is bit 0.
+    days: u8,
+    /// Minutes since midnight: the first that belongs to it and the first that does not. One that ends before it begins ends on the
+    /// day after.
+    begin: u16,
+    end: u16,
+}
+
+/// A time zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone(TimeZone);
+
+/// Why hours could not be read. The text names the bad value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadHours(String);
+
+impl fmt::Display for BadHours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadHours {}
+
+impl Zone {
+    pub fn new(zone: TimeZone) -> Self {
+        Self(zone)
+    }
+
+    /// What calendar and clock show there: the weekday, and the minutes since midnight.
+    pub fn civil(&self, now: Timestamp) -> (Weekday, u16) {
+        let instant = jiff::Timestamp::from_microsecond(now.micros()).unwrap_or_default();
+        let shown = self.0.to_datetime(instant);
+        // Neither is negative.
+        (shown.weekday(), shown.hour().unsigned_abs() as u16 * 60 + shown.minute().unsigned_abs() as u16)
+    }
+}
+
+/// Coordinated universal time.
+impl Default for Zone {
+    fn default() -> Self {
+        Self(TimeZone::UTC)
+    }
+}
+
+impl Hours {
+    /// Reads `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. Hours over midnight belong to the day on which they begin, and days
+    /// may go round the end of the week (`Fri-Mon`).
+    pub fn parse(text: &str) -> Result<Self, BadHours> {
+        let bad = |why: String| BadHours(format!("\"{text}\" are no hours: {why} (write \"Mon-Fri 08:00-18:00\")"));
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (named, times) = match words[..] {
+            [] => return Err(bad("there is nothing".to_owned())),
+            [times] if times.starts_with(|c: char| c.is_ascii_digit()) => (None, Some(times)),
+            [named] => (Some(named), None),
+            [named, times] => (Some(named), Some(times)),
+            _ => return Err(bad("there are more than days and a time; leave no space within them".to_owned())),
+        };
+        let days = named.map_or(Ok(EVERY_DAY), days).map_err(bad)?;
+        let (begin, end) = times.map_or(Ok((0, DAY)), span).map_err(bad)?;
+        Ok(Self { days, begin, end })
+    }
+
+    /// Whether a minute of the week is one of them.
+    pub fn contains(&self, weekday: Weekday, minute: u16) -> bool {
+        let has = |day: Weekday| self.days & bit(day) != 0;
+        match self.begin < self.end {
+            true => has(weekday) && (self.begin..self.end).contains(&minute),
+            false => has(weekday) && minute >= self.begin || has(weekday.previous()) && minute < self.end,
+        }
+    }
+}
+
+const EVERY_DAY: u8 = 0x7f;
+
+/// In minutes.
+const DAY: u16 = 24 * 60;
+
+const NAMES: [(&str, Weekday); 7] = [
+    ("Mon", Weekday::Monday),
+    ("Tue", Weekday::Tuesday),
+    ("Wed", Weekday::Wednesday),
+    ("Thu", Weekday::Thursday),
+    ("Fri", Weekday::Friday),
+    ("Sat", Weekday::Saturday),
+    ("Sun", Weekday::Sunday),
+];
+
+fn bit(day: Weekday) -> u8 {
+    1 << day.to_monday_zero_offset()
+}
+
+/// `Mon-Fri,Sun`
+fn days(text: &str) -> Result<u8, String> {
+    let mut days = 0;
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (mut day, last) = (weekday(first)?, weekday(last)?);
+        days |= bit(day);
+        while day != last {
+            day = day.next();
+            days |= bit(day);
+        }
+    }
+    Ok(days)
+}
+
+fn weekday(text: &str) -> Result<Weekday, String> {
+    let known = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    let unknown = || format!("\"{text}\" is not a day: Mon, Tue, Wed, Thu, Fri, Sat or Sun");
+    known.map(|(_, day)| *day).ok_or_else(unknown)
+}
+
+/// `08:00-18:00`
+fn span(text: &str) -> Result<(u16, u16), String> {
+    let (begin, end) = text.split_once('-').ok_or_else(|| format!("\"{text}\" has no end"))?;
+    let (begin, end) = (minute(begin)?, minute(end)?);
+    match begin {
+        DAY => Err("a day begins at 00:00".to_owned()),
+        _ if begin == end => Err("it ends when it begins; a whole day is 00:00-24:00".to_owned()),
+        _ => Ok((begin, end)),
+    }
+}
+
+/// `08:00`, up to `24:00`.
+fn minute(text: &str) -> Result<u16, String> {
+    let number = |digits: &str| match digits.len() <= 2 && digits.bytes().all(|b| b.is_ascii_digit()) {
+        true => digits.parse::<u16>().ok(),
+        false => None,
+    };
+    let read = || {
+        let (hour, minute) = text.split_once(':')?;
+        let minute = number(minute).filter(|n| *n < 60 && minute.len() == 2)?;
+        Some(number(hour)? * 60 + minute).filter(|minute| *minute <= DAY)
+    };
+    read().ok_or_else(|| format!("\"{text}\" is not a time from 00:00 to 24:00"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::parse_time;
+
+    fn at(text: &str, day: &str, time: &str) -> bool {
+        Hours::parse(text).unwrap().contains(weekday(day).unwrap(), minute(time).unwrap())
+    }
+
+    #[test]
+    fn hours_are_what_they_say() {
+        for (hours, within, without) in [
+            ("Mon-Fri 08:00-18:00", "Mon 08:00, Wed 12:30, Fri 17:59", "Mon 07:59, Mon 18:00, Sat 12:00, Sun 12:00"),
+            ("Sat,Sun", "Sat 00:00, Sun 23:59", "Fri 23:59, Mon 00:00"),
+            ("sat,SUN 8:00-24:00", "Sat 08:00, Sun 23:59", "Sat 07:59, Mon 00:00"),
+            ("22:00-06:00", "Mon 22:00, Mon 05:59, Sun 23:00", "Mon 21:59, Mon 06:00"),
+            ("Fri 22:00-06:00", "Fri 22:00, Sat 05:59", "Fri 05:59, Sat 06:00, Sat 22:00"),
+            ("Sun 22:00-06:00", "Sun 22:00, Mon 05:59", "Sun 05:59, Mon 22:00"),
+            ("Fri-Mon 12:00-13:00", "Fri 12:00, Sat 12:59, Sun 12:00, Mon 12:00", "Tue 12:00, Thu 12:00, Fri 13:00"),
+            ("Mon,Wed-Thu 00:00-24:00", "Mon 00:00, Wed 23:59, Thu 12:00", "Tue 12:00, Fri 00:00, Sun 23:59"),
+            ("Tue 20:00-00:00", "Tue 20:00, Tue 23:59", "Tue 19:59, Wed 00:00"),
+            (" Mon-Mon   08:00-09:00 ", "Mon 08:00", "Tue 08:00, Sun 08:00"),
+        ] {
+            for (moments, expected) in [(within, true), (without, false)] {
+                for moment in moments.split(", ") {
+                    let (day, time) = moment.split_once(' ').unwrap();
+                    assert_eq!(at(hours, day, time), expected, "{hours}: {moment}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_are_no_hours_is_refused_with_the_reason() {
+        for (text, words) in [
+            ("", "there is nothing"),
+            ("Mon-Fri 08:00 - 18:00", "leave no space within them"),
+            ("Mo-Fr", "\"Mo\" is not a day"),
+            ("Mon-Fri-Sun", "\"Fri-Sun\" is not a day"),
+            ("Mon,", "\"\" is not a day"),
+            ("Mon 08:00", "\"08:00\" has no end"),
+            ("08:00", "\"08:00\" has no end"),
+            ("08:00-8", "\"8\" is not a time"),
+            ("08:00-24:01", "\"24:01\" is not a time from 00:00 to 24:00"),
+            ("08:60-09:00", "\"08:60\" is not a time"),
+            ("08:0-09:00", "\"08:0\" is not a time"),
+            ("+8:00-09:00", "\"+8:00\" is not a day"),
+            ("Mon +8:00-09:00", "\"+8:00\" is not a time"),
+            ("24:00-08:00", "a day begins at 00:00"),
+            ("08:00-08:00", "a whole day is 00:00-24:00"),
+        ] {
+            let error = Hours::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("\"{text}\" are no hours: ")) && error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_zone_shows_the_time_of_its_clocks() {
+        let vienna = jiff::tz::TimeZoneDatabase::bundled().get("Europe/Vienna").unwrap();
+        for (zone, now, day, time) in [
+            (Zone::new(vienna.clone()), "2026-01-11T23:30:00Z", Weekday::Monday, 30),
+            (Zone::new(vienna.clone()), "2026-07-12T21:59:59Z", Weekday::Sunday, 23 * 60 + 59),
+            (Zone::new(vienna), "2026-07-12T22:00:00Z", Weekday::Monday, 0),
+            (Zone::default(), "2026-07-12T22:00:00Z", Weekday::Sunday, 22 * 60),
+        ] {
+            assert_eq!(zone.civil(parse_time(now).unwrap()), (day, time), "{now}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_time_have_a_weekday_too() {
+        for micros in [i64::MIN, -1, i64::MAX] {
+            let (_, minute) = Zone::default().civil(Timestamp::from_micros(micros));
+            assert!(minute < DAY);
+        }
+    }
+}
