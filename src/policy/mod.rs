@@ -4,6 +4,7 @@
 
 mod decide;
 pub mod event;
+pub mod fold;
 pub mod hours;
 pub mod key;
 pub mod limit;

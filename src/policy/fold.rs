@@ -1,0 +1,223 @@
+//! Spellings of one and the same address, made one: what patterns, keys and filters see of senders, recipients and logins.
+
+use std::borrow::Cow;
+
+/// The sender of bounces. It has no domain, and of all patterns only itself and a lone `*` match it.
+pub const NULL: &str = "<>";
+
+/// How addresses are made comparable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Folding {
+    /// What begins a sub-address: the `+` of `bob+lists@example.org`.
+    subaddress: Option<char>,
+    /// What an address without domain is taken to end with, in lower case.
+    default_domain: Option<Box<str>>,
+}
+
+impl Folding {
+    /// `subaddress` begins the part of a local part that does not count; `default_domain` is added where there is none.
+    pub fn new(subaddress: Option<char>, default_domain: Option<&str>) -> Self {
+        Self { subaddress, default_domain: default_domain.map(|domain| domain.to_lowercase().into()) }
+    }
+
+    /// A sender or recipient in the one spelling that stands for all: in lower case, without sub-address, without quotes that are not
+    /// needed, with the default domain if it has none. [`NULL`] for the empty address, too. Nothing is allocated for a plain address
+    /// that is in this spelling already.
+    pub fn address<'a>(&self, address: &'a str) -> Cow<'a, str> {
+        if address.is_empty() || address == NULL {
+            return NULL.into();
+        }
+        let (local, domain) = split(address);
+        let kept = match unquoted(local) {
+            Cow::Borrowed(text) => Cow::Borrowed(self.without_subaddress(text)),
+            Cow::Owned(text) => Cow::Owned(self.without_subaddress(&text).to_owned()),
+        };
+        // In lower case after the cut: what a capital sigma becomes depends on what follows it.
+        let kept = lower_case(kept);
+        let folded = if is_dot_string(&kept) { kept } else { quoted(&kept).into() };
+        self.joined(address, (local, domain), folded)
+    }
+
+    /// A login in the one spelling that stands for all: in lower case, with the default domain if it has none. What looks like a
+    /// sub-address is part of the name.
+    pub fn user<'a>(&self, login: &'a str) -> Cow<'a, str> {
+        if login.is_empty() {
+            return login.into();
+        }
+        let (local, domain) = split(login);
+        self.joined(login, (local, domain), lower_case(local.into()))
+    }
+
+    fn without_subaddress<'a>(&self, local: &'a str) -> &'a str {
+        let Some(separator) = self.subaddress else { return local };
+        // What the local part begins with separates nothing: nobody would be left.
+        let first = local.chars().next().map_or(0, char::len_utf8);
+        local[first..].find(separator).map_or(local, |at| &local[..first + at])
+    }
+
+    /// Puts a folded local part before its domain, folded as well.
+    fn joined<'a>(
+        &self,
+        whole: &'a str,
+        (local, domain): (&str, Option<&'a str>),
+        folded: Cow<'a, str>,
+    ) -> Cow<'a, str> {
+        let folded_domain = match domain {
+            Some(domain) => Some(lower_case(domain.into())),
+            None => self.default_domain.as_deref().map(Cow::Borrowed),
+        };
+        match folded_domain {
+            None => folded,
+            Some(folded_domain) if folded == local && Some(&*folded_domain) == domain => whole.into(),
+            Some(folded_domain) => format!("{folded}@{folded_domain}").into(),
+        }
+    }
+}
+
+/// The domain of a folded address; none of [`NULL`], or of a login that has none.
+pub fn domain(address: &str) -> Option<&str> {
+    split(address).1
+}
+
+/// Local part and domain. An `@` within quotes separates nothing.
+pub(super) fn split(address: &str) -> (&str, Option<&str>) {
+    match address.rsplit_once('@') {
+        Some((local, domain)) if !domain.contains('"') => (local, Some(domain)),
+        _ => (address, None),
+    }
+}
+
+/// In lower case, also beyond ASCII.
+fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_lower =
+        text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) || text.chars().all(|c| c.to_lowercase().eq([c]));
+    if is_lower { text } else { text.to_lowercase().into() }
+}
+
+/// What a local part says, without its quotes and backslashes (RFC 5321 §4.1.2), if it has any.
+fn unquoted(local: &str) -> Cow<'_, str> {
+    let Some(inner) = local.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+        return local.into();
+    };
+    if !inner.contains('\\') {
+        return inner.into();
+    }
+    let mut said = String::with_capacity(inner.len());
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        said.extend(if c == '\\' { chars.next() } else { Some(c) });
+    }
+    said.into()
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        if matches!(c, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Whether a local part needs no quotes (RFC 5321 §4.1.2, RFC 6531 §3.3).
+fn is_dot_string(text: &str) -> bool {
+    let is_atext = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&b) || b >= 0x80;
+    text.split('.').all(|atom| !atom.is_empty() && atom.bytes().all(is_atext))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> Folding {
+        Folding::new(Some('+'), Some("Example.ORG"))
+    }
+
+    #[test]
+    fn spellings_of_one_address_are_one() {
+        for (address, folded) in [
+            ("bob@d", "bob@d"),
+            ("Bob@D.Example", "bob@d.example"),
+            ("bob+x@d", "bob@d"),
+            ("bob+x+y@d", "bob@d"),
+            ("bob+@d", "bob@d"),
+            ("+x@d", "+x@d"),
+            ("+x+y@d", "+x@d"),
+            ("++@d", "+@d"),
+            ("ΔΟΚΙΜΉ+x@ΠΑΡΆΔΕΙΓΜΑ.example", "δοκιμή@παράδειγμα.example"),
+            ("ΛΌΓΟΣ+ΛΌΓΟΣ@d", "λόγος@d"),
+            ("\"Bob\"@d", "bob@d"),
+            ("\"b\\ob+x\"@d", "bob@d"),
+            ("\"A  b\"@D", "\"a  b\"@d"),
+            ("\"a b+c d\"@d", "\"a b\"@d"),
+            ("\"bob+c d\"@d", "bob@d"),
+            ("\"a\\\"\\\\b\"@d", "\"a\\\"\\\\b\"@d"),
+            ("\"A@B\"@d", "\"a@b\"@d"),
+            ("\"\"@d", "\"\"@d"),
+            ("a.+b@d", "\"a.\"@d"),
+            ("\"a.\"@d", "\"a.\"@d"),
+            ("Bob", "bob@example.org"),
+            ("Bob+x", "bob@example.org"),
+            ("\"a@b\"", "\"a@b\"@example.org"),
+            ("a@[IPv6:2001:DB8::1]", "a@[ipv6:2001:db8::1]"),
+            ("", NULL),
+            (NULL, NULL),
+        ] {
+            assert_eq!(example().address(address), folded, "{address}");
+        }
+    }
+
+    #[test]
+    fn without_configuration_only_the_spelling_changes() {
+        let folding = Folding::default();
+        for (address, folded) in [("Bob+x@D", "bob+x@d"), ("Bob", "bob"), ("\"A b\"", "\"a b\""), ("\"B\"", "b")] {
+            assert_eq!(folding.address(address), folded, "{address}");
+        }
+        assert_eq!(Folding::new(Some('-'), None).address("bob-x@d-e"), "bob@d-e");
+    }
+
+    #[test]
+    fn a_login_keeps_what_looks_like_a_sub_address() {
+        for (login, folded) in
+            [("Alice", "alice@example.org"), ("Alice+X@D", "alice+x@d"), ("ÄNNE@d", "änne@d"), ("", "")]
+        {
+            assert_eq!(example().user(login), folded, "{login}");
+        }
+        assert_eq!(Folding::default().user("Alice"), "alice");
+    }
+
+    #[test]
+    fn the_domain_is_what_follows_the_last_at_outside_quotes() {
+        for (address, expected) in
+            [("bob@d", Some("d")), ("\"a@b\"@d", Some("d")), ("\"a@b\"", None), ("bob", None), (NULL, None)]
+        {
+            assert_eq!(domain(address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_folded_is_not_copied() {
+        for address in ["bob@d.example", "änne@例子.example", "+x@d", NULL] {
+            assert!(matches!(example().address(address), Cow::Borrowed(_)), "{address}");
+            assert!(matches!(example().user("alice@d"), Cow::Borrowed(_)));
+        }
+        // Nor is what is only cut.
+        assert!(matches!(Folding::new(Some('+'), None).address("bob+x"), Cow::Borrowed("bob")));
+    }
+
+    proptest! {
+        #[test]
+        fn folding_twice_is_folding_once(address in r#"[aBÄΣİß+."\\@ ]{0,10}"#, separator in "[+.-]?") {
+            let folding = Folding::new(separator.chars().next(), Some("Σ.example"));
+            let once = folding.address(&address).into_owned();
+            prop_assert_eq!(&folding.address(&once), &once);
+            let once = folding.user(&address).into_owned();
+            prop_assert_eq!(&folding.user(&once), &once);
+        }
+    }
+}
