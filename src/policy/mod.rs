@@ -8,6 +8,8 @@ pub mod fold;
 pub mod hours;
 pub mod key;
 pub mod limit;
+pub mod networks;
+pub mod pattern;
 mod settle;
 pub mod verdict;
 

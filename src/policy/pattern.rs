@@ -1,0 +1,405 @@
+//! Patterns that the values of a field are compared with: `*@students.example.org`, `postmaster`, `*.example.org`.
+
+use super::fold::{NULL, split};
+use foldhash::fast::RandomState;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+
+/// How the values of a field are compared. `*` is any run of characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A user, sender or recipient. A pattern without `@` is that local part at any domain, or without one; a `*` before the `@` does
+    /// not reach beyond it. The null sender, `<>`, is matched by `<>` and a lone `*` only.
+    Address,
+    /// The domain of one.
+    Domain,
+    /// A listener, a group, or what a client calls itself.
+    Name,
+}
+
+/// Patterns, each with what it stands for. Made for a hundred thousand of them: only those with a `*` elsewhere than in `*@DOMAIN`,
+/// `*@*.DOMAIN` and `*.DOMAIN` are tried one after the other.
+#[derive(Clone, Debug)]
+pub struct Table<T> {
+    shape: Shape,
+    entries: Vec<Entry<T>>,
+    /// The lone `*`.
+    any: Option<usize>,
+    /// Without any `*`.
+    exact: Places,
+    /// Local parts at any domain, without any `*`.
+    locals: Places,
+    /// Of `*@DOMAIN`, the domain.
+    domains: Places,
+    /// Of `*@*.DOMAIN`, or `*.DOMAIN` where values are no addresses, the domain with its dot.
+    parents: Places,
+    /// All others.
+    globs: Places,
+}
+
+/// Where in the entries something stands.
+type Places = HashMap<Box<str>, usize, RandomState>;
+
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    value: T,
+    /// How many characters of the pattern are no `*`.
+    literals: usize,
+}
+
+/// Why a pattern cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadPattern {
+    Empty,
+    /// It is there already.
+    Twice(Box<str>),
+    NoLocalPart(Box<str>),
+    NoDomain(Box<str>),
+    /// An address, where domains are compared.
+    NotADomain(Box<str>),
+}
+
+impl fmt::Display for BadPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a pattern is empty; \"*\" matches everything"),
+            Self::Twice(text) => write!(f, "\"{text}\" stands here twice"),
+            Self::NoLocalPart(text) => write!(f, "\"{text}\" has nothing before the @; did you mean \"*{text}\"?"),
+            Self::NoDomain(text) => {
+                write!(f, "\"{text}\" has nothing after the @; did you mean \"{}\"?", text.trim_end_matches('@'))
+            }
+            Self::NotADomain(text) => match split(text).1 {
+                Some(domain) => write!(f, "\"{text}\" is not a domain; did you mean \"{domain}\"?"),
+                None => write!(f, "\"{text}\" is not a domain"),
+            },
+        }
+    }
+}
+
+impl std::error::Error for BadPattern {}
+
+impl<T> Table<T> {
+    pub fn new(shape: Shape) -> Self {
+        let [exact, locals, domains, parents, globs] = Default::default();
+        Self { shape, entries: Vec::new(), any: None, exact, locals, domains, parents, globs }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many patterns there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds a pattern, in whatever case.
+    pub fn insert(&mut self, pattern: &str, value: T) -> Result<(), BadPattern> {
+        let folded = folded(pattern);
+        self.check(&folded).map_err(|bad| bad(pattern.into()))?;
+        let place = self.entries.len();
+        let (places, key) = self.places(&folded);
+        let is_there = match places {
+            Some(places) if places.contains_key(key) => true,
+            Some(places) => places.insert(key.into(), place).is_some(),
+            None => self.any.is_some(),
+        };
+        if is_there {
+            return Err(BadPattern::Twice(pattern.into()));
+        }
+        if folded == "*" {
+            self.any = Some(place);
+        }
+        let literals = folded.chars().filter(|c| *c != '*').count();
+        self.entries.push(Entry { value, literals });
+        Ok(())
+    }
+
+    /// What is wrong with a pattern in this shape.
+    fn check(&self, pattern: &str) -> Result<(), fn(Box<str>) -> BadPattern> {
+        if pattern.is_empty() {
+            return Err(|_| BadPattern::Empty);
+        }
+        match (self.shape, split(pattern)) {
+            (Shape::Address, ("", Some(_))) => Err(BadPattern::NoLocalPart),
+            (Shape::Address, (_, Some(""))) => Err(BadPattern::NoDomain),
+            (Shape::Domain, _) if pattern.contains('@') || pattern == NULL => Err(BadPattern::NotADomain),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a pattern belongs, and under which key; nowhere, if it is the lone `*`.
+    fn places<'p>(&mut self, pattern: &'p str) -> (Option<&mut Places>, &'p str) {
+        let is_plain = |text: &str| !text.contains('*');
+        let parent = |text: &'p str| text.strip_prefix('*').filter(|rest| rest.starts_with('.') && is_plain(rest));
+        let (places, key) = match (self.shape, split(pattern)) {
+            _ if pattern == "*" => return (None, pattern),
+            (Shape::Address, (local, None)) if is_plain(local) && local != NULL => (&mut self.locals, local),
+            _ if is_plain(pattern) => (&mut self.exact, pattern),
+            (Shape::Address, ("*", Some(domain))) if is_plain(domain) => (&mut self.domains, domain),
+            (Shape::Address, ("*", Some(domain))) => match parent(domain) {
+                Some(parent) => (&mut self.parents, parent),
+                None => (&mut self.globs, pattern),
+            },
+            (Shape::Address, _) => (&mut self.globs, pattern),
+            (Shape::Domain | Shape::Name, _) => match parent(pattern) {
+                Some(parent) => (&mut self.parents, parent),
+                None => (&mut self.globs, pattern),
+            },
+        };
+        (Some(places), key)
+    }
+
+    /// What a folded value stands for: by the pattern that equals it, else by the one with the most characters that are no `*`, of
+    /// several the first.
+    pub fn find(&self, value: &str) -> Option<&T> {
+        let place = match self.shape {
+            _ if self.entries.is_empty() => None,
+            Shape::Address if value == NULL => self.exact.get(NULL).copied(),
+            Shape::Address => self.find_address(value),
+            Shape::Domain | Shape::Name => {
+                let near = || self.better(self.parent_of(value), self.glob(|pattern| matches(pattern, value)));
+                self.exact.get(value).copied().or_else(near)
+            }
+        };
+        place.or(self.any).map(|place| &self.entries[place].value)
+    }
+
+    fn find_address(&self, address: &str) -> Option<usize> {
+        let (local, domain) = split(address);
+        let Some(domain) = domain else {
+            let near = || self.glob(|pattern| split(pattern).1.is_none() && matches(pattern, local));
+            return self.locals.get(local).copied().or_else(near);
+        };
+        if let Some(exact) = self.exact.get(address) {
+            return Some(*exact);
+        }
+        let glob = self.glob(|pattern| match split(pattern) {
+            (before, None) => matches(before, local),
+            (before, Some(after)) => matches(before, local) && matches(after, domain),
+        });
+        let at_domain = self.better(self.domains.get(domain).copied(), self.parent_of(domain));
+        self.better(self.better(self.locals.get(local).copied(), at_domain), glob)
+    }
+
+    /// The longest of the domains that this one is below.
+    fn parent_of(&self, domain: &str) -> Option<usize> {
+        let dots = domain.match_indices('.').map(|(at, _)| at);
+        dots.filter(|_| !self.parents.is_empty()).find_map(|at| self.parents.get(&domain[at..]).copied())
+    }
+
+    /// The best of the globs for which this is true.
+    fn glob(&self, is_match: impl Fn(&str) -> bool) -> Option<usize> {
+        self.globs.iter().fold(None, |best, (pattern, place)| {
+            let is_better = self.better(best, Some(*place)) == Some(*place);
+            if is_better && is_match(pattern) { Some(*place) } else { best }
+        })
+    }
+
+    /// The more literal one; of equals the first.
+    fn better(&self, one: Option<usize>, other: Option<usize>) -> Option<usize> {
+        let rank = |place: &usize| (self.entries[*place].literals, Reverse(*place));
+        one.into_iter().chain(other).max_by_key(rank)
+    }
+}
+
+/// In lower case, with one `*` for several in a row.
+fn folded(pattern: &str) -> String {
+    let mut folded = pattern.to_lowercase();
+    let mut before = ' ';
+    folded.retain(|c| {
+        let is_repeated = c == '*' && before == '*';
+        before = c;
+        !is_repeated
+    });
+    folded
+}
+
+/// Whether a text is what a pattern with any number of `*` says.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let inner = text.strip_prefix(start).and_then(|inner| inner.strip_suffix(end));
+    // Each piece as early as it can be leaves the most for the others.
+    let after = |inner: &str, piece: &str| inner.find(piece).map(|at| at + piece.len());
+    let all_found = |inner| middle.split('*').try_fold(inner, |inner: &str, piece| inner.get(after(inner, piece)?..));
+    inner.and_then(all_found).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn table<'p>(shape: Shape, patterns: &[&'p str]) -> Table<&'p str> {
+        let mut table = Table::new(shape);
+        for pattern in patterns {
+            table.insert(pattern, *pattern).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn addresses_are_found_by_the_most_literal_pattern() {
+        let patterns = [
+            "*",
+            "postmaster",
+            "*@students.Example.org",
+            "*@*.example.org",
+            "*@*.org",
+            "Alice@example.org",
+            "al*",
+            "*.lists",
+            "bounce-*@*.example.*",
+            "<>",
+            "\"a b\"@d",
+            "ÄNNE@d",
+        ];
+        let table = table(Shape::Address, &patterns);
+        for (value, pattern) in [
+            ("alice@example.org", "Alice@example.org"),
+            ("alice@students.example.org", "*@students.Example.org"),
+            ("alice@x.students.example.org", "*@*.example.org"),
+            ("alice@example.com", "al*"),
+            ("alice", "al*"),
+            ("bob@example.org", "*@*.org"),
+            ("bob@org", "*"),
+            ("bob", "*"),
+            ("postmaster", "postmaster"),
+            ("postmaster@d", "postmaster"),
+            ("postmaster@x.example.org", "*@*.example.org"),
+            ("postmaster@students.example.org", "*@students.Example.org"),
+            ("weir.lists@d", "*.lists"),
+            ("bob@d.lists", "*"),
+            ("bounce-7@x.example.org", "bounce-*@*.example.*"),
+            ("bounce-7@example.org", "*@*.org"),
+            ("\"a b\"@d", "\"a b\"@d"),
+            ("änne@d", "ÄNNE@d"),
+            ("<>", "<>"),
+        ] {
+            assert_eq!(table.find(value), Some(&pattern), "{value}");
+        }
+    }
+
+    #[test]
+    fn only_a_lone_star_means_the_null_sender_too() {
+        assert_eq!(table(Shape::Address, &["*@*", "<*", "*>", "<*>", "a"]).find("<>"), None);
+        assert_eq!(table(Shape::Address, &["<*", "**"]).find("<>"), Some(&"**"));
+        assert_eq!(table(Shape::Address, &["<>"]).find("a@d"), None);
+    }
+
+    #[test]
+    fn domains_and_names_are_found_whole() {
+        for (shape, patterns, value, pattern) in [
+            (Shape::Domain, ["example.org", "*.example.org", "*example.org"], "example.org", Some("example.org")),
+            (Shape::Domain, ["example.org", "*.example.org", "*example.org"], "a.b.example.org", Some("*.example.org")),
+            (Shape::Domain, ["example.org", "*.org", "*example.org"], "an-example.org", Some("*example.org")),
+            (Shape::Domain, ["*.org", "*.example.org", "x.*"], "example.com", None),
+            (Shape::Name, ["staff", "s*", "*f"], "staff", Some("staff")),
+            (Shape::Name, ["st*ff", "s*", "*f"], "stuff", Some("st*ff")),
+            (Shape::Name, ["f*", "s*", "*f"], "sf", Some("s*")),
+            (Shape::Name, ["a@b", "s*", "*f"], "a@b", Some("a@b")),
+        ] {
+            assert_eq!(table(shape, &patterns).find(value), pattern.as_ref(), "{value}");
+        }
+        assert_eq!(Table::<()>::new(Shape::Name).find("a"), None);
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_meant_is_refused() {
+        for (shape, pattern, words) in [
+            (Shape::Address, "", "a pattern is empty"),
+            (Shape::Address, "Bob", "\"Bob\" stands here twice"),
+            (Shape::Address, "*@D", "\"*@D\" stands here twice"),
+            (Shape::Address, "***", "\"***\" stands here twice"),
+            (Shape::Address, "a**@*", "\"a**@*\" stands here twice"),
+            (Shape::Address, "@d", "\"@d\" has nothing before the @; did you mean \"*@d\"?"),
+            (Shape::Address, "x@", "\"x@\" has nothing after the @; did you mean \"x\"?"),
+            (Shape::Domain, "bob@d", "\"bob@d\" is not a domain; did you mean \"d\"?"),
+            (Shape::Domain, "<>", "\"<>\" is not a domain"),
+        ] {
+            let mut table = table(shape, if shape == Shape::Address { &["bob", "*@d", "*", "a*@*"] } else { &[] });
+            let before = table.len();
+            assert!(table.insert(pattern, "").unwrap_err().to_string().starts_with(words), "{pattern}");
+            assert_eq!(table.len(), before);
+        }
+    }
+
+    #[test]
+    fn of_a_hundred_thousand_common_patterns_none_is_tried_in_turn() {
+        let mut table = Table::new(Shape::Address);
+        for n in 0..25_000 {
+            for pattern in [format!("u{n}@d"), format!("u{n}"), format!("*@d{n}"), format!("*@*.d{n}")] {
+                table.insert(&pattern, n).unwrap();
+            }
+        }
+        assert!(table.globs.is_empty());
+        for (value, n) in [("u7@d", 7), ("u8@x", 8), ("u8", 8), ("x@d9", 9), ("x@a.b.d24999", 24_999)] {
+            assert_eq!(table.find(value), Some(&n), "{value}");
+        }
+    }
+
+    /// Whether a text is what a pattern says, as one would define it.
+    fn says(pattern: &[char], text: &[char]) -> bool {
+        match (pattern, text) {
+            ([], []) => true,
+            (['*', rest @ ..], _) => (0..=text.len()).any(|n| says(rest, &text[n..])),
+            ([p, pattern @ ..], [t, text @ ..]) if p == t => says(pattern, text),
+            _ => false,
+        }
+    }
+
+    /// Whether a pattern matches a value, by the words of [`Shape`].
+    fn holds(shape: Shape, pattern: &str, value: &str) -> bool {
+        let says =
+            |pattern: &str, text: &str| says(&pattern.chars().collect::<Vec<_>>(), &text.chars().collect::<Vec<_>>());
+        if shape != Shape::Address || pattern == "*" {
+            return says(pattern, value);
+        }
+        match (split(pattern), split(value)) {
+            _ if pattern == NULL || value == NULL => pattern == value,
+            ((before, None), (local, _)) => says(before, local),
+            ((before, Some(after)), (local, Some(domain))) => says(before, local) && says(after, domain),
+            ((_, Some(_)), (_, None)) => false,
+        }
+    }
+
+    /// What [`Table::find`] should find: the number of a pattern.
+    fn best(shape: Shape, patterns: &[String], value: &str) -> Option<usize> {
+        let holding = (0..patterns.len()).filter(|n| holds(shape, &patterns[*n], value));
+        holding.max_by_key(|n| {
+            let literals = patterns[*n].chars().filter(|c| *c != '*').count();
+            (patterns[*n] == value && !value.contains('*'), literals, Reverse(*n))
+        })
+    }
+
+    fn shapes() -> impl Strategy<Value = Shape> {
+        prop_oneof![3 => Just(Shape::Address), 1 => Just(Shape::Domain), 1 => Just(Shape::Name)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn finds_what_trying_all_patterns_finds(
+            shape in shapes(),
+            patterns in proptest::collection::vec(r#"[ab*]{0,2}[ab*"]?@?(\*\.)?[ab*."]{0,2}(\.b)?|<>|<\*"#, 0..12),
+            values in proptest::collection::vec(r#"[ab"*]{0,2}@?[ab."]{0,3}(\.b)?|<>"#, 1..12),
+        ) {
+            let mut table = Table::new(shape);
+            let mut used = Vec::new();
+            for pattern in patterns.iter().map(|pattern| folded(pattern)) {
+                match table.insert(&pattern, used.len()) {
+                    Ok(()) => used.push(pattern),
+                    Err(BadPattern::Twice(_)) => prop_assert!(used.contains(&pattern)),
+                    Err(_) => {}
+                }
+            }
+            prop_assert_eq!(table.len(), used.len());
+            for value in values {
+                prop_assert_eq!(table.find(&value).copied(), best(shape, &used, &value), "{:?} {}", used, value);
+            }
+        }
+    }
+}
