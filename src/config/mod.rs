@@ -1,15 +1,24 @@
 //! `weir.toml`, read into the Options of each room. Errors point at the place in the file, and there may be several.
 
+mod addresses;
 mod certificates;
+mod files;
 mod limit;
+mod list;
+mod overrides;
 mod problem;
 mod section;
 mod upstream;
 mod veil;
 
+pub use files::Files;
+pub use list::{Item, List, Lists};
+pub use overrides::{Override, Overrides};
 pub use problem::{Problem, Problems, Severity};
 
 use crate::policy::Policy;
+use crate::policy::fold::Folding;
+use crate::policy::hours::Zone;
 use crate::session::{Requirement, Security};
 use crate::time::Timestamp;
 use crate::{accounts, admin, log, relay, server, session, store};
@@ -23,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
-/// A configuration that can be used, but for what the files it names contain.
+/// A configuration that can be used, but for what certificates, keys and users files contain.
 pub struct Config {
     pub server: server::Options,
     pub listeners: Vec<server::ListenerOptions>,
@@ -33,6 +42,13 @@ pub struct Config {
     pub state: store::Options,
     pub admin: Option<admin::Options>,
     pub policy: Policy,
+    /// How addresses are compared.
+    pub folding: Folding,
+    /// Where the hours of limits are meant.
+    pub zone: Zone,
+    pub lists: Lists,
+    /// The files that were read for the policy: it changes with them.
+    pub policy_files: Vec<PathBuf>,
     pub log: log::Format,
     /// The file, and the warnings about it.
     pub problems: Problems,
@@ -75,7 +91,8 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
     }
 }
 
-/// Reads the text of a configuration file; `path` names it in messages and is what relative paths are relative to.
+/// Reads the text of a configuration file, and the lists that it names; `path` names it in messages and is what relative paths are
+/// relative to.
 pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     let (document, syntax) = DeTable::parse_recoverable(&text);
     let source = Source::new(&text);
@@ -184,6 +201,7 @@ impl Reader {
     fn read(&self, mut root: Section<'_>) -> Option<Config> {
         let hostname = root.optional("hostname", |value| host_name(&text(value)?));
         let hostname = hostname.map_or_else(system_hostname, |name| name.value);
+        let zone = addresses::zone(&mut root);
         let mut places = Places::default();
         let (server, shared) = session(root.section("session"), hostname);
         let tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
@@ -202,11 +220,31 @@ impl Reader {
         let state = self.state(root.section("state"), &mut places);
         let admin = admin(root.section("admin"));
         let log = log_format(root.section("log"));
+        let folding = addresses::folding(root.section("addresses"));
+        let mut files = Files::new(&self.folder);
+        let lists = list::lists(root.named("list"), &mut files);
         let policy = Policy { limits: limit::limits(root.tables("limit")) };
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
-        let settings = Vec::new();
-        Some(Config { server, listeners, tls, relay, accounts, state, admin, policy, log, problems, settings, places })
+        let (settings, policy_files) = (Vec::new(), files.into_paths());
+        Some(Config {
+            server,
+            listeners,
+            tls,
+            relay,
+            accounts,
+            state,
+            admin,
+            policy,
+            folding,
+            zone,
+            lists,
+            policy_files,
+            log,
+            problems,
+            settings,
+            places,
+        })
     }
 
     fn accounts(&self, mut s: Section<'_>, places: &mut Places) -> Option<accounts::Options> {

@@ -1,0 +1,177 @@
+//! Files that belong to the policy: they are read with the configuration, and whoever watches it watches them, too.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+/// The files read so far.
+#[derive(Debug)]
+pub struct Files {
+    folder: PathBuf,
+    paths: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Relative names are relative to this folder.
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), paths: Vec::new() }
+    }
+
+    /// The path of a file, and its text: UTF-8, of up to 64 MiB, without the mark that Windows editors begin it with. An error begins
+    /// with the path.
+    pub fn read(&mut self, name: &str) -> Result<(PathBuf, String), String> {
+        let path = self.folder.join(name);
+        // One that cannot be read may be mended, so it belongs to them.
+        if !self.paths.contains(&path) {
+            self.paths.push(path.clone());
+        }
+        match text(&path) {
+            Ok(text) => Ok((path, text)),
+            Err(Unreadable::Whole(why)) => Err(format!("{}: {why}", path.display())),
+            Err(Unreadable::Line(line, why)) => Err(at(&path, line, why)),
+        }
+    }
+
+    /// Every file that was asked for, once.
+    pub fn into_paths(self) -> Vec<PathBuf> {
+        self.paths
+    }
+}
+
+/// What is wrong with a line of a file, with its place.
+pub fn at(path: &Path, line: usize, why: &str) -> String {
+    format!("{}, line {line}: {why}", path.display())
+}
+
+/// What is wrong with the lines of a file: the first few are named, as where one is wrong many may be.
+pub struct Complaints<'a> {
+    path: &'a Path,
+    named: Vec<String>,
+    others: usize,
+}
+
+impl<'a> Complaints<'a> {
+    pub fn new(path: &'a Path) -> Self {
+        Self { path, named: Vec::new(), others: 0 }
+    }
+
+    pub fn line(&mut self, line: usize, why: &str) {
+        match self.named.len() {
+            MOST_NAMED => self.others += 1,
+            _ => self.named.push(at(self.path, line, why)),
+        }
+    }
+
+    /// What is given, if there is nothing to complain of.
+    pub fn or<T>(mut self, good: T) -> Result<T, Vec<String>> {
+        if self.others > 0 {
+            self.named.push(format!("{}: {} more lines are wrong", self.path.display(), self.others));
+        }
+        if self.named.is_empty() { Ok(good) } else { Err(self.named) }
+    }
+}
+
+const MOST_NAMED: usize = 5;
+
+/// Whether a text may be an item of a list or a field of a table.
+pub fn check_item(text: &str) -> Result<(), &'static str> {
+    match text {
+        _ if text.len() > MAX_ITEM => Err(TOO_LONG),
+        _ if text.contains(char::is_control) => Err("there is a control character in it"),
+        _ => Ok(()),
+    }
+}
+
+/// In octets: far beyond the longest address.
+pub const MAX_ITEM: usize = 1_000;
+
+pub const TOO_LONG: &str = "it is longer than 1000 octets";
+
+/// A million addresses take half of it.
+const MAX_FILE: u64 = 64 << 20;
+
+enum Unreadable {
+    Whole(String),
+    Line(usize, &'static str),
+}
+
+fn text(path: &Path) -> Result<String, Unreadable> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => Unreadable::Whole("there is no such file".to_owned()),
+        _ => Unreadable::Whole(error.to_string()),
+    };
+    // A pipe that nobody writes to would be waited for.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(Unreadable::Whole("it is no regular file".to_owned()));
+    }
+    let mut content = Vec::new();
+    File::open(path).map_err(failed)?.take(MAX_FILE + 1).read_to_end(&mut content).map_err(failed)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(Unreadable::Whole("it is larger than 64 MiB".to_owned()));
+    }
+    // Windows editors begin a file so.
+    if content.starts_with(b"\xef\xbb\xbf") {
+        content.drain(..3);
+    }
+    String::from_utf8(content).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        Unreadable::Line(1 + before.iter().filter(|b| **b == b'\n').count(), "this is not UTF-8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(name: &str, content: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("list"), content).unwrap();
+        Files::new(folder.path()).read(name).unwrap_err()
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_refused() {
+        for (name, content, words) in [
+            ("none", &b""[..], "none: there is no such file"),
+            (".", b"", ": it is no regular file"),
+            ("/dev/null", b"", "/dev/null: it is no regular file"),
+            ("list", b"a\nb\nc\xe4\n", "list, line 3: this is not UTF-8"),
+            ("list", b"\xff\xfea\0", "list, line 1: this is not UTF-8"),
+        ] {
+            let said = refusal(name, content);
+            assert!(said.ends_with(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_64_mib_at_most() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("list")).unwrap();
+        let read = || Files::new(folder.path()).read("list");
+        file.set_len(MAX_FILE).unwrap();
+        assert_eq!(read().unwrap().1.len() as u64, MAX_FILE);
+        file.set_len(MAX_FILE + 1).unwrap();
+        assert!(read().unwrap_err().ends_with("list: it is larger than 64 MiB"));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_remembered_once_whether_it_is_there_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("list"), "\u{feff}a").unwrap();
+        let mut files = Files::new(folder.path());
+        assert_eq!(files.read("list").unwrap(), (folder.path().join("list"), "a".to_owned()));
+        assert!(files.read("none").is_err());
+        assert!(files.read("list").is_ok());
+        assert_eq!(files.into_paths(), [folder.path().join("list"), folder.path().join("none")]);
+    }
+
+    #[test]
+    fn of_many_wrong_lines_the_first_are_named_and_the_others_counted() {
+        let mut complaints = Complaints::new(Path::new("f"));
+        (1..=8).for_each(|line| complaints.line(line, "no"));
+        let said = complaints.or(()).unwrap_err();
+        assert_eq!(said.len(), 6);
+        assert_eq!((&*said[4], &*said[5]), ("f, line 5: no", "f: 3 more lines are wrong"));
+        assert_eq!(Complaints::new(Path::new("f")).or(7), Ok(7));
+    }
+}

@@ -1,0 +1,235 @@
+//! Tables of numbers for particular clients, users and so on, instead of a limit's own: CSV, whose header names the columns.
+
+use super::files::{self, Complaints, Files, MAX_ITEM, TOO_LONG, check_item};
+use super::section::choose;
+use csv::{ReaderBuilder, StringRecord, Trim};
+use std::path::{Path, PathBuf};
+
+/// A table as it was read. Patterns and numbers are still text: what they mean is for the limit.
+#[derive(Debug)]
+pub struct Overrides {
+    /// The column that says whom: one of [`WHOM`].
+    pub whom: &'static str,
+    pub rows: Vec<Override>,
+    path: PathBuf,
+}
+
+/// A row. At least one of the numbers is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// In the file, from 1.
+    pub line: usize,
+    pub whom: Box<str>,
+    pub rate: Option<Box<str>>,
+    pub burst: Option<Box<str>>,
+}
+
+/// The fields that a table may go by.
+pub const WHOM: [&str; 10] = [
+    "user",
+    "user-domain",
+    "group",
+    "client",
+    "sender",
+    "sender-domain",
+    "recipient",
+    "recipient-domain",
+    "helo",
+    "listener",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Whom(&'static str),
+    Rate,
+    Burst,
+    /// For people.
+    Comment,
+}
+
+impl Overrides {
+    /// Reads a table. Everything that is wrong with it begins with its path.
+    pub fn read(name: &str, files: &mut Files) -> Result<Self, Vec<String>> {
+        let (path, text) = files.read(name).map_err(|why| vec![why])?;
+        Self::parse(&path, &text)
+    }
+
+    /// What is wrong with a row, with its place.
+    pub fn wrong(&self, row: &Override, why: &str) -> String {
+        files::at(&self.path, row.line, why)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, Vec<String>> {
+        let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line));
+        let mut lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+        let Some((n, header)) = lines.next() else {
+            let why = "there is no header: the first line names the columns, as in client,rate";
+            return Err(vec![format!("{}: {why}", path.display())]);
+        };
+        let header = values(header).and_then(|names| names.iter().map(column).collect::<Result<Vec<_>, _>>());
+        let columns = header.and_then(|columns| Ok((whom(&columns)?, columns)));
+        let (whom, columns) = columns.map_err(|why| vec![files::at(path, n, &why)])?;
+        let (mut rows, mut complaints) = (Vec::new(), Complaints::new(path));
+        for (n, line) in lines {
+            match values(line).and_then(|values| row(n, &columns, &values)) {
+                Ok(row) => rows.push(row),
+                Err(why) => complaints.line(n, &why),
+            }
+        }
+        complaints.or(Self { whom, rows, path: path.to_owned() })
+    }
+}
+
+/// The values of one line: each is read by itself, so that a quote that is not closed does not swallow others.
+fn values(line: &str) -> Result<StringRecord, String> {
+    match line {
+        _ if line.len() > MAX_ITEM => return Err(TOO_LONG.to_owned()),
+        // The reader would take it for the end of a line.
+        _ if line.contains('\r') => return Err("there is a control character in it".to_owned()),
+        // Most have no quotes, and a reader takes long to make.
+        _ if !line.contains('"') => return Ok(line.split(',').map(str::trim).collect()),
+        _ => {}
+    }
+    let mut reader = ReaderBuilder::new();
+    // Lengths are compared below, in words of our own.
+    reader.has_headers(false).flexible(true).trim(Trim::All).buffer_capacity(MAX_ITEM);
+    let first = reader.from_reader(line.as_bytes()).into_records().next();
+    first.unwrap_or_else(|| Ok(StringRecord::new())).map_err(|error| error.to_string())
+}
+
+fn column(name: &str) -> Result<Column, String> {
+    let others = [("rate", Column::Rate), ("burst", Column::Burst), ("comment", Column::Comment)];
+    let known: Vec<(&str, Column)> = WHOM.map(|name| (name, Column::Whom(name))).into_iter().chain(others).collect();
+    if name.contains([';', '\t']) {
+        return Err(format!("\"{name}\" is no column: columns are separated by commas"));
+    }
+    choose(name, &known).map_err(|why| format!("column {why}"))
+}
+
+/// The one column that says whom; every other is there once at most, and one of them has numbers.
+fn whom(columns: &[Column]) -> Result<&'static str, String> {
+    let whom: Vec<&'static str> =
+        columns.iter().filter_map(|c| if let Column::Whom(name) = c { Some(*name) } else { None }).collect();
+    let count = |wanted| columns.iter().filter(|column| **column == wanted).count();
+    let counts = [("rate", count(Column::Rate)), ("burst", count(Column::Burst)), ("comment", count(Column::Comment))];
+    if let Some((name, _)) = counts.iter().find(|(_, count)| *count > 1) {
+        return Err(format!("there are two columns \"{name}\""));
+    }
+    match whom[..] {
+        [] => Err(format!("no column says whom: one of {} is needed", WHOM.join(", "))),
+        [_] if counts[0].1 + counts[1].1 == 0 => Err("there is no column \"rate\", nor \"burst\"".to_owned()),
+        [name] => Ok(name),
+        [one, other, ..] => Err(format!("one column says whom, not both \"{one}\" and \"{other}\"")),
+    }
+}
+
+fn row(line: usize, columns: &[Column], record: &StringRecord) -> Result<Override, String> {
+    if record.len() != columns.len() {
+        return Err(format!("the number of values is {}, of columns {}", record.len(), columns.len()));
+    }
+    let mut row = Override { line, whom: Box::default(), rate: None, burst: None };
+    for (column, value) in columns.iter().zip(record) {
+        check_item(value)?;
+        let number = Some(value).filter(|value| !value.is_empty()).map(Box::from);
+        match column {
+            Column::Whom(name) if value.is_empty() => return Err(format!("{name} is empty")),
+            Column::Whom(_) => row.whom = value.into(),
+            Column::Rate => row.rate = number,
+            Column::Burst => row.burst = number,
+            Column::Comment => {}
+        }
+    }
+    let has_numbers = row.rate.is_some() || row.burst.is_some();
+    has_numbers.then_some(row).ok_or_else(|| "there is neither a rate nor a burst".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Overrides, Vec<String>> {
+        Overrides::parse(Path::new("t.csv"), text)
+    }
+
+    fn row(line: usize, whom: &str, rate: Option<&str>, burst: Option<&str>) -> Override {
+        Override { line, whom: whom.into(), rate: rate.map(Box::from), burst: burst.map(Box::from) }
+    }
+
+    #[test]
+    fn rows_are_read_with_their_lines() {
+        let text = "# bulk hosts\r\n\r\nclient, rate, burst, comment\r\n192.0.2.1, 500 / 1h, , attic\r\n\r\n# off\r\n192.0.2.0/24,x0.5,20,\"a, b\"\r\n2001:db8::/32,,7,\r\n";
+        let table = parse(text).unwrap();
+        assert_eq!(table.whom, "client");
+        let expected = [
+            row(4, "192.0.2.1", Some("500 / 1h"), None),
+            row(7, "192.0.2.0/24", Some("x0.5"), Some("20")),
+            row(8, "2001:db8::/32", None, Some("7")),
+        ];
+        assert_eq!(table.rows, expected);
+        assert_eq!(table.wrong(&table.rows[1], "bad"), "t.csv, line 7: bad");
+    }
+
+    #[test]
+    fn every_field_may_say_whom_in_any_column() {
+        for name in WHOM {
+            let table = parse(&format!("rate,{name}\n5 / 1d,x\n")).unwrap();
+            assert_eq!((table.whom, table.rows), (name, vec![row(2, "x", Some("5 / 1d"), None)]));
+        }
+    }
+
+    #[test]
+    fn a_table_may_have_no_rows_yet() {
+        assert_eq!(parse("user,rate").unwrap().rows, []);
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_with_the_line() {
+        let long = format!("user,rate\n{},5\n", "x".repeat(1_001));
+        for (text, words) in [
+            ("", "t.csv: there is no header"),
+            ("# nothing\n", "t.csv: there is no header"),
+            (",\n", "line 1: column \"\" is not one of"),
+            ("user,rate\n,\n", "line 2: user is empty"),
+            ("user,rat\n", "t.csv, line 1: column \"rat\" is not one of \"user\""),
+            ("\nuser,rat\n", "t.csv, line 2: column \"rat\" is not one of \"user\""),
+            ("usr,rate\n", "did you mean \"user\"?"),
+            ("user;rate\n", "line 1: \"user;rate\" is no column: columns are separated by commas"),
+            ("user,\n", "line 1: column \"\" is not one of"),
+            ("rate,burst\n", "line 1: no column says whom: one of user, user-domain, group,"),
+            ("user,client,rate\n", "line 1: one column says whom, not both \"user\" and \"client\""),
+            ("user,user,rate\n", "not both \"user\" and \"user\""),
+            ("user,rate,rate\n", "line 1: there are two columns \"rate\""),
+            ("user,comment\n", "line 1: there is no column \"rate\", nor \"burst\""),
+            ("user\n", "line 1: there is no column \"rate\""),
+            ("user,rate\na\n", "line 2: the number of values is 1, of columns 2"),
+            ("user,rate\na,5 / 1h,x\n", "line 2: the number of values is 3, of columns 2"),
+            ("user,rate\n,5 / 1h\n", "line 2: user is empty"),
+            ("user,rate\na,\n", "line 2: there is neither a rate nor a burst"),
+            ("user,rate\n\"a,5 / 1h\nb,5 / 1h\n", "line 2: the number of values is 1, of columns 2"),
+            ("user,rate\na,5 / 1h\n\"b\nc\",5 / 1h\n", "line 3: the number of values is 1, of columns 2"),
+            ("user,rate\na\rb,5 / 1h\n", "line 2: there is a control character in it"),
+            ("user,rate\na\0b,5 / 1h\n", "line 2: there is a control character in it"),
+            ("user\trate\n", "is no column: columns are separated by commas"),
+            (&long, "line 2: it is longer than 1000 octets"),
+        ] {
+            let said = parse(text).unwrap_err().join("\n");
+            assert!(said.contains(words), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_row_is_named() {
+        let said = parse("user,rate\na,\nb,5 / 1h\nc\n").unwrap_err();
+        assert_eq!(said.len(), 2, "{said:?}");
+    }
+
+    #[test]
+    fn a_table_that_is_not_there_is_refused_and_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(folder.path());
+        assert!(Overrides::read("none.csv", &mut files).unwrap_err()[0].ends_with("none.csv: there is no such file"));
+        std::fs::write(folder.path().join("t.csv"), "\u{feff}user,rate\na,5 / 1h\n").unwrap();
+        assert_eq!(Overrides::read("t.csv", &mut files).unwrap().rows.len(), 1);
+        assert_eq!(files.into_paths().len(), 2);
+    }
+}
