@@ -16,6 +16,7 @@ mod listeners;
 mod oracles;
 mod proxy_protocol;
 mod real_clients;
+mod reload;
 mod secrets;
 mod service;
 mod simulate;

@@ -30,6 +30,10 @@ pub struct Metrics {
     pub budgets: IntGauge,
     /// Octets of changes that are in the state file's journal and not yet in its table of budgets.
     pub journal_octets: IntGauge,
+    /// Readings of the configuration since the start, by result.
+    pub reloads: IntCounterVec,
+    /// 1, or 0 while the configuration that lies there is bad and a former one is in force.
+    pub config_good: IntGauge,
 }
 
 /// By upstream.
@@ -127,6 +131,13 @@ impl Metrics {
         for result in ["right", "wrong", "busy"] {
             logins.with_label_values(&[result]);
         }
+        let reloads = counter("weir_reloads_total", "Readings of the configuration since the start", &["result"])?;
+        for result in ["taken", "refused"] {
+            reloads.with_label_values(&[result]);
+        }
+        let config_good =
+            gauge("weir_config_good", "0 while the configuration file is bad and a former one is in force")?;
+        config_good.set(1);
         for result in ["delivered", "refused", "upstream-away"] {
             messages.with_label_values(&[result]);
         }
@@ -151,6 +162,8 @@ impl Metrics {
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
             journal_octets: gauge("weir_state_journal_bytes", "Changes in the state file's journal, to be folded")?,
+            reloads,
+            config_good,
             registry,
         })
     }

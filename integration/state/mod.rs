@@ -2,7 +2,6 @@
 
 mod crash;
 mod disk;
-mod reload;
 mod tool;
 
 use crate::harness::{Client, Process, Site, Upstream, run, weir};
@@ -11,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 /// Clients are known by their addresses, of which loopback has many. `more` is put before the limits.
-fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
+pub fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
     let site = Site::new(&format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"] }}\n\
          upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
@@ -25,7 +24,7 @@ fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
 }
 
 /// Ten recipients a day for each client.
-const TEN: &str =
+pub const TEN: &str =
     "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }";
 
 /// The replies to so many recipients of one client, in one session.
@@ -39,7 +38,7 @@ fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
 }
 
 /// How many of so many recipients are accepted.
-fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
+pub fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
     replies(weir, client, recipients).iter().skip(1).filter(|reply| reply.starts_with("250")).count()
 }
 

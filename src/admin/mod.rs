@@ -1,37 +1,53 @@
-//! HTTP for administrators and their machines: `/metrics`, `/healthz`, `/readyz`.
+//! HTTP for administrators and their machines: over TCP `/metrics`, `/healthz`, `/readyz`; over a Unix socket orders, too.
+
+mod acts;
+mod socket;
+
+pub use acts::{Act, Acts, Outcome};
+pub use socket::{SocketError, SocketFile, bind};
 
 use crate::metrics::Metrics;
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::serve::Listener;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 
 /// Where to listen.
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub address: SocketAddr,
+    /// For whoever may look, and that is everybody who can connect.
+    pub address: Option<SocketAddr>,
+    /// For whoever may give orders: a path.
+    pub socket: PathBuf,
 }
 
 /// Tells whether Weir is ready; the error says why not.
 pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Serves until `stop` ends.
-pub async fn serve(
-    socket: TcpListener,
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+/// What everybody may look at.
+pub fn looks(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
     let plain_text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    let router = Router::new()
+    Router::new()
         .route("/metrics", get(move || async move { (plain_text, metrics.render()) }))
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(move || async move { ready(&readiness) }));
-    axum::serve(socket, router).with_graceful_shutdown(stop).await
+        .route("/readyz", get(move || async move { ready(&readiness) }))
+}
+
+/// Serves until `stop` ends.
+pub async fn serve<L: Listener>(
+    listener: L,
+    router: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()>
+where
+    L::Addr: std::fmt::Debug,
+{
+    axum::serve(listener, router).with_graceful_shutdown(stop).await
 }
 
 fn ready(readiness: &Readiness) -> impl IntoResponse + use<> {

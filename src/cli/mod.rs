@@ -3,6 +3,8 @@
 mod check;
 mod demo;
 mod manual;
+mod order;
+mod reloader;
 mod serve;
 mod simulate;
 mod state;
@@ -42,6 +44,8 @@ enum Command {
         #[arg(long, conflicts_with_all = ["print", "explain"])]
         online: bool,
     },
+    /// Have the running Weir read its configuration again; exit 0 when it is taken, 78 when it is bad, 69 when no Weir is running
+    Reload(ConfigArgument),
     /// Replay the mail of the past: what would the limits have done?
     Simulate(simulate::Arguments),
     /// Try Weir out: needs no file and no other server
@@ -86,6 +90,7 @@ mod exit {
     pub const OS: u8 = 71;
     pub const CANNOT_CREATE: u8 = 73;
     pub const IO: u8 = 74;
+    pub const NO_PERMISSION: u8 = 77;
     pub const CONFIG: u8 = 78;
 }
 
@@ -108,6 +113,7 @@ pub fn run() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
         Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
+        Command::Reload(argument) => order::give(&argument.config, "/reload").and_then(|words| print(&words)),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),

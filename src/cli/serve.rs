@@ -1,20 +1,22 @@
 //! `weir serve`: wires the rooms together and serves until told to stop.
 
+use super::reloader::{Orders, Reloader};
 use super::{Failure, draw, exit, read_config, refused, systemd};
 use crate::accounts::Accounts;
-use crate::admin::{self, Readiness};
+use crate::admin::{self, Acts, Readiness, SocketFile};
 use crate::clock;
-use crate::config::{self, Config, ConfigError, Problems, Severity};
+use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::policy::Policy;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, Bound, Server};
 use crate::store::{Health, Store};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -98,24 +100,25 @@ impl Signals {
 
 /// A Weir that serves.
 pub struct Running {
-    /// Its configuration.
-    path: PathBuf,
     server: Arc<Server>,
     /// The actual addresses of the listeners, by name.
-    pub listeners: Vec<(String, std::net::SocketAddr)>,
-    pub admin: Option<std::net::SocketAddr>,
+    pub listeners: Vec<(String, SocketAddr)>,
+    pub admin: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
     /// Those who look after the upstreams.
     minders: JoinSet<()>,
-    administering: Option<tokio::task::JoinHandle<()>>,
+    administering: JoinSet<()>,
+    /// Where orders are taken, where that was possible.
+    socket: Option<SocketFile>,
+    orders: Orders,
+    reloading: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
     /// Opens everything, then begins to serve. Listeners whose names are among those of `sockets` take these instead of binding.
     pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, Failure> {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
-        let path = config.problems.path.clone();
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
@@ -137,77 +140,49 @@ impl Running {
             listeners.push((listener.name().to_owned(), address));
         }
         let (stop, stopping) = watch::channel(false);
-        let admin_socket = match config.admin {
-            Some(options) => Some(bind_admin(&options).await?),
-            None => None,
-        };
-        let admin = admin_socket.as_ref().and_then(|socket| socket.local_addr().ok());
-        let administering = admin_socket.map(|socket| {
-            let readiness = readiness(&server, stopping.clone());
-            let mut stopped = stopping.clone();
-            let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            tokio::spawn(async move {
-                if let Err(error) = admin::serve(socket, metrics, readiness, stop).await {
-                    tracing::error!(%error, "administration ended");
-                }
-            })
-        });
+        let reloader = Reloader::new(server.clone(), config.problems.path, config.settings, config.watched);
+        let (orders, reloading) = reloader.start(stopping.clone());
+        let looks = admin::looks(metrics, readiness(&server, stopping.clone()));
+        let mut administering = JoinSet::new();
+        let mut socket = None;
+        if let Some((listener, file)) = bind_socket(&config.admin).await {
+            administering.spawn(administer(listener, looks.clone().merge(acts(&orders).orders()), stopping.clone()));
+            socket = Some(file);
+        }
+        let mut admin = None;
+        if let Some(address) = config.admin.address {
+            let listener = bind_admin(address).await?;
+            admin = listener.local_addr().ok();
+            administering.spawn(administer(listener, looks, stopping.clone()));
+        }
         let mut minders = JoinSet::new();
         for upstream in server.relay.upstreams() {
             let upstream = upstream.clone();
             minders.spawn(async move { upstream.look_after().await });
         }
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
-        Ok(Self { path, server, listeners, admin, stop, serving, minders, administering })
+        Ok(Self { server, listeners, admin, stop, serving, minders, administering, socket, orders, reloading })
     }
 
-    /// Reads limits, certificates and users again. What is bad leaves the former in place.
+    /// Has limits, certificates and users read again. What is bad leaves the former in place.
     pub async fn reload(&self) {
-        systemd::reloading();
-        match read_limits(&self.path) {
-            Ok(policy) => {
-                tracing::info!(limits = policy.limits.len(), "limits read again");
-                self.server.store.set_policy(policy);
-            }
-            Err(error) => tracing::error!(error, "limits not taken: the former ones stay"),
-        }
-        if let Some(certificates) = &self.server.certificates {
-            certificates.clone().reload().await;
-        }
-        if let Some(accounts) = &self.server.accounts {
-            accounts.reload().await;
-        }
-        systemd::ready();
+        // The log has it.
+        let _ = self.orders.reload().await;
     }
 
     /// Ends in order: transactions may finish, then the state is brought to disk.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
         drop(self.minders);
-        if let Some(administering) = self.administering {
-            // A scraper that keeps its connection open is not waited for.
-            administering.abort();
-            let _ = administering.await;
-        }
+        // A scraper that keeps its connection open is not waited for.
+        self.administering.shutdown().await;
+        drop(self.socket);
+        let _ = self.reloading.await;
         self.server.relay.close().await;
         if let Some(server) = Arc::into_inner(self.server) {
             server.store.close().await;
         }
-    }
-}
-
-/// The limits of a configuration in which nothing is wrong.
-fn read_limits(path: &Path) -> Result<Policy, String> {
-    let wrong = |problems: &Problems| {
-        let first = problems.found.iter().find(|problem| problem.severity == Severity::Error);
-        let first = first.map_or("", |problem| &problem.message);
-        format!("{}: {first}; weir check says more", problems.path.display())
-    };
-    match config::read(path) {
-        Ok(config) => Ok(config.policy),
-        Err(ConfigError::Io(path, error)) => Err(format!("{}: {error}", path.display())),
-        Err(ConfigError::Problems(problems)) => Err(wrong(&problems)),
     }
 }
 
@@ -232,14 +207,47 @@ fn bind(
     Ok(bound)
 }
 
-async fn bind_admin(options: &admin::Options) -> Result<TcpListener, Failure> {
-    let address = options.address;
+async fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
     let socket = TcpListener::bind(address).await.map_err(|error| {
         Failure::new(exit::UNAVAILABLE, format!("administration cannot listen on {address}: {error}"))
     })?;
     let address = socket.local_addr().unwrap_or(address);
     tracing::info!(%address, "administration listening");
     Ok(socket)
+}
+
+/// Mail flows also without anybody giving orders.
+async fn bind_socket(options: &admin::Options) -> Option<(UnixListener, SocketFile)> {
+    match admin::bind(&options.socket).await {
+        Ok(bound) => {
+            tracing::info!(socket = %options.socket.display(), "orders are taken");
+            Some(bound)
+        }
+        Err(error) => {
+            tracing::error!(%error, "no orders are taken: weir reload will not find this Weir, SIGHUP will");
+            None
+        }
+    }
+}
+
+async fn administer<L: axum::serve::Listener>(listener: L, router: axum::Router, mut stopping: watch::Receiver<bool>)
+where
+    L::Addr: std::fmt::Debug,
+{
+    let stop = async move { drop(stopping.wait_for(|stop| *stop).await) };
+    if let Err(error) = admin::serve(listener, router, stop).await {
+        tracing::error!(%error, "administration ended");
+    }
+}
+
+/// What administrators can have done.
+fn acts(orders: &Orders) -> Acts {
+    let orders = orders.clone();
+    let reload = move || {
+        let orders = orders.clone();
+        Box::pin(async move { orders.reload().await }) as Pin<Box<_>>
+    };
+    Acts { reload: Box::new(reload) }
 }
 
 /// Ready when state and listeners are, and not stopping.

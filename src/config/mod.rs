@@ -1,7 +1,9 @@
 //! `weir.toml`, read into the Options of each room. Errors point at the place in the file, and there may be several.
 
 mod addresses;
+mod admin;
 mod certificates;
+mod difference;
 mod files;
 mod limit;
 mod list;
@@ -16,12 +18,14 @@ pub use list::{Item, List, Lists};
 pub use overrides::{Override, Overrides};
 pub use problem::{Problem, Problems, Severity};
 
+use crate::accounts::file::Changed;
 use crate::policy::Policy;
 use crate::policy::fold::Folding;
 use crate::policy::hours::Zone;
 use crate::session::{Requirement, Security};
 use crate::time::Timestamp;
-use crate::{accounts, admin, log, relay, server, session, store};
+use crate::{accounts, log, relay, server, session, store};
+pub use difference::needs_restart;
 use ipnet::IpNet;
 pub use section::Setting;
 use section::{Placed, Section, Source, choice, count, octets, text, timeout};
@@ -40,7 +44,7 @@ pub struct Config {
     pub relay: relay::Options,
     pub accounts: Option<accounts::Options>,
     pub state: store::Options,
-    pub admin: Option<admin::Options>,
+    pub admin: crate::admin::Options,
     pub policy: Policy,
     /// How addresses are compared.
     pub folding: Folding,
@@ -54,6 +58,8 @@ pub struct Config {
     pub problems: Problems,
     /// Every key that was asked for, with its value or default, in the order of reading.
     pub settings: Vec<Setting>,
+    /// The files that this was read from and that are read again when they change, each as it was before it was read.
+    pub watched: Vec<(PathBuf, Changed)>,
     places: Places,
 }
 
@@ -78,9 +84,15 @@ pub enum ConfigError {
 
 /// Reads a configuration file. Relative paths in it are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
+    // Looked at before reading, so that a change in between is seen as one the next time.
+    let file = (path.to_owned(), Changed::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
-        Ok(text) => parse(path, text),
+        Ok(text) => {
+            let mut config = parse(path, text)?;
+            config.watched.push(file);
+            Ok(config)
+        }
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
@@ -89,6 +101,18 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
             Err(ConfigError::Problems(Problems { path: path.to_owned(), text, found }))
         }
     }
+}
+
+/// Where the Weir of this configuration takes orders. The file may be bad by now: what cannot be read of it is as it is by default.
+pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
+    let bytes = std::fs::read(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (document, _) = DeTable::parse_recoverable(&text);
+    let source = Source::new(&text);
+    let (mut root, mut places) = (Section::root(&document, &source), Places::default());
+    let reader = Reader { folder: path.parent().unwrap_or(Path::new("")).to_owned() };
+    let state = reader.state(root.section("state"), &mut places);
+    Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state).socket)
 }
 
 /// Reads the text of a configuration file, and the lists that it names; `path` names it in messages and is what relative paths are
@@ -218,7 +242,7 @@ impl Reader {
             listening: listeners.iter().map(|listener| listener.address).collect(),
         };
         let state = self.state(root.section("state"), &mut places);
-        let admin = admin(root.section("admin"));
+        let admin = admin::read(root.section("admin"), &self.folder, &state.path, &places.state);
         let log = log_format(root.section("log"));
         let folding = addresses::folding(root.section("addresses"));
         let mut files = Files::new(&self.folder);
@@ -226,7 +250,7 @@ impl Reader {
         let policy = Policy { limits: limit::limits(root.tables("limit")) };
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
-        let (settings, policy_files) = (Vec::new(), files.into_paths());
+        let (settings, policy_files, watched) = (Vec::new(), files.into_paths(), Vec::new());
         Some(Config {
             server,
             listeners,
@@ -243,6 +267,7 @@ impl Reader {
             log,
             problems,
             settings,
+            watched,
             places,
         })
     }
@@ -356,15 +381,6 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
     s.finish();
     let (name, address, proxies) = (name.value.into(), address?.value, proxies.into());
     Some(server::ListenerOptions { name, address, proxies, session: Arc::new(session) })
-}
-
-fn admin(mut s: Section<'_>) -> Option<admin::Options> {
-    if !s.exists() {
-        return None;
-    }
-    let address = s.required("address", "\"127.0.0.1:9587\"", |value| socket_address(&text(value)?));
-    s.finish();
-    Some(admin::Options { address: address?.value })
 }
 
 fn log_format(mut s: Section<'_>) -> log::Format {

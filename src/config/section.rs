@@ -125,9 +125,19 @@ impl<'a> Section<'a> {
         default: &str,
         read: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> T {
+        self.placed(key, default, read).value
+    }
+
+    /// The same, with its place: for a default, that of the section.
+    pub fn placed<T>(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        read: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Placed<T> {
         let given = self.take(key, Some(default));
         let given = given.and_then(|value| self.check(key, value.span(), read(value.get_ref())));
-        given.map_or_else(|| of_default(key, default, read), |placed| placed.value)
+        given.unwrap_or_else(|| Placed { value: of_default(key, default, read), span: self.span() })
     }
 
     /// A list of texts, each read by `read`. Required, unless there is a default.
@@ -187,7 +197,7 @@ impl<'a> Section<'a> {
         let Some(table) = table else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.value.iter() {
-            let title = format!("[{}.{}]", self.path_of(key), quoted(name.get_ref()));
+            let title = format!("[{}.{}]", self.path_of(key), key_text(name.get_ref()));
             match value.get_ref().as_table() {
                 Some(inner) => {
                     let placed = Placed { value: name.get_ref().as_ref(), span: name.span() };
@@ -350,14 +360,16 @@ pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
     octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
 }
 
-/// A key as TOML writes it; what cannot be seen is escaped.
-fn quoted(key: &str) -> String {
+/// A key as TOML writes it.
+fn key_text(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if bare {
-        return key.to_owned();
-    }
+    if bare { key.to_owned() } else { quoted(key) }
+}
+
+/// A text as TOML writes it; what cannot be seen is escaped.
+pub fn quoted(plain: &str) -> String {
     let mut text = String::new();
-    for c in key.chars() {
+    for c in plain.chars() {
         match c {
             '"' | '\\' => text.extend(['\\', c]),
             ' '..='~' => text.push(c),
@@ -395,7 +407,7 @@ mod tests {
         for key in
             ["plain", "", "two words", "it's", "\"", "\\", "a\tb\0c", "\u{7f}", "\u{e9}\u{301}\u{202e}", "\u{1f600}"]
         {
-            let text = format!("{} = 1", quoted(key));
+            let text = format!("{} = 1", key_text(key));
             let table = DeTable::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert!(table.get_ref().contains_key(key), "{text}");
         }

@@ -24,6 +24,7 @@ use crate::time::{Timestamp, format_duration};
 use file::File;
 pub use file::OpenError;
 use hot::{Acted, Hot};
+pub use keeper::KEEP;
 use keeper::Keeper;
 use loader::Loader;
 use place::Place;
@@ -104,6 +105,15 @@ pub enum Health {
 /// Why all is not well yet when the disk is.
 const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
 
+/// What other limits have taken the place of.
+pub struct Replaced {
+    /// Commands under way are still decided by these. Dropping the last of them may take long.
+    pub former: Arc<Policy>,
+    /// Which of them are no longer in force, or mean something else: see [`Limit::kind`](crate::policy::limit::Limit::kind). Their
+    /// budgets are kept for [`KEEP`].
+    pub gone: Vec<String>,
+}
+
 /// The state cannot be kept, and mail is to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
@@ -164,8 +174,8 @@ impl Store {
     }
 
     /// From now on these limits hold. Budgets of limits that stay keep their history.
-    pub fn set_policy(&self, policy: Policy) {
-        self.core.set_policy(policy);
+    pub fn set_policy(&self, policy: Policy) -> Replaced {
+        self.core.set_policy(policy)
     }
 
     pub fn health(&self) -> Health {
@@ -321,24 +331,26 @@ impl Core {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_policy(&self, policy: Policy) {
+    fn set_policy(&self, policy: Policy) -> Replaced {
         let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let former = std::mem::replace(&mut *place, Arc::new(policy));
         drop(place);
-        let former: Vec<String> = former.limits.iter().map(|limit| limit.kind()).collect();
+        let kinds: Vec<String> = former.limits.iter().map(|limit| limit.kind()).collect();
         if let Some(now) = self.hot.latest() {
-            self.queue.send(Errand::Note(former.clone(), now));
+            self.queue.send(Errand::Note(kinds.clone(), now));
         }
-        self.tell_gone(former.into_iter());
+        Replaced { former, gone: self.tell_gone(kinds.into_iter()) }
     }
 
-    /// Says which of these limits are no longer in force, or mean something else.
-    fn tell_gone(&self, former: impl Iterator<Item = String>) {
+    /// Says which of these limits are no longer in force, or mean something else, and returns them.
+    fn tell_gone(&self, former: impl Iterator<Item = String>) -> Vec<String> {
         let in_force: HashSet<String> = self.policy().limits.iter().map(|limit| limit.kind()).collect();
-        for limit in former.filter(|kind| !in_force.contains(kind)) {
+        let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
+        for limit in &gone {
             let keep = format_duration(keeper::KEEP);
             tracing::warn!(limit, "no such limit any more: its budgets are kept for {keep}, if it comes back");
         }
+        gone
     }
 }
 

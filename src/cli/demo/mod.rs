@@ -51,10 +51,9 @@ async fn demonstrate(folder: &Path) -> Result<Running, Failure> {
     let sink = Sink::start(&maildir).await.map_err(|error| Failure::new(exit::OS, error))?;
     make_certificate(folder)?;
     Users::add(&folder.join("users"), USER, &password).map_err(|e| Failure::new(exit::CANNOT_CREATE, e))?;
-    let text = configuration(sink.address());
     let path = folder.join("weir.toml");
-    std::fs::write(&path, &text).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
-    let config = config::parse(&path, text).map_err(|error| match error {
+    std::fs::write(&path, configuration(sink.address())).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
+    let config = config::read(&path).map_err(|error| match error {
         ConfigError::Io(_, error) => Failure::new(exit::IO, error),
         ConfigError::Problems(problems) => Failure::new(exit::CONFIG, problems.render(false)),
     })?;

@@ -49,7 +49,9 @@ async fn budgets_of_limits_that_are_gone_are_kept_for_a_while() {
     store.admit(day(0), &asked("alice", 60)).await.unwrap();
     until_count(&path, "kind", 1).await;
     until_count(&path, "budget", 1).await;
-    store.set_policy(renamed());
+    let replaced = store.set_policy(renamed());
+    assert_eq!(replaced.gone, [policy("100 / 1000d").limits[0].kind()]);
+    assert_eq!(Arc::strong_count(&replaced.former), 1, "whoever replaces them is the last to have them");
     assert_eq!(passed(&store.admit(day(1), &asked("alice", 60)).await.unwrap()), 60, "another limit begins anew");
     until_count(&path, "kind", 2).await;
     // It comes back in time.

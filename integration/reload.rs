@@ -1,0 +1,390 @@
+//! A configuration that is read again under way: by SIGHUP, because its file has changed, by `weir reload`.
+
+use crate::harness::{Client, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
+use crate::state::{TEN, accepted, site};
+use rustix::fs::inotify;
+use rustix::process::Signal;
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Output;
+
+const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
+
+const TAKEN: &str = "weir_reloads_total{result=\"taken\"}";
+const REFUSED: &str = "weir_reloads_total{result=\"refused\"}";
+const GOOD: &str = "weir_config_good";
+
+/// How Weir gets to know that it is to read again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Signal,
+    File,
+    Command,
+}
+
+const WAYS: [Way; 3] = [Way::Signal, Way::File, Way::Command];
+
+fn ten(upstream: &Upstream) -> Site {
+    site(upstream, "path = \"state.db\"", TEN)
+}
+
+fn config(site: &Site) -> String {
+    std::fs::read_to_string(site.path("weir.toml")).unwrap()
+}
+
+/// Puts another file in the place of the configuration, in one act.
+fn put(site: &Site, text: &str) {
+    std::fs::write(site.path("weir.new"), text).unwrap();
+    std::fs::rename(site.path("weir.new"), site.path("weir.toml")).unwrap();
+}
+
+fn change(site: &Site, from: &str, to: &str) {
+    let config = config(site);
+    assert!(config.contains(from));
+    put(site, &config.replace(from, to));
+}
+
+/// `weir reload`: its exit code, and what it says on standard output and standard error.
+fn reload(site: &Site) -> (Option<i32>, String, String) {
+    ask("reload", site)
+}
+
+fn ask(command: &str, site: &Site) -> (Option<i32>, String, String) {
+    said(&run(weir().args([command, "-c"]).arg(site.path("weir.toml")), ""))
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn wait_for_metric(weir: &Process, name: &str, least: f64) {
+    wait_for(name, || (weir.metric(name) >= least).then_some(()));
+}
+
+/// Changes the configuration, and returns when it has been read: taken or refused, as `metric` says.
+fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric: &str) {
+    let before = weir.metric(metric);
+    change(site, from, to);
+    match way {
+        Way::Signal => weir.signal(Signal::HUP),
+        Way::File => {}
+        Way::Command => assert_eq!(reload(site).0, Some(if metric == TAKEN { 0 } else { 78 })),
+    }
+    wait_for_metric(weir, metric, before + 1.0);
+}
+
+fn begin(weir: &Process) -> Client {
+    let mut client = Client::connect_from(ALICE, weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client
+}
+
+/// Names recipients until one is refused; how many were not.
+fn until_refused(client: &mut Client) -> usize {
+    let recipient = |n| {
+        client.send(format!("RCPT TO:<r{n}@example.net>\r\n").as_bytes());
+        client.reply().starts_with("250").then_some(())
+    };
+    (0..100).map_while(recipient).count()
+}
+
+#[test]
+fn numbers_change_between_two_commands_and_budgets_keep_their_history() {
+    let upstream = Upstream::start();
+    for way in WAYS {
+        let site = ten(&upstream);
+        let weir = site.start();
+        let mut client = begin(&weir);
+        assert_eq!(until_refused(&mut client), 10);
+        take(way, &site, &weir, ("10 / 1d", "25 / 1d"), TAKEN);
+        assert_eq!(until_refused(&mut client), 15, "{way:?}");
+        client.say("DATA", "354");
+        client.say("Subject: the same session\r\n\r\nstill\r\n.", "250");
+        assert_eq!((weir.metric(REFUSED), weir.metric(GOOD)), (0.0, 1.0), "{way:?}");
+    }
+}
+
+#[test]
+fn a_bad_file_changes_nothing_whichever_way_it_comes() {
+    let upstream = Upstream::start();
+    for way in WAYS {
+        let site = ten(&upstream);
+        let weir = site.start();
+        let mut client = begin(&weir);
+        client.say("RCPT TO:<first@example.net>", "250");
+        take(way, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
+        let line = weir.logged("limits not taken: the former ones stay");
+        assert!(line.contains("units are") && line.contains("level=error"), "{line}");
+        assert_eq!((weir.metric(TAKEN), weir.metric(GOOD)), (0.0, 0.0), "{way:?}");
+        assert_eq!(until_refused(&mut client), 9, "{way:?}");
+        take(way, &site, &weir, ("20 / 1x", "12 / 1d"), TAKEN);
+        assert_eq!(weir.metric(GOOD), 1.0);
+        assert_eq!(until_refused(&mut client), 2, "{way:?}");
+    }
+}
+
+#[test]
+fn orders_are_carried_out_though_no_file_has_changed() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    weir.signal(Signal::HUP);
+    wait_for_metric(&weir, TAKEN, 1.0);
+    let (code, out, err) = reload(&site);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.ends_with("weir.toml: read again: 1 limit\n"), "{out}");
+    assert_eq!(weir.metric(TAKEN), 2.0);
+}
+
+#[test]
+fn a_bad_file_is_drawn_as_check_draws_it() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    change(&site, "10 / 1d", "20 / 1x");
+    let checked = ask("check", &site);
+    let (code, out, err) = reload(&site);
+    assert_eq!((code, out.as_str()), (Some(78), ""));
+    let (drawn, _) = checked.2.rsplit_once("\n\n").unwrap();
+    assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.2);
+    assert!(err.ends_with("weir.toml: not taken: the former limits stay\n"), "{err}");
+    // One that is not there is bad, too, and the log has it.
+    std::fs::remove_file(site.path("weir.toml")).unwrap();
+    assert!(weir.logged("No such file").contains("limits not taken"));
+    assert_eq!(reload(&site).0, Some(66));
+}
+
+#[test]
+fn a_bad_file_is_reported_once_until_it_changes_again() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    take(Way::File, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
+    let watching = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watching, site.path("weir.toml"), inotify::WatchFlags::OPEN).unwrap();
+    let mut space = [MaybeUninit::uninit(); 1024];
+    let mut opened = inotify::Reader::new(&watching, &mut space);
+    // By then the first of these readings has come to its end.
+    opened.next().unwrap();
+    opened.next().unwrap();
+    assert_eq!(weir.metric(REFUSED), 1.0);
+    take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
+    assert_eq!(weir.log_lines().iter().filter(|line| line.contains("limits not taken")).count(), 2);
+}
+
+#[test]
+fn a_bad_file_is_read_until_it_is_good_though_it_looks_unchanged() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    take(Way::File, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
+    let modified = std::fs::metadata(site.path("weir.toml")).unwrap().modified().unwrap();
+    let good = config(&site).replace("20 / 1x", "20 / 1d");
+    std::fs::write(site.path("weir.toml"), good).unwrap();
+    std::fs::File::options().write(true).open(site.path("weir.toml")).unwrap().set_modified(modified).unwrap();
+    wait_for_metric(&weir, TAKEN, 1.0);
+    assert_eq!(weir.metric(GOOD), 1.0);
+}
+
+#[test]
+fn limits_that_are_read_again_keep_their_history() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    let gone = |name: &str| format!("no such limit any more: {name}: its budgets are kept for 30d, if it comes back\n");
+    let reload = |from, to| {
+        change(&site, from, to);
+        let (code, out, err) = reload(&site);
+        assert_eq!(code, Some(0), "{err}");
+        out
+    };
+    assert_eq!(accepted(&weir, ALICE, 4), 4);
+    assert!(!reload("10 / 1d", "20 / 1d").contains("no such limit"));
+    assert_eq!(accepted(&weir, ALICE, 20), 16, "other numbers, the same history");
+    let out = reload("\"ten\"", "\"twenty\"");
+    assert!(out.contains(&gone("ten/recipients/token-bucket/client")), "{out}");
+    let told = weir.logged("no such limit any more");
+    assert!(told.contains("limit=ten/recipients/token-bucket/client") && told.contains("kept for 30d"), "{told}");
+    assert_eq!(accepted(&weir, ALICE, 30), 20, "another limit begins anew");
+    let out = reload("\"twenty\"", "\"ten\"");
+    assert!(out.contains(&gone("twenty/recipients/token-bucket/client")), "{out}");
+    assert_eq!(accepted(&weir, ALICE, 20), 0, "and this one is remembered");
+    let out = reload("token-bucket", "ewma");
+    assert!(out.contains(&gone("ten/recipients/token-bucket/client")), "{out}");
+    assert_ne!(accepted(&weir, ALICE, 20), 0, "of another meaning: it begins anew");
+}
+
+#[test]
+fn what_needs_a_restart_is_named_until_it_has_been() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    let session = "session = { idle-timeout = \"7m\" }\nlog = { format = \"json\" }\nhostname = \"other.example\"";
+    change(&site, "hostname = \"weir.example\"", session);
+    let words = "needs a restart: [log] format, [session] idle-timeout, hostname";
+    for _ in 0..2 {
+        let (code, out, _) = reload(&site);
+        assert!(code == Some(0) && out.ends_with(&format!("read again: 1 limit\n{words}\n")), "{out}");
+        assert!(weir.logged(words).contains("level=warn"));
+    }
+    change(&site, session, "hostname = \"weir.example\"");
+    assert!(!reload(&site).1.contains("needs a restart"));
+}
+
+#[test]
+fn limits_are_taken_also_where_another_file_is_bad_and_that_is_said() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    std::fs::write(site.path("certificate.pem"), "nonsense").unwrap();
+    std::fs::write(site.path("users"), "nonsense").unwrap();
+    change(&site, "10 / 1d", "20 / 1d");
+    let (code, _, err) = reload(&site);
+    assert_eq!(code, Some(78));
+    for words in
+        ["there is no certificate in it", "line 1: a line is name:hash", "read again: 1 limit", "the former in place"]
+    {
+        assert!(err.contains(words), "{words}: {err}");
+    }
+    weir.logged("certificates not taken");
+    weir.logged("users file not taken");
+    assert_eq!(accepted(&weir, ALICE, 30), 20);
+    let mut client = Client::connect_from(ALICE, weir.address("s"));
+    client.say("EHLO client.example", "250");
+    assert_eq!((weir.metric(GOOD), weir.metric(REFUSED)), (1.0, 0.0));
+}
+
+#[test]
+fn where_no_weir_is_running_that_is_said() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let (code, out, err) = reload(&site);
+    assert_eq!((code, out.as_str()), (Some(69), ""));
+    assert!(err.contains("no Weir is running that takes orders at ") && err.contains("state.sock"), "{err}");
+}
+
+#[test]
+fn the_running_weir_is_found_by_what_can_be_read_of_a_bad_file() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    change(&site, "admin = { ", "admin = { socket = \"orders\", ");
+    let weir = site.start();
+    let good = config(&site);
+    for bad in ["nonsense", "limit = 7 7", "limit = [ { name = \"open", "session = 7", "\u{1}"] {
+        let before = weir.metric(REFUSED);
+        put(
+            &site,
+            &format!(
+                "{}\n{bad}\n",
+                good.lines().filter(|line| !line.starts_with("limit")).collect::<Vec<_>>().join("\n")
+            ),
+        );
+        let (code, _, err) = reload(&site);
+        assert_eq!(code, Some(78), "{bad}: {err}");
+        assert!(weir.metric(REFUSED) > before, "{bad}");
+    }
+}
+
+#[test]
+fn only_weirs_own_user_and_root_may_give_orders() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    let mode = std::fs::metadata(site.path("state.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // Everything but the socket is open to everybody. Where this is not root, the owner is nobody else.
+    let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    open(&site.path(""), 0o755);
+    open(&site.path("weir.toml"), 0o644);
+    let program = site.path("weir");
+    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    match rustix::process::geteuid().is_root() {
+        true => drop(command.uid(65_534).gid(65_534)),
+        false => open(&site.path("state.sock"), 0),
+    }
+    let (code, out, err) = said(&run(command.args(["reload", "-c"]).arg(site.path("weir.toml")), ""));
+    assert_eq!((code, out.as_str()), (Some(77), ""), "{err}");
+    assert!(err.contains("only root and the user that Weir runs as may give it orders"), "{err}");
+    assert_eq!(weir.metric(TAKEN), 0.0);
+}
+
+#[test]
+fn the_socket_of_a_dead_weir_is_replaced_and_ones_own_is_removed_at_the_end() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    site.start().kill();
+    assert!(std::fs::metadata(site.path("state.sock")).unwrap().file_type().is_socket());
+    assert_eq!(reload(&site).0, Some(69));
+    let weir = site.start();
+    assert_eq!(reload(&site).0, Some(0));
+    assert_eq!(weir.terminate(), Some(0));
+    assert!(!site.path("state.sock").exists());
+}
+
+#[test]
+fn the_socket_of_another_weir_and_a_file_that_is_none_stay_as_they_are() {
+    let upstream = Upstream::start();
+    let (first, second) = (ten(&upstream), ten(&upstream));
+    let running = first.start();
+    let socket = first.path("state.sock");
+    change(&second, "admin = { ", &format!("admin = {{ socket = \"{}\", ", socket.display()));
+    let other = second.start();
+    let line = other.logged("no orders are taken");
+    assert!(line.contains("another Weir takes orders there") && line.contains("level=error"), "{line}");
+    assert_eq!(accepted(&other, ALICE, 20), 10, "mail flows all the same");
+    assert_eq!(other.terminate(), Some(0));
+    assert_eq!(reload(&first).0, Some(0));
+    assert_eq!(running.metric(TAKEN), 1.0);
+    assert_eq!(running.terminate(), Some(0));
+
+    std::fs::write(&socket, "precious").unwrap();
+    let running = first.start();
+    assert!(running.logged("no orders are taken").contains("there is a file that is not a socket"));
+    assert_eq!(running.terminate(), Some(0));
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+}
+
+#[test]
+fn two_weirs_of_one_state_file_leave_the_first_its_socket() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    let (code, _, err) = said(&run(&mut site.serve(), ""));
+    assert_eq!(code, Some(74), "{err}");
+    assert_eq!(reload(&site).0, Some(0));
+    assert_eq!(weir.metric(TAKEN), 1.0);
+}
+
+#[test]
+fn orders_are_taken_also_where_there_is_no_http_over_tcp() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    change(&site, "admin = { address = \"127.0.0.1:0\" }", "admin = { socket = \"orders\" }");
+    let mut child = site.serve().stderr(std::process::Stdio::piped()).spawn().unwrap();
+    wait_for("answer", || (reload(&site).0 == Some(0)).then_some(()));
+    child.kill().unwrap();
+    let log = child.wait_with_output().unwrap().stderr;
+    let log = String::from_utf8(log).unwrap();
+    assert!(log.contains("orders are taken") && !log.contains("administration listening"), "{log}");
+}
+
+#[test]
+fn users_that_are_read_again_may_log_in() {
+    let upstream = Upstream::start();
+    let site = ten(&upstream);
+    let weir = site.start();
+    assert_eq!(weir.get("/reload").0, 404, "nobody gives orders over TCP");
+    site.add_user("bob");
+    assert_eq!(reload(&site).0, Some(0));
+    weir.logged("users file read again");
+    let mut client = Client::connect_silently(weir.address("s"));
+    client.expect("220");
+    client.say("EHLO client.example", "250");
+    client.log_in("bob", SENTENCE);
+}

@@ -1,0 +1,42 @@
+//! What administrators can have the running Weir do.
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// The acts there are, wired by whoever knows the rooms that do them.
+pub struct Acts {
+    /// `POST /reload`: reads the configuration again.
+    pub reload: Act,
+}
+
+/// Does something, and says what came of it.
+pub type Act = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
+
+/// What came of an order, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done(String),
+    /// What was ordered is bad, at least in part.
+    Refused(String),
+    /// Nothing can be done at the moment.
+    Unavailable(String),
+}
+
+impl Acts {
+    /// For those who may give orders.
+    pub fn orders(self) -> Router {
+        let acts = Arc::new(self);
+        Router::new().route("/reload", post(move || async move { answer((acts.reload)().await) }))
+    }
+}
+
+fn answer(outcome: Outcome) -> (StatusCode, String) {
+    match outcome {
+        Outcome::Done(words) => (StatusCode::OK, words),
+        Outcome::Refused(words) => (StatusCode::UNPROCESSABLE_ENTITY, words),
+        Outcome::Unavailable(words) => (StatusCode::SERVICE_UNAVAILABLE, words),
+    }
+}

@@ -1,0 +1,88 @@
+//! The Unix socket on which the running Weir takes orders. The file system says who may give them: root, and Weir's own user.
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fmt;
+use std::fs::Permissions;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
+
+/// The file of a socket that listens. It is removed when this is dropped.
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+/// Why no orders can be taken.
+#[derive(Debug)]
+pub enum SocketError {
+    /// Somebody answers there.
+    InUse(PathBuf),
+    /// There is a file, which is not a socket.
+    Other(PathBuf),
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for SocketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse(path) => write!(f, "socket {}: another Weir takes orders there", path.display()),
+            Self::Other(path) => write!(f, "socket {}: there is a file that is not a socket", path.display()),
+            Self::Io(path, error) => write!(f, "socket {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for SocketError {}
+
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 16;
+
+/// Listens at a path, in the place of a dead Weir's socket.
+pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
+    clear(path).await?;
+    listen(path).map_err(|error| SocketError::Io(path.to_owned(), error))
+}
+
+fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    // Removed also when something of what follows fails.
+    let made = std::fs::symlink_metadata(path)?;
+    let file = SocketFile { path: path.to_owned(), identity: (made.dev(), made.ino()) };
+    // Nobody can connect before it listens, whatever the umask is.
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok((UnixListener::from_std(socket.into())?, file))
+}
+
+/// Removes a socket on which nobody listens.
+async fn clear(path: &Path) -> Result<(), SocketError> {
+    let bad = |error| SocketError::Io(path.to_owned(), error);
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(bad)?,
+    };
+    // A file that is not a socket refuses connections, too.
+    if !found.file_type().is_socket() {
+        return Err(SocketError::Other(path.to_owned()));
+    }
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(bad),
+        // One that would have to wait is let in by nobody, but somebody listens.
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(bad(error)),
+        _ => Err(SocketError::InUse(path.to_owned())),
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let found = std::fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

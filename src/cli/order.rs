@@ -1,0 +1,77 @@
+//! Orders to the Weir that is running, over its socket.
+
+use super::{Failure, complain, exit};
+use crate::config;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::handshake;
+use hyper::{Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixStream;
+
+/// How long an answer may take: long lists are read in a few seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has the Weir of a configuration do what is posted to `order`, and returns what it says.
+pub fn give(config: &Path, order: &str) -> Result<String, Failure> {
+    let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
+    let unavailable = |why: String| Failure::new(exit::UNAVAILABLE, why);
+    let (status, words) = runtime.block_on(async {
+        let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
+        let answer = tokio::time::timeout(PATIENCE, post(stream, order)).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", PATIENCE.as_secs()).into()));
+        answer.map_err(|why| unavailable(format!("the Weir at {}: {why}", socket.display())))
+    })?;
+    match status {
+        StatusCode::OK => Ok(words),
+        StatusCode::UNPROCESSABLE_ENTITY => {
+            // First what is wrong, as it is drawn, then what comes of it.
+            let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
+            complain(&format!("{drawn}\n\n"));
+            Err(Failure::new(exit::CONFIG, rest))
+        }
+        _ => Err(unavailable(format!("the Weir at {}: {status}: {}", socket.display(), words.trim_end()))),
+    }
+}
+
+async fn post(
+    stream: UnixStream,
+    order: &str,
+) -> Result<(StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    // Its end is the end of this command.
+    tokio::spawn(connection);
+    let request = Request::post(order).header(header::HOST, "weir").body(Empty::<Bytes>::new())?;
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    Ok((head.status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+fn unreadable(config: &Path, error: &io::Error) -> Failure {
+    let code = if error.kind() == ErrorKind::PermissionDenied { exit::NO_PERMISSION } else { exit::NO_INPUT };
+    Failure::new(code, format!("configuration {}: {error}", config.display()))
+}
+
+fn unreachable(socket: &Path, error: &io::Error) -> Failure {
+    let socket = socket.display();
+    match error.kind() {
+        ErrorKind::PermissionDenied => {
+            let words = format!("{socket}: {error}: only root and the user that Weir runs as may give it orders");
+            Failure::new(exit::NO_PERMISSION, words)
+        }
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
+            exit::UNAVAILABLE,
+            format!(
+                "no Weir is running that takes orders at {socket}: {error}; one that was started before \"path\" of [state] or \
+                 \"socket\" of [admin] was changed needs a restart"
+            ),
+        ),
+        _ => Failure::new(exit::UNAVAILABLE, format!("{socket}: {error}")),
+    }
+}

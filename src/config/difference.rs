@@ -1,0 +1,92 @@
+//! What has changed between two readings of a configuration.
+
+use super::Setting;
+use std::collections::BTreeMap;
+
+/// Sections that a reload takes, with all that is below them.
+const TAKEN: [&str; 1] = ["limit"];
+
+/// The keys of one section, with their values.
+type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
+
+/// Names what has changed since a process began with `before` and no reload takes: `[listener.x] address`, or `[listener.x]` where
+/// there is more or less of it than there was.
+pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
+    let (before, now) = (by_title(before), by_title(now));
+    let mut names: Vec<String> = Vec::new();
+    let gone = before.keys().filter(|title| !now.contains_key(*title)).map(|title| (*title).to_owned());
+    names.extend(gone);
+    for (title, sections) in &now {
+        let Some(former) = before.get(title).filter(|former| former.len() == sections.len()) else {
+            names.push((*title).to_owned());
+            continue;
+        };
+        for (before, now) in former.values().zip(sections.values()) {
+            let keys = before.keys().chain(now.keys()).filter(|key| before.get(*key) != now.get(*key));
+            names.extend(keys.map(|key| format!("{title} {key}").trim_start().to_owned()));
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Sections by title, those of the same title in the order of the file.
+fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
+    let mut sections: BTreeMap<&str, BTreeMap<usize, Keys<'_>>> = BTreeMap::new();
+    for setting in settings {
+        let path = setting.section.trim_matches(['[', ']']);
+        if !path.split('.').next().is_some_and(|top| TAKEN.contains(&top)) {
+            let section = sections.entry(&setting.section).or_default().entry(setting.place).or_default();
+            section.insert(setting.key, setting.value.as_deref());
+        }
+    }
+    sections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ConfigError, parse};
+    use std::path::Path;
+
+    const BASE: &str = "hostname = \"a.example\"\nlog = { format = \"json\" }\n\
+        listener.a = { address = \"127.0.0.1:1\", tls = \"none\", auth = \"none\" }\n\
+        upstream = [{ address = \"192.0.2.1:25\" }, { address = \"192.0.2.2:25\" }]\n";
+
+    fn settings(text: &str) -> Vec<Setting> {
+        match parse(Path::new("weir.toml"), text.to_owned()) {
+            Ok(config) => config.settings,
+            Err(ConfigError::Problems(problems)) => panic!("{}", problems.render(false)),
+            Err(ConfigError::Io(..)) => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named_and_nothing_else() {
+        let limit = "[[limit]]\nname = \"l\"\ncount = \"messages\"\nper = []\nrate = \"9 / 1d\"\n";
+        let second = "listener.b = { address = \"127.0.0.1:2\", tls = \"none\", auth = \"none\" }\n";
+        for (from, to, names) in [
+            ("", "", &[][..]),
+            // Other places, and a default that is written out.
+            ("hostname", "# a comment\nhostname", &[]),
+            ("tls = \"none\", auth", "xclient = [], tls = \"none\", auth", &[]),
+            ("upstream =", "session = { idle-timeout = \"5m\" }\nupstream =", &[]),
+            ("a.example", "b.example", &["hostname"]),
+            ("127.0.0.1:1", "127.0.0.1:9", &["[listener.a] address"]),
+            ("192.0.2.2:25", "192.0.2.9:25", &["[[upstream]] address"]),
+            ("{ address = \"192.0.2.1:25\" }, ", "", &["[[upstream]]"]),
+            (
+                "upstream =",
+                &format!("{second}session = {{ idle-timeout = \"1m\" }}\nupstream ="),
+                &["[listener.b]", "[session] idle-timeout"],
+            ),
+            ("\"json\"", "\"logfmt\"", &["[log] format"]),
+        ] {
+            let now = BASE.replacen(from, to, 1) + limit;
+            assert_eq!(needs_restart(&settings(BASE), &settings(&now)), names, "{from} -> {to}");
+        }
+        let without = BASE.replace("upstream =", &format!("{second}upstream ="));
+        assert_eq!(needs_restart(&settings(&without), &settings(BASE)), ["[listener.b]"]);
+    }
+}
