@@ -2,7 +2,7 @@
 
 use super::section::{Placed, Section, choice, count, flag, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
-use crate::relay::{Announce, UpstreamOptions, pool, resolve, tls};
+use crate::relay::{self, Announce, UpstreamOptions, pool, tls};
 use crate::smtp::sasl;
 use crate::time::format_duration;
 use std::net::{IpAddr, SocketAddr};
@@ -234,7 +234,7 @@ fn variable(name: &str) -> Result<String, String> {
 }
 
 /// `[dns]`: how the names of upstreams are looked up, within the time for the whole opening of a connection.
-pub fn dns(mut s: Section<'_>, whole: Duration) -> resolve::Options {
+pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
     let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
     // Half of the least time there is can still be written.
     let whole = whole.max(Duration::from_millis(1));
@@ -250,7 +250,7 @@ pub fn dns(mut s: Section<'_>, whole: Duration) -> resolve::Options {
         (given < whole).then_some(given).ok_or_else(too_long)
     });
     s.finish();
-    resolve::Options { servers, timeout }
+    relay::dns::Options { servers, timeout }
 }
 
 /// An address, with a port or for port 53.

@@ -1,6 +1,6 @@
 //! Why an upstream is of no use.
 
-use super::{login, verify};
+use super::{login, tls};
 use crate::smtp::reply::{Garbage, Reply};
 use crate::smtp::scram;
 use std::fmt;
@@ -75,7 +75,7 @@ impl fmt::Display for Fault {
             Self::Silent => f.write_str("it does not answer"),
             Self::Itself(address) => write!(f, "{address} is Weir itself: mail would go round in a circle"),
             Self::Closed => f.write_str("it closed the connection"),
-            Self::Io(error) => write!(f, "the connection broke: {}", verify::explain(error)),
+            Self::Io(error) => write!(f, "the connection broke: {}", tls::explain(error)),
             Self::Garbage(garbage) => garbage.fmt(f),
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
@@ -87,7 +87,7 @@ impl fmt::Display for Fault {
             Self::Login(reply, detail) => write!(f, "it refuses Weir's login: {reply}; before that: {detail}"),
             Self::ClientLogin(reply) => write!(f, "it refuses the client's login: {reply}"),
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
-            Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
+            Self::Tls(error) => write!(f, "TLS: {}", tls::explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
         }
     }

@@ -1,51 +1,30 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and [`health`]. An [`upstream`] has a [`pool`] of
-//! connections that wait, and a [`connector`] that opens new ones: where [`resolve`] says ([`servers`], [`stale`], [`failure`]),
-//! addresses that are [`failing`] last; with [`tls`] ([`verify`], [`pin`], [`identity`], [`secrecy`]) and [`login`] ([`keys`],
-//! [`refusal`], [`redaction`]) as [`opening`] and [`authentication`] say; telling of the [`client`] as [`announce`] has it. Over a
-//! [`connection`] goes what [`dialogue`] says of a [`transaction`]. [`knowledge`] is what an upstream offers, [`fault`] why one is of
+//! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and health. An [`upstream`] has a [`pool`] of
+//! connections that wait, and opens new ones: where [`dns`] says, with [`tls`] and [`login`], telling of the [`client`] as
+//! [`announce`] has it. Over a [`connection`] goes what the [`dialogue`] says of a [`transaction`]. [`fault`] is why an upstream is of
 //! no use.
 
 mod announce;
-mod authentication;
 mod client;
 mod connection;
-mod connector;
-pub mod dialogue;
-mod failing;
-mod failure;
+pub mod dns;
 mod fault;
-mod health;
-mod identity;
-mod keys;
-mod knowledge;
 pub mod login;
-mod opening;
 mod options;
 mod order;
-mod pin;
-pub mod pool;
-mod redaction;
-mod refusal;
-pub mod resolve;
-mod secrecy;
-mod servers;
-mod stale;
 pub mod tls;
 mod transaction;
 mod upstream;
-mod verify;
-mod wire;
 
 pub use announce::Announce;
 pub use client::Client;
-pub use dialogue::Answered;
+pub use connection::dialogue::{self, Answered};
+pub use dns::Resolver;
 pub use fault::Fault;
 pub use options::{ConfigError, Options, UpstreamOptions};
-pub use resolve::Resolver;
 pub use transaction::Transaction;
-pub use upstream::Upstream;
+pub use upstream::{Upstream, pool};
 
 use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};

@@ -1,6 +1,6 @@
 //! What is configured about the way out.
 
-use super::{Announce, login, pool, resolve, tls};
+use super::{Announce, dns, login, pool, tls};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub struct Options {
     pub timeout: Duration,
     /// How long one may go without taking anything of a message (RFC 5321 §4.5.3.2.5 gives its client 3 min).
     pub data_timeout: Duration,
-    pub dns: resolve::Options,
+    pub dns: dns::Options,
     /// Where Weir itself listens: mail that came round would take all places there are.
     pub listening: Vec<SocketAddr>,
 }

@@ -1,7 +1,7 @@
 //! Connections to an upstream that wait for the next message, so that it need not be connected to for each.
 
-use super::client::Client;
-use super::connection::Connection;
+use crate::relay::client::Client;
+use crate::relay::connection::Connection;
 use prometheus::IntGauge;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -1,17 +1,27 @@
 //! One upstream: connections to it, what it offers, and whether it is of use.
+//!
+//! A [`connector`] opens connections, to addresses that are [`failing`] last; those that wait are in a [`pool`]. [`health`] is whether it
+//! is of use, [`knowledge`] what it offers.
 
-use super::Fault;
-use super::client::Client;
-use super::connection::Connection;
-use super::connector::Connector;
-use super::health::Health;
-use super::knowledge::{Knowledge, REFRESH};
-use super::options::{ConfigError, Options, UpstreamOptions};
-use super::order::Standing;
-use super::pool::Pool;
-use super::resolve::{Failure, Resolver};
+mod connector;
+mod failing;
+mod health;
+mod knowledge;
+pub mod pool;
+
+pub(super) use connector::Connector;
+
 use crate::metrics::Metrics;
+use crate::relay::Fault;
+use crate::relay::client::Client;
+use crate::relay::connection::Connection;
+use crate::relay::dns::{Failure, Resolver};
+use crate::relay::options::{ConfigError, Options, UpstreamOptions};
+use crate::relay::order::Standing;
 use crate::smtp::extensions::Extensions;
+use health::Health;
+use knowledge::{Knowledge, REFRESH};
+use pool::Pool;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

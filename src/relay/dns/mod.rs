@@ -1,11 +1,17 @@
 //! Where an upstream is: its host's addresses, by literal, /etc/hosts or DNS, in the order in which they are to be tried.
+//!
+//! [`servers`] are asked, [`stale`] answers serve while they cannot tell, and [`failure`] is why a name leads nowhere.
 
-pub use super::failure::Failure;
-use super::servers::Servers;
-use super::stale::{Memory, Standing};
+mod failure;
+mod servers;
+mod stale;
+
+pub use failure::Failure;
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use servers::Servers;
+use stale::{Memory, Standing};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -234,7 +240,7 @@ fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
             .map(|lookup| lookup.answers().iter().filter_map(|record| RData::ip_addr(&record.data)).collect::<Vec<_>>())
     };
     let (six, four) = (found(RecordType::AAAA).unwrap_or_default(), found(RecordType::A).unwrap_or_default());
-    super::servers::interleave(six, four)
+    servers::interleave(six, four)
 }
 
 #[cfg(test)]

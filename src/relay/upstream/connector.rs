@@ -1,20 +1,16 @@
 //! Opens connections to an upstream.
 
-use super::Fault;
-use super::announce::{Announce, Announcer};
-use super::authentication::{Login, Secret};
-use super::client::Client;
-use super::connection::Connection;
 use super::failing::Failing;
-use super::keys::KeyRing;
-use super::login;
-use super::opening::Opening;
-use super::options::{ConfigError, Options, UpstreamOptions};
-use super::refusal::Refusals;
-use super::resolve::{Failure, Resolver};
-use super::secrecy::{Plain, Secrecy};
-use super::tls::{Policy, Tls};
 use crate::metrics::{Counted, UpstreamMetrics};
+use crate::relay::Fault;
+use crate::relay::announce::{Announce, Announcer};
+use crate::relay::client::Client;
+use crate::relay::connection::Connection;
+use crate::relay::connection::Opening;
+use crate::relay::dns::{Failure, Resolver};
+use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
+use crate::relay::options::{ConfigError, Options, UpstreamOptions};
+use crate::relay::tls::{Plain, Policy, Secrecy, Tls};
 use crate::smtp::scram::{Keys, Salting};
 use crate::time::format_duration;
 use std::collections::VecDeque;
