@@ -6,7 +6,6 @@ use crate::admin::{self, Readiness};
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Problems, Severity};
 use crate::metrics::Metrics;
-use crate::policy::Policy;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, Bound, Server};
@@ -153,23 +152,23 @@ impl Running {
             })
         });
         let mut minders = JoinSet::new();
-        for upstream in server.relay.upstreams() {
-            let upstream = upstream.clone();
-            minders.spawn(async move { upstream.look_after().await });
-        }
+        minders.spawn(server.relay.look_after());
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         Ok(Self { path, server, listeners, admin, stop, serving, minders, administering })
     }
 
-    /// Reads limits, certificates and users again. What is bad leaves the former in place.
+    /// Reads limits, upstreams, certificates and users again. What is bad leaves the former in place.
     pub async fn reload(&self) {
         systemd::reloading();
-        match read_limits(&self.path) {
-            Ok(policy) => {
-                tracing::info!(limits = policy.limits.len(), "limits read again");
-                self.server.store.set_policy(policy);
+        match read_again(&self.path) {
+            Ok(config) => {
+                tracing::info!(limits = config.policy.limits.len(), "limits read again");
+                self.server.store.set_policy(config.policy);
+                if let Err(error) = self.server.relay.set_upstreams(&config.relay) {
+                    tracing::error!(%error, "upstreams not taken: the former ones stay");
+                }
             }
-            Err(error) => tracing::error!(error, "limits not taken: the former ones stay"),
+            Err(error) => tracing::error!(error, "limits and upstreams not taken: the former ones stay"),
         }
         if let Some(certificates) = &self.server.certificates {
             certificates.clone().reload().await;
@@ -197,15 +196,15 @@ impl Running {
     }
 }
 
-/// The limits of a configuration in which nothing is wrong.
-fn read_limits(path: &Path) -> Result<Policy, String> {
+/// A configuration in which nothing is wrong.
+fn read_again(path: &Path) -> Result<Config, String> {
     let wrong = |problems: &Problems| {
         let first = problems.found.iter().find(|problem| problem.severity == Severity::Error);
         let first = first.map_or("", |problem| &problem.message);
         format!("{}: {first}; weir check says more", problems.path.display())
     };
     match config::read(path) {
-        Ok(config) => Ok(config.policy),
+        Ok(config) => Ok(config),
         Err(ConfigError::Io(path, error)) => Err(format!("{}: {error}", path.display())),
         Err(ConfigError::Problems(problems)) => Err(wrong(&problems)),
     }

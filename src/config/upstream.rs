@@ -36,12 +36,18 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
         upstreams.push(value);
         places.push(span);
     }
+    if let Some(first) = places.first()
+        && upstreams.iter().all(|upstream| !upstream.enabled)
+    {
+        root.warn(first, "no upstream is enabled: clients hear 451", Some("leave enabled out of one of them"));
+    }
     upstreams
 }
 
 fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let address = s.required("address", "\"smtp.example.org:25\"", |value| host_and_port(&text(value)?));
     let name = s.optional("name", text).map(|name| name.value);
+    let enabled = s.value("enabled", "true", flag);
     let mx = s.value("mx", "false", flag);
     let connect_timeout = s.value("connect-timeout", "\"5s\"", timeout);
     let priority = small(s.value("priority", "10", count(0..=1000)));
@@ -75,7 +81,20 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone()).into();
-    let value = UpstreamOptions { name, host, port, mx, connect_timeout, priority, weight, tls, login, announce, pool };
+    let value = UpstreamOptions {
+        name,
+        enabled,
+        host,
+        port,
+        mx,
+        connect_timeout,
+        priority,
+        weight,
+        tls,
+        login,
+        announce,
+        pool,
+    };
     Some(Placed { value, span })
 }
 

@@ -24,10 +24,12 @@ pub struct Options {
 }
 
 /// One upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamOptions {
     /// Its name in logs and metrics, like no other's.
     pub name: Arc<str>,
+    /// Whether it gets mail.
+    pub enabled: bool,
     /// Host name or address, and port.
     pub host: String,
     pub port: u16,
@@ -54,6 +56,11 @@ impl UpstreamOptions {
             login::Options::Fixed(login) => login.file(),
             login::Options::Client(_) => None,
         }
+    }
+
+    /// Whether it is the same upstream, but for whether it gets mail.
+    pub fn is_like(&self, other: &Self) -> bool {
+        *self == Self { enabled: self.enabled, ..other.clone() }
     }
 
     /// Whether clients are logged in with what they logged in with here.

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 /// The login that is configured for an upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Options {
     /// Always the same: Weir's own.
     Fixed(Fixed),
@@ -29,7 +29,7 @@ pub enum Options {
     Client(Mechanism),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     pub user: String,
     pub kind: Kind,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_rustls::TlsConnector;
 
 /// Where a certificate chain and its key are, both PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     pub certificate: PathBuf,
     pub key: PathBuf,

@@ -26,7 +26,7 @@ use tokio_rustls::client::TlsStream;
 use verify::{Accept, Verifier};
 
 /// The TLS that is configured for an upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub policy: Policy,
     /// Authorities that may vouch for its certificate, instead of the system's.
