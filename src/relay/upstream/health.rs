@@ -53,7 +53,9 @@ impl Health {
 
     /// Whatever was known of it is of the past: it is to show first that it is there, and that is looked after at once.
     pub fn begin_anew(&self, now: Instant) {
-        *self.lock() = State { found: Found::Untried, retry_at: Some(now), ..State::default() };
+        // What began before says nothing of it.
+        let (failed, answered) = (Some(now), Some(now));
+        *self.lock() = State { found: Found::Untried, failed, answered, retry_at: Some(now), ..State::default() };
         self.failed.notify_one();
     }
 
@@ -177,6 +179,8 @@ mod tests {
         health.begin_anew(now);
         tokio::time::timeout(FIRST_PAUSE, health.retry()).await.unwrap();
         assert!(!health.is_well());
+        let before = now - SECOND;
+        assert!(!health.failed(before, now) && health.answered(before, now).is_none() && !health.is_well());
         assert!(health.failed(now, now), "it is news that it is down");
         assert_eq!(health.retry_at(), Some(now + FIRST_PAUSE));
         health.begin_anew(now + SECOND);
