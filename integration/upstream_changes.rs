@@ -5,6 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A site with these upstreams, and more in its configuration.
 fn site(upstreams: &[String], more: &str) -> Site {
@@ -109,12 +110,14 @@ fn a_session_that_goes_on_sends_its_next_message_elsewhere() {
     let weir = site.start();
     let mut client = with_recipient(&weir);
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
-    client.say("RSET", "250");
+    // In one piece, so that the connection is at hand when the next one begins.
+    client.send(b"RSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n");
+    for reply in ["250", "250", "250", "354"] {
+        client.expect(reply);
+    }
+    client.say("hello\r\n.", "250");
     client.send_message();
-    let mut client = connect(&weir);
-    client.send_message();
-    client.send_message();
-    assert_eq!(messages(&upstreams), [0, 3]);
+    assert_eq!(messages(&upstreams), [0, 2]);
     wait_for_connections(&weir, "u0", 0.0);
 }
 
@@ -297,6 +300,28 @@ fn other_name_servers_are_asked_from_now_on_and_connections_are_kept() {
     upstreams[0].cut_all();
     connect(&weir).send_message();
     assert_eq!(messages(&upstreams), [2, 1]);
+}
+
+/// A connection that is begun while that may still be, and would be there when it may not.
+#[test]
+fn what_is_on_its_way_to_an_upstream_that_is_changed_goes_to_the_one_in_its_place() {
+    let upstreams = [Upstream::start_on("127.0.0.2:0"), Upstream::start()];
+    let [port, after] = [upstreams[0].address().port().to_string(), upstreams[1].address().to_string()];
+    let names = NameServer::start("127.0.0.2 smart.example\n", &[]);
+    let upstream = format!("{{ name = \"u\", address = \"smart.example:{port}\", tls = \"none\" }}");
+    let site = site(&[upstream], &format!("dns = {{ servers = [\"{}\"] }}", names.address()));
+    names.pause();
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.send(b"RCPT TO:<b@example.net>\r\n");
+    assert!(client.is_silent(Duration::from_millis(200)));
+    site.reload(&weir, &format!("smart.example:{port}"), &after, "upstream changed");
+    names.go_on();
+    client.expect("250");
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "250");
+    assert_eq!(messages(&upstreams), [0, 1]);
 }
 
 #[test]
