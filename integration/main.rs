@@ -22,6 +22,7 @@ mod service;
 mod simulate;
 mod smuggling;
 mod state;
+mod upstream_changes;
 mod upstream_failover;
 mod upstream_faults;
 mod upstream_login;

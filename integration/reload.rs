@@ -118,7 +118,7 @@ fn a_bad_file_changes_nothing_whichever_way_it_comes() {
         let mut client = begin(&weir);
         client.say("RCPT TO:<first@example.net>", "250");
         take(way, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
-        let line = weir.logged("limits not taken: the former ones stay");
+        let line = weir.logged("limits and upstreams not taken: the former ones stay");
         assert!(line.contains("units are") && line.contains("level=error"), "{line}");
         assert_eq!((weir.metric(TAKEN), weir.metric(GOOD)), (0.0, 0.0), "{way:?}");
         assert_eq!(until_refused(&mut client), 9, "{way:?}");
@@ -152,10 +152,10 @@ fn a_bad_file_is_drawn_as_check_draws_it() {
     assert_eq!((code, out.as_str()), (Some(78), ""));
     let (drawn, _) = checked.2.rsplit_once("\n\n").unwrap();
     assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.2);
-    assert!(err.ends_with("weir.toml: not taken: the former limits stay\n"), "{err}");
+    assert!(err.ends_with("weir.toml: not taken: the former limits and upstreams stay\n"), "{err}");
     // One that is not there is bad, too, and the log has it.
     std::fs::remove_file(site.path("weir.toml")).unwrap();
-    assert!(weir.logged("No such file").contains("limits not taken"));
+    assert!(weir.logged("No such file").contains("limits and upstreams not taken"));
     assert_eq!(reload(&site).0, Some(66));
 }
 
@@ -174,7 +174,7 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
     opened.next().unwrap();
     assert_eq!(weir.metric(REFUSED), 1.0);
     take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
-    assert_eq!(weir.log_lines().iter().filter(|line| line.contains("limits not taken")).count(), 2);
+    assert_eq!(weir.log_lines().iter().filter(|line| line.contains("limits and upstreams not taken")).count(), 2);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// All metrics of a process.
 pub struct Metrics {
@@ -21,7 +23,8 @@ pub struct Metrics {
     pub recipients: IntCounterVec,
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
-    upstreams: Upstreams,
+    /// Those of upstreams, which come and go.
+    pub upstreams: Arc<Upstreams>,
     /// Seconds that an admit took, its commit among them.
     pub admit_seconds: Histogram,
     /// 1 while the state file is not as it should be.
@@ -37,17 +40,22 @@ pub struct Metrics {
 }
 
 /// By upstream.
-struct Upstreams {
+pub struct Upstreams {
     up: IntGaugeVec,
     connections: IntGaugeVec,
     waiting: IntGaugeVec,
     opened: IntCounterVec,
     reused: IntCounterVec,
     failures: IntCounterVec,
+    /// How many count under each name: an upstream that was changed ends while the one that takes its place has begun. The lock is held
+    /// to count them, and to forget the numbers of a name that nobody has any more.
+    counting: Mutex<HashMap<String, usize>>,
 }
 
-/// The metrics of one upstream.
+/// The metrics of one upstream. Its numbers are forgotten when neither it nor a connection to it is left.
 pub struct UpstreamMetrics {
+    name: String,
+    all: Arc<Upstreams>,
     /// 1 while it is of use, as far as is known.
     pub up: IntGauge,
     /// Connections that are open, busy or waiting.
@@ -61,20 +69,61 @@ pub struct UpstreamMetrics {
     pub failures: IntCounter,
 }
 
-/// Something that counts for as long as it is there.
-pub struct Counted(IntGauge);
+/// A connection, which counts for as long as this is there.
+pub struct Counted(Arc<UpstreamMetrics>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.dec();
+        self.0.connections.dec();
+    }
+}
+
+impl Upstreams {
+    /// Those of one upstream.
+    pub fn of(self: &Arc<Self>, name: &str) -> Arc<UpstreamMetrics> {
+        let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        *counting.entry(name.to_owned()).or_default() += 1;
+        let Self { up, connections, waiting, opened, reused, failures, .. } = &**self;
+        Arc::new(UpstreamMetrics {
+            up: up.with_label_values(&[name]),
+            connections: connections.with_label_values(&[name]),
+            waiting: waiting.with_label_values(&[name]),
+            opened: opened.with_label_values(&[name]),
+            reused: reused.with_label_values(&[name]),
+            failures: failures.with_label_values(&[name]),
+            name: name.to_owned(),
+            all: self.clone(),
+        })
+    }
+
+    fn forget(&self, name: &str) {
+        let Self { up, connections, waiting, opened, reused, failures, .. } = self;
+        for gauges in [up, connections, waiting] {
+            let _ = gauges.remove_label_values(&[name]);
+        }
+        for counters in [opened, reused, failures] {
+            let _ = counters.remove_label_values(&[name]);
+        }
     }
 }
 
 impl UpstreamMetrics {
     /// One connection more, until what is returned is dropped.
-    pub fn count_connection(&self) -> Counted {
+    pub fn count_connection(self: &Arc<Self>) -> Counted {
         self.connections.inc();
-        Counted(self.connections.clone())
+        Counted(self.clone())
+    }
+}
+
+impl Drop for UpstreamMetrics {
+    fn drop(&mut self) {
+        let mut counting = self.all.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = counting.get_mut(&self.name) else { return };
+        *count -= 1;
+        if *count == 0 {
+            counting.remove(&self.name);
+            self.all.forget(&self.name);
+        }
     }
 }
 
@@ -120,6 +169,7 @@ impl Metrics {
                 "Times the upstream could not be reached, was silent or not understood",
                 &upstream,
             )?,
+            counting: Mutex::default(),
         };
         let admit = HistogramOpts::new("weir_admit_seconds", "Time to decide a stage, its commit included")
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
@@ -157,7 +207,7 @@ impl Metrics {
                 &["result"],
             )?,
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
-            upstreams,
+            upstreams: Arc::new(upstreams),
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
@@ -166,21 +216,6 @@ impl Metrics {
             config_good,
             registry,
         })
-    }
-
-    /// Those of one upstream, which is taken to be of use until it is not.
-    pub fn upstream(&self, name: &str) -> UpstreamMetrics {
-        let Upstreams { up, connections, waiting, opened, reused, failures } = &self.upstreams;
-        let metrics = UpstreamMetrics {
-            up: up.with_label_values(&[name]),
-            connections: connections.with_label_values(&[name]),
-            waiting: waiting.with_label_values(&[name]),
-            opened: opened.with_label_values(&[name]),
-            reused: reused.with_label_values(&[name]),
-            failures: failures.with_label_values(&[name]),
-        };
-        metrics.up.set(1);
-        metrics
     }
 
     /// Everything, in the text format of Prometheus.

@@ -35,6 +35,16 @@ impl NameServer {
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::HUP).unwrap();
     }
 
+    /// It is silent, and has heard all the same what it is asked.
+    pub fn pause(&self) {
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::STOP).unwrap();
+    }
+
+    /// It answers what it has been asked meanwhile.
+    pub fn go_on(&self) {
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::CONT).unwrap();
+    }
+
     /// It goes away, until it is resumed.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {

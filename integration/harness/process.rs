@@ -1,6 +1,6 @@
 //! A Weir process with a folder of its own.
 
-use super::PATIENCE;
+use super::{PATIENCE, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -90,6 +90,22 @@ impl Site {
     /// Starts Weir here, and waits until it listens.
     pub fn start(&self) -> Process {
         Process::start(&mut self.serve())
+    }
+
+    /// Changes the configuration.
+    pub fn edit(&self, from: &str, to: &str) {
+        let config = std::fs::read_to_string(self.path("weir.toml")).unwrap();
+        assert!(config.contains(from), "{from:?} is not in\n{config}");
+        std::fs::write(self.path("weir.toml"), config.replace(from, to)).unwrap();
+    }
+
+    /// Changes the configuration and has a Weir that runs here read it again; returns when it was, by the log.
+    pub fn reload(&self, weir: &Process, from: &str, to: &str, logged: &str) {
+        self.edit(from, to);
+        let count = || weir.log_lines().iter().filter(|line| line.contains(logged)).count();
+        let before = count();
+        weir.signal(Signal::HUP);
+        wait_for(logged, || (count() > before).then_some(()));
     }
 
     /// The command that serves here.

@@ -16,11 +16,11 @@ type Told = (&'static str, u16);
 /// Postfix that was killed had it.
 #[test]
 fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
-    let told = send_meanwhile(|postfix, weir, up, pass| {
+    let told = send_meanwhile(|postfix, _, weir, name, pass| {
         postfix.stop();
         pass();
         postfix.start_again();
-        wait_for("Weir to see that it is back", || (weir.metric(up) == 1.0).then_some(()));
+        wait_for("Weir to see that it is back", || (metric(weir, "up", name) == 1.0).then_some(()));
         pass();
     });
     let refused: usize = told.iter().filter(|((_, code), _)| *code != 250).map(|(_, count)| count).sum();
@@ -33,16 +33,39 @@ fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
 /// Reloaded: its processes end when their clients have, and others take their place.
 #[test]
 fn a_rolling_reload_costs_nobody_anything() {
-    let told = send_meanwhile(|postfix, _, _, pass| {
+    let told = send_meanwhile(|postfix, _, _, _, pass| {
         postfix.reload();
         pass();
     });
     assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
 }
 
+/// Taken out of use before it is stopped, until it has started again.
+#[test]
+fn a_rolling_restart_of_what_is_not_enabled_costs_nobody_anything() {
+    let told = send_meanwhile(|postfix, site, weir, name, pass| {
+        let (enabled, disabled) = (format!("name = \"{name}\""), format!("name = \"{name}\", enabled = false"));
+        site.reload(weir, &enabled, &disabled, "upstream disabled");
+        wait_for("end of its connections", || (metric(weir, "connections", name) == 0.0).then_some(()));
+        postfix.stop();
+        pass();
+        assert_eq!((metric(weir, "connections", name), metric(weir, "up", name)), (0.0, 0.0));
+        postfix.start_again();
+        site.reload(weir, &disabled, &enabled, "upstream enabled");
+        wait_for("Weir to see that it is back", || (metric(weir, "up", name) == 1.0).then_some(()));
+        pass();
+    });
+    assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
+}
+
+/// A metric of an upstream.
+fn metric(weir: &Process, what: &str, name: &str) -> f64 {
+    weir.metric(&format!("weir_upstream_{what}{{upstream=\"{name}\"}}"))
+}
+
 /// Has clients send through Weir to two Postfixes while `happen` happens to one after the other, and checks that what was accepted
 /// has arrived once, and nothing twice. How often clients heard what.
-fn send_meanwhile(happen: impl Fn(&Postfix, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
+fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
     let postfixes = [Postfix::start(), Postfix::start()];
     let upstream = |(n, postfix): (usize, &Postfix)| {
         format!("{{ name = \"u{n}\", address = \"{}\", tls = \"none\" }}", postfix.address())
@@ -73,7 +96,7 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Process, &str, &dyn Fn())) -> HashM
         pass();
         for _ in 0..2 {
             for (n, postfix) in postfixes.iter().enumerate() {
-                happen(postfix, &weir, &format!("weir_upstream_up{{upstream=\"u{n}\"}}"), &pass);
+                happen(postfix, &site, &weir, &format!("u{n}"), &pass);
             }
         }
         done.store(true, Ordering::Relaxed);

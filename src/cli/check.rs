@@ -4,7 +4,7 @@ use super::{Failure, draw, exit, read_config, refused};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::policy::limit::Limit;
-use crate::relay::{self, Announce, Relay};
+use crate::relay::{self, Announce, Relay, UpstreamOptions};
 use crate::time::{format_amount, format_duration, format_wait};
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,10 @@ pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), 
 /// Goes through the opening of a connection to each upstream, as for a mail.
 fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     let metrics = Metrics::new().map_err(|error| Failure::new(exit::OS, error))?;
-    let relay = Relay::new(options, &metrics).map_err(|error| Failure::new(exit::CONFIG, error))?;
+    // Also one that is not enabled: whoever is about to enable it wants to know.
+    let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
+    let all_enabled = relay::Options { upstreams: upstreams.collect(), ..options.clone() };
+    let relay = Relay::new(&all_enabled, &metrics).map_err(|error| Failure::new(exit::CONFIG, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
     let mut away = Vec::new();

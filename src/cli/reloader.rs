@@ -141,7 +141,7 @@ impl Reloader {
 
     /// From now on this configuration is in force, as far as it can be. `problems` are those of all files that it names.
     fn take(&mut self, config: Config, problems: &Problems) -> Outcome {
-        let Config { policy, settings, watched, .. } = config;
+        let Config { policy, relay, settings, watched, .. } = config;
         let limits = policy.limits.len();
         let Replaced { former, gone } = self.server.store.set_policy(policy);
         self.former.push(former);
@@ -150,11 +150,18 @@ impl Reloader {
         self.server.metrics.config_good.set(1);
         self.server.metrics.reloads.with_label_values(&["taken"]).inc();
         tracing::info!(limits, "limits read again");
+        let unusable = self.server.relay.set_upstreams(&relay).err();
+        if let Some(error) = &unusable {
+            tracing::error!(%error, "upstreams not taken: the former ones stay");
+        }
         let changed = config::needs_restart(&self.began_with, &settings).join(", ");
         if !changed.is_empty() {
             tracing::warn!("needs a restart: {changed}");
         }
         let words = self.words(limits, &gone, &changed);
+        if let Some(error) = unusable {
+            return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));
+        }
         match problems.render(false) {
             drawn if drawn.is_empty() => Outcome::Done(words),
             drawn if !problems.has_errors() => Outcome::Done(format!("{drawn}\n\n{words}")),
@@ -186,9 +193,10 @@ impl Reloader {
         self.server.metrics.config_good.set(0);
         if occasion != Occasion::WasBad || self.complaint.as_ref() != Some(&bad.drawn) {
             self.server.metrics.reloads.with_label_values(&["refused"]).inc();
-            tracing::error!(error = bad.line, "limits not taken: the former ones stay");
+            tracing::error!(error = bad.line, "limits and upstreams not taken: the former ones stay");
         }
-        let words = format!("{}\n\n{}: not taken: the former limits stay\n", bad.drawn, self.path.display());
+        let words =
+            format!("{}\n\n{}: not taken: the former limits and upstreams stay\n", bad.drawn, self.path.display());
         self.complaint = Some(bad.drawn);
         Outcome::Refused(words)
     }

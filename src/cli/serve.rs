@@ -156,10 +156,7 @@ impl Running {
             administering.spawn(administer(listener, looks, stopping.clone()));
         }
         let mut minders = JoinSet::new();
-        for upstream in server.relay.upstreams() {
-            let upstream = upstream.clone();
-            minders.spawn(async move { upstream.look_after().await });
-        }
+        minders.spawn(server.relay.look_after());
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         Ok(Self { server, listeners, admin, stop, serving, minders, administering, socket, orders, reloading })
     }

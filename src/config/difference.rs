@@ -4,7 +4,7 @@ use super::Setting;
 use std::collections::BTreeMap;
 
 /// Sections that a reload takes, with all that is below them.
-const TAKEN: [&str; 1] = ["limit"];
+const TAKEN: [&str; 3] = ["limit", "upstream", "dns"];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
@@ -74,8 +74,8 @@ mod tests {
             ("upstream =", "session = { idle-timeout = \"5m\" }\nupstream =", &[]),
             ("a.example", "b.example", &["hostname"]),
             ("127.0.0.1:1", "127.0.0.1:9", &["[listener.a] address"]),
-            ("192.0.2.2:25", "192.0.2.9:25", &["[[upstream]] address"]),
-            ("{ address = \"192.0.2.1:25\" }, ", "", &["[[upstream]]"]),
+            ("192.0.2.2:25", "192.0.2.9:25", &[]),
+            ("{ address = \"192.0.2.1:25\" }, ", "", &[]),
             (
                 "upstream =",
                 &format!("{second}session = {{ idle-timeout = \"1m\" }}\nupstream ="),

@@ -154,7 +154,7 @@ impl Config {
         let resolver = Arc::new(relay::Resolver::new(&self.relay.dns));
         if let Ok(metrics) = crate::metrics::Metrics::new() {
             for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
-                if let Err(why) = relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics) {
+                if let Err(why) = relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics.upstreams) {
                     error(place, why.to_string());
                 }
             }

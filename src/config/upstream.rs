@@ -2,7 +2,7 @@
 
 use super::section::{Placed, Section, choice, count, flag, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
-use crate::relay::{Announce, UpstreamOptions, pool, resolve, tls};
+use crate::relay::{self, Announce, UpstreamOptions, pool, tls};
 use crate::smtp::sasl;
 use crate::time::format_duration;
 use std::net::{IpAddr, SocketAddr};
@@ -36,12 +36,18 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
         upstreams.push(value);
         places.push(span);
     }
+    if let Some(first) = places.first()
+        && upstreams.iter().all(|upstream| !upstream.enabled)
+    {
+        root.warn(first, "no upstream is enabled: clients hear 451", Some("leave enabled out of one of them"));
+    }
     upstreams
 }
 
 fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let address = s.required("address", "\"smtp.example.org:25\"", |value| host_and_port(&text(value)?));
     let name = s.optional("name", text).map(|name| name.value);
+    let enabled = s.value("enabled", "true", flag);
     let mx = s.value("mx", "false", flag);
     let connect_timeout = s.value("connect-timeout", "\"5s\"", timeout);
     let priority = small(s.value("priority", "10", count(0..=1000)));
@@ -75,7 +81,20 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     s.finish();
     let Placed { value: (host, port), span } = address?;
     let name = name.unwrap_or_else(|| host.clone()).into();
-    let value = UpstreamOptions { name, host, port, mx, connect_timeout, priority, weight, tls, login, announce, pool };
+    let value = UpstreamOptions {
+        name,
+        enabled,
+        host,
+        port,
+        mx,
+        connect_timeout,
+        priority,
+        weight,
+        tls,
+        login,
+        announce,
+        pool,
+    };
     Some(Placed { value, span })
 }
 
@@ -234,7 +253,7 @@ fn variable(name: &str) -> Result<String, String> {
 }
 
 /// `[dns]`: how the names of upstreams are looked up, within the time for the whole opening of a connection.
-pub fn dns(mut s: Section<'_>, whole: Duration) -> resolve::Options {
+pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
     let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
     // Half of the least time there is can still be written.
     let whole = whole.max(Duration::from_millis(1));
@@ -250,7 +269,7 @@ pub fn dns(mut s: Section<'_>, whole: Duration) -> resolve::Options {
         (given < whole).then_some(given).ok_or_else(too_long)
     });
     s.finish();
-    resolve::Options { servers, timeout }
+    relay::dns::Options { servers, timeout }
 }
 
 /// An address, with a port or for port 53.

@@ -15,10 +15,20 @@ pub struct Client {
     pub extended: bool,
     /// Who has logged in.
     pub user: Option<Arc<str>>,
-    /// With what, where an upstream wants to be told.
-    pub credentials: Option<Arc<Credentials>>,
+    pub logged_in: LoggedIn,
     /// Its session's id in the log.
     pub session: Arc<str>,
+}
+
+/// How a client has logged in here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LoggedIn {
+    /// It has not, though a proxy may say who it is.
+    #[default]
+    No,
+    With(Arc<Credentials>),
+    /// With what is not known any more: no upstream wanted to be told.
+    Somehow,
 }
 
 impl Client {
@@ -67,7 +77,7 @@ pub mod tests {
             helo: Some("pc.example".into()),
             extended: true,
             user: Some("alice".into()),
-            credentials: None,
+            logged_in: LoggedIn::No,
             session: "abc123".into(),
         }
     }
@@ -92,7 +102,8 @@ pub mod tests {
         for other in [
             Client { user: Some("bob".into()), ..alice() },
             Client { user: None, ..alice() },
-            Client { credentials: Credentials::new("alice", "sesame").map(Arc::new), ..alice() },
+            Client { logged_in: LoggedIn::Somehow, ..alice() },
+            Client { logged_in: LoggedIn::With(Credentials::new("alice", "sesame").unwrap().into()), ..alice() },
             Client { helo: None, ..alice() },
             Client { address: "192.0.2.8".parse().unwrap(), ..alice() },
         ] {

@@ -1,6 +1,6 @@
 //! Why an upstream is of no use.
 
-use super::{login, verify};
+use super::{login, tls};
 use crate::smtp::reply::{Garbage, Reply};
 use crate::smtp::scram;
 use std::fmt;
@@ -13,6 +13,8 @@ pub enum Fault {
     /// It did not answer in time.
     Silent,
     Closed,
+    /// It is to get no mail, nor is any other.
+    Disabled,
     /// It is at this address, where Weir itself listens.
     Itself(SocketAddr),
     Io(std::io::Error),
@@ -31,6 +33,8 @@ pub enum Fault {
     NoLogin(&'static str),
     /// It refused Weir's login, in these words and these details, which are none of the client's business.
     Login(Reply, String),
+    /// It wants the client's login, which is not known any more.
+    Forgotten,
     /// It refused the login of the client itself, who is told so.
     ClientLogin(Reply),
     /// It does not keep its side of a SCRAM login.
@@ -75,7 +79,8 @@ impl fmt::Display for Fault {
             Self::Silent => f.write_str("it does not answer"),
             Self::Itself(address) => write!(f, "{address} is Weir itself: mail would go round in a circle"),
             Self::Closed => f.write_str("it closed the connection"),
-            Self::Io(error) => write!(f, "the connection broke: {}", verify::explain(error)),
+            Self::Disabled => f.write_str("no upstream is enabled"),
+            Self::Io(error) => write!(f, "the connection broke: {}", tls::explain(error)),
             Self::Garbage(garbage) => garbage.fmt(f),
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
@@ -85,9 +90,12 @@ impl fmt::Display for Fault {
             Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
             Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),
             Self::Login(reply, detail) => write!(f, "it refuses Weir's login: {reply}; before that: {detail}"),
+            Self::Forgotten => {
+                f.write_str("it wants the client's login since this client logged in: it has to come again")
+            }
             Self::ClientLogin(reply) => write!(f, "it refuses the client's login: {reply}"),
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
-            Self::Tls(error) => write!(f, "TLS: {}", verify::explain(error)),
+            Self::Tls(error) => write!(f, "TLS: {}", tls::explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
         }
     }

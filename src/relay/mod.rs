@@ -1,64 +1,47 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and [`health`]. An [`upstream`] has a [`pool`] of
-//! connections that wait, and a [`connector`] that opens new ones: where [`resolve`] says ([`servers`], [`stale`], [`failure`]),
-//! addresses that are [`failing`] last; with [`tls`] ([`verify`], [`pin`], [`identity`], [`secrecy`]) and [`login`] ([`keys`],
-//! [`refusal`], [`redaction`]) as [`opening`] and [`authentication`] say; telling of the [`client`] as [`announce`] has it. Over a
-//! [`connection`] goes what [`dialogue`] says of a [`transaction`]. [`knowledge`] is what an upstream offers, [`fault`] why one is of
+//! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and health. An [`upstream`] has a [`pool`] of
+//! connections that wait, and opens new ones: where [`dns`] says, with [`tls`] and [`login`], telling of the [`client`] as
+//! [`announce`] has it. Over a [`connection`] goes what the [`dialogue`] says of a [`transaction`]. [`fault`] is why an upstream is of
 //! no use.
 
 mod announce;
-mod authentication;
 mod client;
 mod connection;
-mod connector;
-pub mod dialogue;
-mod failing;
-mod failure;
+pub mod dns;
 mod fault;
-mod health;
-mod identity;
-mod keys;
-mod knowledge;
 pub mod login;
-mod opening;
 mod options;
 mod order;
-mod pin;
-pub mod pool;
-mod redaction;
-mod refusal;
-pub mod resolve;
-mod secrecy;
-mod servers;
-mod stale;
 pub mod tls;
 mod transaction;
 mod upstream;
-mod verify;
-mod wire;
+mod upstreams;
 
 pub use announce::Announce;
-pub use client::Client;
-pub use dialogue::Answered;
+pub use client::{Client, LoggedIn};
+pub use connection::dialogue::{self, Answered};
+pub use dns::Resolver;
 pub use fault::Fault;
 pub use options::{ConfigError, Options, UpstreamOptions};
-pub use resolve::Resolver;
 pub use transaction::Transaction;
-pub use upstream::Upstream;
+pub use upstream::{Upstream, pool};
+pub use upstreams::Unusable;
 
 use crate::metrics::Metrics;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
+use connection::Connection;
 use order::Standing;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use upstreams::{Upstreams, is_among};
 
 /// Asks the upstreams.
 pub struct Relay {
-    upstreams: Vec<Arc<Upstream>>,
+    upstreams: Arc<Upstreams>,
 }
 
 /// How long a client waits for the answers to a whole run of commands, though they keep coming: less than the 5 min that RFC 5321
@@ -75,40 +58,52 @@ const ACQUAINTANCE: Duration = Duration::from_secs(1);
 const FINAL_PATIENCE: Duration = Duration::from_secs(600);
 
 impl Relay {
-    pub fn new(options: &Options, metrics: &Metrics) -> Result<Self, ConfigError> {
-        let resolver = Arc::new(Resolver::new(&options.dns));
-        let new = |upstream| Upstream::new(options, upstream, resolver.clone(), metrics).map(Arc::new);
-        Ok(Self { upstreams: options.upstreams.iter().map(new).collect::<Result<_, _>>()? })
+    pub fn new(options: &Options, metrics: &Metrics) -> Result<Self, Unusable> {
+        Ok(Self { upstreams: Arc::new(Upstreams::new(options, &metrics.upstreams)?) })
     }
 
-    pub fn upstreams(&self) -> &[Arc<Upstream>] {
-        &self.upstreams
+    /// All that are configured, enabled or not.
+    pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        self.upstreams.list().all.clone()
+    }
+
+    /// Takes the upstreams and name servers of another configuration, and nothing else of it, while mail is under way: nobody notices.
+    /// The error leaves all as it was. Needs a runtime.
+    pub fn set_upstreams(&self, options: &Options) -> Result<(), Unusable> {
+        self.upstreams.set(options)
+    }
+
+    /// Looks after the upstreams, whichever they are, for as long as it is polled.
+    pub fn look_after(&self) -> impl Future<Output = ()> + Send + use<> {
+        let upstreams = self.upstreams.clone();
+        async move { upstreams.look_after().await }
     }
 
     /// Whether clients have to be logged in with what they logged in with here.
     pub fn wants_credentials(&self) -> bool {
-        self.upstreams.iter().any(|upstream| upstream.options().wants_credentials())
+        self.upstreams.list().all.iter().any(|upstream| upstream.options().wants_credentials())
     }
 
     /// What the upstreams that get mail at present all offer, as far as it is known.
     pub fn offered(&self) -> Extensions {
-        let offers = self.in_use().filter_map(|upstream| upstream.offered());
+        let in_use = self.in_use();
+        let offers = in_use.iter().filter_map(|upstream| upstream.offered());
         offers.reduce(|one, other| one.common(&other)).unwrap_or_default()
     }
 
     /// Makes sure that it is known what the upstreams offer, if that can be learnt soon: before a client is told.
     pub async fn acquaint(&self) {
-        if !self.in_use().any(|upstream| upstream.is_doubtful()) {
+        let in_use = self.in_use();
+        if !in_use.iter().any(|upstream| upstream.is_doubtful()) {
             return;
         }
         let mut looking = JoinSet::new();
-        for upstream in self.in_use() {
-            let upstream = upstream.clone();
+        for upstream in in_use {
             looking.spawn(async move { upstream.acquaint().await });
         }
         let all = async { while looking.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(ACQUAINTANCE, all).await;
-        self.in_use().for_each(|upstream| upstream.has_been_waited_for());
+        self.in_use().iter().for_each(|upstream| upstream.has_been_waited_for());
     }
 
     /// Begins a transaction of this client with MAIL, or goes on with the one under way; and passes recipients on. One answer a recipient.
@@ -184,31 +179,49 @@ impl Relay {
 
     /// Takes leave of all upstreams.
     pub async fn close(&self) {
-        for upstream in &self.upstreams {
+        for upstream in self.upstreams() {
             upstream.close().await;
         }
     }
 
-    fn in_use(&self) -> impl Iterator<Item = &Arc<Upstream>> {
-        let standings: Vec<Standing> = self.upstreams.iter().map(|upstream| upstream.standing()).collect();
-        let in_use: Vec<usize> = order::in_use(&standings).collect();
-        in_use.into_iter().filter_map(|index| self.upstreams.get(index))
+    fn in_use(&self) -> Vec<Arc<Upstream>> {
+        let enabled = &self.upstreams.list().enabled;
+        let standings: Vec<Standing> = enabled.iter().map(|upstream| upstream.standing()).collect();
+        order::in_use(&standings).filter_map(|index| enabled.get(index).cloned()).collect()
+    }
+
+    /// The upstream to ask next about a message, of those that there are now; the one that was `left` for its fault last.
+    fn next(
+        &self,
+        mail: &Mail,
+        asked: &[Arc<Upstream>],
+        left: Option<(&Arc<Upstream>, &Fault)>,
+    ) -> Option<Arc<Upstream>> {
+        let mut candidates = self.candidates(mail);
+        candidates.retain(|upstream| !is_among(asked, upstream));
+        let Some((left, fault)) = left else { return candidates.into_iter().next() };
+        let is_left = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, left);
+        let other = candidates.iter().find(|upstream| !is_left(upstream));
+        // One that is silent would only be waited for again.
+        let again = || candidates.iter().find(|upstream| is_left(upstream) && !matches!(fault, Fault::Silent));
+        other.or_else(again).cloned()
     }
 
     /// The upstreams in the order in which to ask them about a message.
-    fn candidates(&self, mail: &Mail) -> impl Iterator<Item = &Arc<Upstream>> {
+    fn candidates(&self, mail: &Mail) -> Vec<Arc<Upstream>> {
+        let enabled = &self.upstreams.list().enabled;
         let standing = |upstream: &Arc<Upstream>| {
             let is_able = upstream.offered().is_none_or(|offered| mail.is_within(&offered));
             Standing { is_able, ..upstream.standing() }
         };
-        let standings: Vec<Standing> = self.upstreams.iter().map(standing).collect();
+        let standings: Vec<Standing> = enabled.iter().map(standing).collect();
         let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
         // One for which it is too large would refuse for good what another takes, once that is back.
         let is_too_large =
             |upstream: &Arc<Upstream>| upstream.offered().is_some_and(|offered| mail.is_too_large_for(&offered));
-        let is_of_use = !self.upstreams.iter().all(is_too_large);
-        let order = order::order(&standings, draw).into_iter().filter_map(|index| self.upstreams.get(index));
-        order.filter(move |upstream| !(is_of_use && is_too_large(upstream)))
+        let is_of_use = !enabled.iter().all(is_too_large);
+        let order = order::order(&standings, draw).into_iter().filter_map(|index| enabled.get(index));
+        order.filter(|upstream| !(is_of_use && is_too_large(upstream))).cloned().collect()
     }
 
     /// Begins a transaction over the connection of the one before, if that will do: whoever gives up one after the other needs no
@@ -234,8 +247,8 @@ impl Relay {
         self.begin(client, mail, recipients, None).await
     }
 
-    /// Tells one upstream after the other, until one takes part; the one that was `left` for its fault last. First over a connection
-    /// that waits, which may prove to be dead, then over a new one.
+    /// Tells one upstream after the other, until one takes part; the one that was `left` for its fault last. Which there are is looked at
+    /// each time: one may be disabled, and another take its place, while it is asked.
     async fn begin(
         &self,
         client: &Client,
@@ -243,40 +256,16 @@ impl Relay {
         recipients: &[&Rcpt],
         left: Option<(&Arc<Upstream>, &Fault)>,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
-        let mut last = Fault::Closed;
-        let (mut candidates, again): (Vec<_>, Vec<_>) =
-            self.candidates(mail).partition(|upstream| left.is_none_or(|(left, _)| !Arc::ptr_eq(left, upstream)));
-        // One that is silent would only be waited for again.
-        if left.is_some_and(|(_, fault)| !matches!(fault, Fault::Silent)) {
-            candidates.extend(again);
-        }
-        for upstream in candidates {
-            if let Some(mut connection) = upstream.waiting(client).await {
-                match connection.envelope(client, Some(mail), recipients).await {
-                    Ok(answers) => {
-                        return Ok(Transaction::begun(upstream, connection, client, mail, recipients, answers));
-                    }
-                    // It is there, and would be silent again.
-                    Err(fault @ Fault::Silent) if connection.is_proven() => {
-                        upstream.doubted(client, &fault);
-                        last = fault;
-                        continue;
-                    }
-                    Err(Fault::Silent) => upstream.forget_waiting(),
-                    Err(_) => {}
-                }
-            }
-            let asked = async {
-                let mut connection = upstream.connect(Some(client)).await?;
-                let answers = connection.envelope(client, Some(mail), recipients).await;
-                answers.inspect_err(|fault| upstream.doubted(client, fault)).map(|answers| (connection, answers))
-            };
-            match asked.await {
+        let mut last = Fault::Disabled;
+        let mut asked = Vec::new();
+        while let Some(upstream) = self.next(mail, &asked, left) {
+            match tell(&upstream, client, mail, recipients).await {
                 Ok((connection, answers)) => {
-                    return Ok(Transaction::begun(upstream, connection, client, mail, recipients, answers));
+                    return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
                 }
                 Err(fault) => last = fault,
             }
+            asked.push(upstream);
         }
         Err(last)
     }
@@ -316,4 +305,28 @@ impl Relay {
         }
         Ok((other, answers.split_off(accepted.len())))
     }
+}
+
+/// Tells an upstream of a message: first over a connection that waits, which may prove to be dead, then over a new one.
+async fn tell(
+    upstream: &Upstream,
+    client: &Client,
+    mail: &Mail,
+    recipients: &[&Rcpt],
+) -> Result<(Connection, Vec<Answered>), Fault> {
+    if let Some(mut connection) = upstream.waiting(client).await {
+        match connection.envelope(client, Some(mail), recipients).await {
+            Ok(answers) => return Ok((connection, answers)),
+            // It is there, and would be silent again.
+            Err(fault @ Fault::Silent) if connection.is_proven() => {
+                upstream.doubted(client, &fault);
+                return Err(fault);
+            }
+            Err(Fault::Silent) => upstream.forget_waiting(),
+            Err(_) => {}
+        }
+    }
+    let mut connection = upstream.connect(Some(client)).await?;
+    let answers = connection.envelope(client, Some(mail), recipients).await;
+    answers.inspect_err(|fault| upstream.doubted(client, fault)).map(|answers| (connection, answers))
 }

@@ -1,6 +1,6 @@
 //! What is configured about the way out.
 
-use super::{Announce, login, pool, resolve, tls};
+use super::{Announce, dns, login, pool, tls};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,16 +18,18 @@ pub struct Options {
     pub timeout: Duration,
     /// How long one may go without taking anything of a message (RFC 5321 §4.5.3.2.5 gives its client 3 min).
     pub data_timeout: Duration,
-    pub dns: resolve::Options,
+    pub dns: dns::Options,
     /// Where Weir itself listens: mail that came round would take all places there are.
     pub listening: Vec<SocketAddr>,
 }
 
 /// One upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamOptions {
     /// Its name in logs and metrics, like no other's.
     pub name: Arc<str>,
+    /// Whether it gets mail.
+    pub enabled: bool,
     /// Host name or address, and port.
     pub host: String,
     pub port: u16,
@@ -54,6 +56,11 @@ impl UpstreamOptions {
             login::Options::Fixed(login) => login.file(),
             login::Options::Client(_) => None,
         }
+    }
+
+    /// Whether it is the same upstream, but for whether it gets mail.
+    pub fn is_like(&self, other: &Self) -> bool {
+        *self == Self { enabled: self.enabled, ..other.clone() }
     }
 
     /// Whether clients are logged in with what they logged in with here.

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::connection::Connection;
-use super::dialogue::Answered;
+use super::connection::dialogue::Answered;
 use super::upstream::Upstream;
 use crate::smtp::envelope::{Mail, Rcpt};
 use std::sync::Arc;

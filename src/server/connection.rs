@@ -6,12 +6,11 @@ use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts::Login as Verdict;
 use crate::clock;
-use crate::relay::{self, Answered, Fault};
+use crate::relay::{self, Answered, Fault, LoggedIn};
 use crate::session::{
     Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
-use crate::smtp::sasl::Credentials;
 use crate::store::Unavailable;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ pub struct Connection {
     upstream: Option<Box<relay::Transaction>>,
     /// The name of the upstream that was asked last in a transaction.
     via: Option<Arc<str>>,
-    /// What the client has logged in with, if an upstream wants to be told.
-    credentials: Option<Arc<Credentials>>,
+    /// As whom the client has logged in; and with what, if an upstream wants to be told.
+    login: Option<(Arc<str>, LoggedIn)>,
     /// The message that comes in pieces.
     parts: Option<Box<Parts>>,
     stop: Stop,
@@ -69,7 +68,7 @@ impl Connection {
             input: Input::default(),
             upstream: None,
             via: None,
-            credentials: None,
+            login: None,
             parts: None,
             stop,
         }
@@ -227,8 +226,13 @@ impl Connection {
                 Verdict::Busy => Verified::Unavailable,
             },
         };
-        if verified == Verified::Right && self.server.relay.wants_credentials() {
-            self.credentials = Some(Arc::new(login.credentials().clone()));
+        if verified == Verified::Right {
+            let credentials = login.credentials();
+            let logged_in = match self.server.relay.wants_credentials() {
+                true => LoggedIn::With(Arc::new(credentials.clone())),
+                false => LoggedIn::Somehow,
+            };
+            self.login = Some((credentials.user.as_str().into(), logged_in));
         }
         login.answer(verified)
     }
@@ -245,7 +249,7 @@ impl Connection {
         if let Request::Envelope { .. } = relay.request() {
             self.give_up_parts();
         }
-        let client = client(relay.session(), self.credentials.as_ref());
+        let client = client(relay.session(), self.login.as_ref());
         let answers = tokio::select! {
             answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
@@ -322,16 +326,16 @@ async fn ask_upstream(
 }
 
 /// Who the upstream may be told of.
-fn client(session: &Session, credentials: Option<&Arc<Credentials>>) -> relay::Client {
+fn client(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) -> relay::Client {
     let hello = session.hello();
     // A proxy may have named another user since, and STARTTLS forgets who it was.
-    let is_of_user = |credentials: &&Arc<Credentials>| session.user().is_some_and(|user| **user == *credentials.user);
+    let login = login.filter(|(user, _)| session.user() == Some(user));
     relay::Client {
         address: session.client(),
         helo: hello.map(|hello| hello.name.clone()),
         extended: hello.is_some_and(|hello| hello.extended),
         user: session.user().cloned(),
-        credentials: credentials.filter(is_of_user).cloned(),
+        logged_in: login.map_or(LoggedIn::No, |(_, logged_in)| logged_in.clone()),
         session: session.id().clone(),
     }
 }

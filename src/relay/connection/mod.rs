@@ -1,21 +1,29 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
+//!
+//! It begins as [`opening`] says, goes on as [`dialogue`] says, and its octets go over a [`wire`].
 
-use super::Fault;
-use super::announce::Announcer;
-use super::client::Client;
-use super::connector::Connector;
-use super::dialogue::{Answered, Envelope};
-use super::opening::{Next, Opening};
-use super::secrecy::Plain;
-use super::wire::Wire;
+pub mod dialogue;
+mod opening;
+mod wire;
+
+pub(super) use opening::Opening;
+
 use crate::metrics::Counted;
+use crate::relay::Fault;
+use crate::relay::announce::Announcer;
+use crate::relay::client::Client;
+use crate::relay::tls::Plain;
+use crate::relay::upstream::Connector;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
+use dialogue::{Answered, Envelope};
+use opening::Next;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use wire::Wire;
 
 /// A connection to an upstream, past its opening.
 pub struct Connection {

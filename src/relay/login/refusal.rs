@@ -1,7 +1,7 @@
 //! A login that was refused: the same again for every message would have the account locked, or Weir itself shut out.
 
-use super::Fault;
 use super::authentication::Secret;
+use crate::relay::Fault;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram;
 use std::sync::{Mutex, PoisonError};
@@ -94,7 +94,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::authentication::Mechanism;
+    use crate::relay::login::Mechanism;
     use crate::smtp::sasl::Credentials;
 
     #[test]

@@ -1,11 +1,11 @@
-//! How a connection to the upstream begins: greeting, EHLO, TLS and login. Pure: the [`connection`](super::connection) carries the
+//! How a connection to the upstream begins: greeting, EHLO, TLS and login. Pure: the [`Connection`](super::Connection) carries the
 //! octets.
 
-use super::Fault;
-use super::authentication::{Authentication, Login, Step};
-use super::client::Client;
-use super::secrecy::Plain;
-use super::tls::Policy;
+use crate::relay::Fault;
+use crate::relay::client::Client;
+use crate::relay::login::{Authentication, Login, Step};
+use crate::relay::tls::Plain;
+use crate::relay::tls::Policy;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
@@ -207,8 +207,8 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::authentication::{Mechanism, Secret};
     use crate::relay::client::tests::alice;
+    use crate::relay::login::{Mechanism, Secret};
     use crate::smtp::sasl::Credentials;
 
     /// Plays an opening: what was sent, and how it ended.

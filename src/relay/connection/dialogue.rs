@@ -1,6 +1,6 @@
-//! What to say to an upstream about a message, and what its replies mean. Pure: the [`connection`](super::connection) carries the octets.
+//! What to say to an upstream about a message, and what its replies mean. Pure: the [`Connection`](super::Connection) carries the octets.
 
-use super::Fault;
+use crate::relay::Fault;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;

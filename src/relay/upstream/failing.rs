@@ -1,6 +1,6 @@
 //! Which addresses of an upstream fail: each is complained of once, and asked last for a while.
 
-use super::Fault;
+use crate::relay::Fault;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

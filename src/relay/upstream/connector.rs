@@ -1,20 +1,17 @@
 //! Opens connections to an upstream.
 
-use super::Fault;
-use super::announce::{Announce, Announcer};
-use super::authentication::{Login, Secret};
-use super::client::Client;
-use super::connection::Connection;
 use super::failing::Failing;
-use super::keys::KeyRing;
-use super::login;
-use super::opening::Opening;
-use super::options::{ConfigError, Options, UpstreamOptions};
-use super::refusal::Refusals;
-use super::resolve::{Failure, Resolver};
-use super::secrecy::{Plain, Secrecy};
-use super::tls::{Policy, Tls};
+use super::service::Service;
 use crate::metrics::{Counted, UpstreamMetrics};
+use crate::relay::Fault;
+use crate::relay::announce::{Announce, Announcer};
+use crate::relay::client::{Client, LoggedIn};
+use crate::relay::connection::Connection;
+use crate::relay::connection::Opening;
+use crate::relay::dns::{Failure, Resolver};
+use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
+use crate::relay::options::{ConfigError, Options, UpstreamOptions};
+use crate::relay::tls::{Plain, Policy, Secrecy, Tls};
 use crate::smtp::scram::{Keys, Salting};
 use crate::time::format_duration;
 use std::collections::VecDeque;
@@ -39,7 +36,8 @@ pub struct Connector {
     announcer: Arc<Announcer>,
     failing: Failing,
     secrecy: Secrecy,
-    metrics: UpstreamMetrics,
+    service: Service,
+    metrics: Arc<UpstreamMetrics>,
 }
 
 impl Connector {
@@ -48,7 +46,7 @@ impl Connector {
         options: &Options,
         upstream: &UpstreamOptions,
         resolver: Arc<Resolver>,
-        metrics: UpstreamMetrics,
+        metrics: Arc<UpstreamMetrics>,
     ) -> Result<Self, ConfigError> {
         if let Some(login::Options::Fixed(login)) = &upstream.login {
             login.read().map_err(ConfigError::Secret)?;
@@ -65,6 +63,7 @@ impl Connector {
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
             failing: Failing::new(upstream.name.clone()),
             secrecy: Secrecy::new(upstream.name.clone()),
+            service: Service::new(upstream.enabled, metrics.clone()),
             metrics,
             options: upstream.clone(),
         })
@@ -76,6 +75,10 @@ impl Connector {
 
     pub fn announcer(&self) -> &Arc<Announcer> {
         &self.announcer
+    }
+
+    pub fn service(&self) -> &Service {
+        &self.service
     }
 
     pub fn metrics(&self) -> &UpstreamMetrics {
@@ -175,7 +178,7 @@ impl Connector {
                 // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
                 Err(fault) if fault.is_refused_login() => return Err(fault),
                 // It has not been asked.
-                Err(fault @ Fault::Secret(_)) => return Err(fault),
+                Err(fault @ (Fault::Secret(_) | Fault::Forgotten | Fault::Disabled)) => return Err(fault),
                 Err(fault) => {
                     // Whom it refuses to serve says nothing about others.
                     if !(fault.is_refusal() && self.is_for_one() && client.is_some()) {
@@ -231,6 +234,10 @@ impl Connector {
             return Err(Fault::Itself(address));
         }
         let counted = self.metrics.count_connection();
+        // Looked at after it is counted: where it is disabled and none is counted, none comes after that, and it may be stopped.
+        if !self.service.is_enabled() {
+            return Err(Fault::Disabled);
+        }
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
         let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
         // One of several addresses, perhaps.
@@ -261,9 +268,12 @@ impl Connector {
                 read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
             }
             Some(login::Options::Client(mechanism)) => {
-                // Whoever may send without a login here sends without one there.
-                let Some(credentials) = client.and_then(|client| client.credentials.as_deref()) else {
-                    return Ok(None);
+                let credentials = match client.map(|client| &client.logged_in) {
+                    // Whoever may send without a login here sends without one there.
+                    None | Some(LoggedIn::No) => return Ok(None),
+                    // Without it the upstream might refuse the mail for good.
+                    Some(LoggedIn::Somehow) => return Err(Fault::Forgotten),
+                    Some(LoggedIn::With(credentials)) => &**credentials,
                 };
                 let nonce = login::nonce().map_err(|error| Fault::Io(std::io::Error::other(error)))?;
                 Ok(Some(Login { secret: Secret::Password(credentials.clone(), mechanism), nonce }))

@@ -1,17 +1,29 @@
 //! One upstream: connections to it, what it offers, and whether it is of use.
+//!
+//! A [`connector`] opens connections, to addresses that are [`failing`] last; those that wait are in a [`pool`]. [`health`] is whether it
+//! is of use, [`service`] whether it is to be used, and [`knowledge`] what it offers.
 
-use super::Fault;
-use super::client::Client;
-use super::connection::Connection;
-use super::connector::Connector;
-use super::health::Health;
-use super::knowledge::{Knowledge, REFRESH};
-use super::options::{ConfigError, Options, UpstreamOptions};
-use super::order::Standing;
-use super::pool::Pool;
-use super::resolve::{Failure, Resolver};
-use crate::metrics::Metrics;
+mod connector;
+mod failing;
+mod health;
+mod knowledge;
+pub mod pool;
+mod service;
+
+pub(super) use connector::Connector;
+
+use crate::metrics;
+use crate::relay::Fault;
+use crate::relay::client::Client;
+use crate::relay::connection::Connection;
+use crate::relay::dns::{Failure, Resolver};
+use crate::relay::options::{ConfigError, Options, UpstreamOptions};
+use crate::relay::order::Standing;
 use crate::smtp::extensions::Extensions;
+use health::{Found, Health};
+use knowledge::{Knowledge, REFRESH};
+use pool::Pool;
+use service::Use;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +49,9 @@ impl Upstream {
         options: &Options,
         upstream: &UpstreamOptions,
         resolver: Arc<Resolver>,
-        metrics: &Metrics,
+        metrics: &Arc<metrics::Upstreams>,
     ) -> Result<Self, ConfigError> {
-        let metrics = metrics.upstream(&upstream.name);
+        let metrics = metrics.of(&upstream.name);
         Ok(Self {
             pool: Pool::new(upstream.pool, metrics.waiting.clone()),
             connector: Connector::new(options, upstream, resolver, metrics)?,
@@ -49,6 +61,7 @@ impl Upstream {
         })
     }
 
+    /// What it was made with. Whether it is enabled may have changed since.
     pub fn options(&self) -> &UpstreamOptions {
         self.connector.options()
     }
@@ -105,16 +118,53 @@ impl Upstream {
         self.known.tried(Instant::now());
     }
 
-    /// Looks after it for as long as Weir serves: learns what it offers, where clients do not have it connected to anyway; finds
-    /// out when it is back; and takes leave of it on connections that have waited for too long.
+    /// It gets mail from now on, when it has shown that it is there: it may be another than it was, or not be ready.
+    pub fn enable(&self) {
+        self.health.begin_anew(Instant::now());
+        self.pool.open();
+        self.connector.service().set(Use::Enabled);
+    }
+
+    /// It gets no mail from now on, until it is enabled. What is under way comes to its end. Needs a runtime.
+    pub fn disable(&self) {
+        if self.connector.service().set(Use::Disabled) {
+            self.empty();
+        }
+    }
+
+    /// It gets no mail any more.
+    pub fn remove(&self) {
+        self.connector.service().set(Use::Removed);
+        self.empty();
+    }
+
+    fn empty(&self) {
+        for connection in self.pool.close() {
+            self.dismiss(connection);
+        }
+    }
+
+    /// Tells Prometheus whether it is of use.
+    pub fn show(&self) {
+        self.connector.service().show(|| self.health.is_well());
+    }
+
+    /// Looks after it for as long as it is there, while it is enabled: learns what it offers, where clients do not have it connected to
+    /// anyway; finds out when it is back; and takes leave of it on connections that have waited for too long.
     pub async fn look_after(&self) {
-        tokio::join!(self.keep_informed(), self.sweep());
+        while self.connector.service().until_not(Use::Disabled).await == Use::Enabled {
+            tokio::select! {
+                () = self.keep_informed() => {}
+                () = self.sweep() => {}
+            }
+        }
     }
 
     async fn keep_informed(&self) {
         loop {
             let fresh_for = REFRESH.saturating_sub(self.known.get().map_or(REFRESH, |known| known.at.elapsed()));
             tokio::select! {
+                _ = self.connector.service().until_not(Use::Enabled) => return,
                 () = self.health.retry() => {}
                 () = tokio::time::sleep(fresh_for), if self.health.is_well() => {}
             }
@@ -145,7 +195,8 @@ impl Upstream {
 
     /// Whether a connection may carry another message, without waiting for it.
     pub fn may_reuse(&self, connection: &Connection) -> bool {
-        !connection.in_message() && self.health.is_well() && self.pool.may_be_used(connection, Instant::now())
+        let is_of_use = self.connector.service().is_enabled() && self.health.is_well();
+        !connection.in_message() && is_of_use && self.pool.may_be_used(connection, Instant::now())
     }
 
     /// A connection that waits for a message, may carry one of this client and was not closed meanwhile.
@@ -171,23 +222,26 @@ impl Upstream {
             outcome = self.connector.connect(client).await;
         }
         let connection = outcome.inspect_err(|fault| {
-            // Whom it refuses to serve says nothing about others.
-            let is_about_client = match fault {
-                Fault::Xclient(_) | Fault::ClientLogin(_) => true,
+            let says_nothing = match fault {
+                Fault::Disabled => true,
+                // Whom it refuses to serve says nothing about others.
+                Fault::Xclient(_) | Fault::ClientLogin(_) | Fault::Forgotten => true,
                 Fault::Login(..) => self.options().wants_credentials(),
                 _ => false,
             };
-            if !is_about_client {
+            if !says_nothing {
                 self.failed(fault, began);
             }
         })?;
         let connector = &self.connector;
         connector.metrics().opened.inc();
         let upstream = &**self.name();
-        if self.health.answered(began, Instant::now()) {
-            connector.metrics().up.set(1);
-            tracing::info!(upstream, "upstream back");
+        match self.health.answered(began, Instant::now()) {
+            None | Some(Found::Well) => {}
+            Some(Found::Untried) => tracing::info!(upstream, "upstream answers: it gets mail"),
+            Some(Found::Down) => tracing::info!(upstream, "upstream back"),
         }
+        self.show();
         let offered = connection.offered();
         connector.announcer().check(&offered);
         if self.known.learn(offered, Instant::now()) {
@@ -227,7 +281,7 @@ impl Upstream {
     }
 
     fn is_down(&self, fault: &Fault) {
-        self.connector.metrics().up.set(0);
+        self.show();
         tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
     }
 

@@ -1,11 +1,19 @@
 //! TLS towards the upstream: checked where it is required; taken as it comes where plain text would do as well.
+//!
+//! [`verify`] and [`pin`] say which certificate is taken, [`identity`] is Weir's own, and [`secrecy`] tells where there is no TLS.
 
-pub use super::identity::Paths;
-pub use super::pin::Pin;
+mod identity;
+mod pin;
+mod secrecy;
+mod verify;
 
-use super::ConfigError;
-use super::identity::Identity;
-use super::verify::{Accept, Verifier};
+pub use identity::Paths;
+pub use pin::Pin;
+pub(super) use secrecy::{Plain, Secrecy};
+pub(super) use verify::explain;
+
+use crate::relay::ConfigError;
+use identity::Identity;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -15,9 +23,10 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use verify::{Accept, Verifier};
 
 /// The TLS that is configured for an upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub policy: Policy,
     /// Authorities that may vouch for its certificate, instead of the system's.

@@ -1,11 +1,17 @@
 //! Where an upstream is: its host's addresses, by literal, /etc/hosts or DNS, in the order in which they are to be tried.
+//!
+//! [`servers`] are asked, [`stale`] answers serve while they cannot tell, and [`failure`] is why a name leads nowhere.
 
-pub use super::failure::Failure;
-use super::servers::Servers;
-use super::stale::{Memory, Standing};
+mod failure;
+mod servers;
+mod stale;
+
+pub use failure::Failure;
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use servers::Servers;
+use stale::{Memory, Standing};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How names are looked up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The name servers to ask; those of /etc/resolv.conf, if empty.
     pub servers: Vec<SocketAddr>,
@@ -24,15 +30,21 @@ pub struct Options {
 
 /// Looks up names, for all upstreams. Answers are kept for their TTL, and serve longer while no name server can tell.
 pub struct Resolver {
-    options: Options,
-    /// The name servers, with the text of resolv.conf by which they were found. The lock is held to compare and replace them.
-    servers: Mutex<Option<(Source, Arc<Servers>)>>,
+    /// The lock is held to compare and replace what it guards.
+    asked: Mutex<Asked>,
     addresses: Memory<Vec<IpAddr>>,
     exchangers: Memory<Vec<(u16, String)>>,
     /// It has been said that old answers must serve.
     warned: AtomicBool,
     /// It has been said that /etc/hosts cannot be read.
     no_hosts: AtomicBool,
+}
+
+/// Who is asked.
+struct Asked {
+    options: Options,
+    /// The name servers, with the text of resolv.conf by which they were found.
+    servers: Option<(Source, Arc<Servers>)>,
 }
 
 /// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
@@ -55,13 +67,22 @@ impl Resolver {
     /// Nothing is read or asked before the first name is looked up.
     pub fn new(options: &Options) -> Self {
         Self {
-            options: options.clone(),
-            servers: Mutex::default(),
+            asked: Mutex::new(Asked { options: options.clone(), servers: None }),
             addresses: Memory::default(),
             exchangers: Memory::default(),
             warned: AtomicBool::default(),
             no_hosts: AtomicBool::default(),
         }
+    }
+
+    /// Looks up names otherwise from now on. What is known stays, for when nobody can tell. True: it is not as it was before.
+    pub fn change(&self, options: &Options) -> bool {
+        let mut asked = self.asked();
+        let is_news = asked.options != *options;
+        if is_news {
+            *asked = Asked { options: options.clone(), servers: None };
+        }
+        is_news
     }
 
     /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1), looked up in this time at most.
@@ -132,7 +153,7 @@ impl Resolver {
         patience: Duration,
         ask: impl FnOnce(Duration) -> F,
     ) -> Result<T, Failure> {
-        let patience = self.options.timeout.min(patience);
+        let patience = self.asked().options.timeout.min(patience);
         let patience = match memory.standing(name, Instant::now()) {
             Standing::Failing(answer) => return Ok(answer),
             Standing::Known => patience.min(STALE_PATIENCE),
@@ -161,25 +182,30 @@ impl Resolver {
 
     /// The name servers. What the system says of them may change: on a machine that moves, or that has no network yet when Weir starts.
     fn servers(&self) -> Arc<Servers> {
-        let source = match self.options.servers.is_empty() {
+        let is_of_system = self.asked().options.servers.is_empty();
+        let source = match is_of_system {
             true => std::fs::read("/etc/resolv.conf").map_err(|error| error.to_string()),
             false => Ok(Vec::new()),
         };
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, servers)) = &*servers
+        let mut asked = self.asked();
+        if let Some((known, servers)) = &asked.servers
             && *known == source
         {
             return servers.clone();
         }
-        let new = Arc::new(match self.options.servers.is_empty() {
+        let new = Arc::new(match asked.options.servers.is_empty() {
             true => Servers::of_system(source.as_deref().map_err(String::as_str)),
-            false => Servers::of(&self.options.servers),
+            false => Servers::of(&asked.options.servers),
         });
         if let Some(note) = new.note() {
             tracing::warn!(reason = note, "the system has no name servers that can be asked");
         }
-        *servers = Some((source, new.clone()));
+        asked.servers = Some((source, new.clone()));
         new
+    }
+
+    fn asked(&self) -> std::sync::MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -234,7 +260,7 @@ fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
             .map(|lookup| lookup.answers().iter().filter_map(|record| RData::ip_addr(&record.data)).collect::<Vec<_>>())
     };
     let (six, four) = (found(RecordType::AAAA).unwrap_or_default(), found(RecordType::A).unwrap_or_default());
-    super::servers::interleave(six, four)
+    servers::interleave(six, four)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The keys of SCRAM at an upstream, derived once and not for each connection (RFC 5802 §5.1 allows the client to keep them).
 
-use super::Fault;
+use crate::relay::Fault;
 use crate::smtp::scram::{Keys, Salting};
 use std::sync::Arc;
 use tokio::sync::Mutex;

@@ -1,7 +1,7 @@
 //! Octets to and from an upstream, and replies out of them.
 
-use super::Fault;
-use super::tls::Tls;
+use crate::relay::Fault;
+use crate::relay::tls::Tls;
 use crate::smtp::reply::{Reader, Reply};
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! How Weir logs in at an upstream (RFC 4954): the strongest mechanism that both know, said step by step. Pure.
 
-use super::Fault;
 use super::redaction::Redaction;
+use crate::relay::Fault;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Bearer, Credentials};

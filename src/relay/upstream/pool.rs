@@ -1,14 +1,14 @@
 //! Connections to an upstream that wait for the next message, so that it need not be connected to for each.
 
-use super::client::Client;
-use super::connection::Connection;
+use crate::relay::client::Client;
+use crate::relay::connection::Connection;
 use prometheus::IntGauge;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// How connections are kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How many may wait at once.
     pub max_idle: usize,
@@ -23,9 +23,16 @@ pub struct Options {
 /// The connections that wait, the one that was used last at the end. The lock is held to move some in or out.
 pub struct Pool {
     options: Options,
-    idle: Mutex<Vec<Idle>>,
+    state: Mutex<State>,
     /// How many they are.
     count: IntGauge,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Idle>,
+    /// None may wait.
+    is_closed: bool,
 }
 
 struct Idle {
@@ -35,7 +42,7 @@ struct Idle {
 
 impl Pool {
     pub fn new(options: Options, count: IntGauge) -> Self {
-        Self { options, idle: Mutex::default(), count }
+        Self { options, state: Mutex::default(), count }
     }
 
     /// Takes in a connection that has done its work. Returns one that may not wait here: this, or the one that has for longest.
@@ -43,21 +50,22 @@ impl Pool {
         if !self.may_be_used(&connection, now) {
             return Some(connection);
         }
-        if self.options.max_idle == 0 {
+        let mut state = self.lock();
+        if self.options.max_idle == 0 || state.is_closed {
             return Some(connection);
         }
-        let mut idle = self.lock();
+        let idle = &mut state.idle;
         // Who sends much is used again soon; who has waited for longest, perhaps never.
         let surplus = (idle.len() >= self.options.max_idle).then(|| idle.remove(0).connection);
         idle.push(Idle { connection, since: now });
-        self.count.set(i64::try_from(idle.len()).unwrap_or(i64::MAX));
+        self.count.add(i64::from(surplus.is_none()));
         surplus
     }
 
     /// Of the connections that may carry mail of this client, the one that was used last: those before it may grow old and go. It
     /// may have been closed by the upstream meanwhile.
     pub fn take(&self, client: &Client, now: Instant) -> Option<Connection> {
-        let mut idle = self.lock();
+        let idle = &mut self.lock().idle;
         let at = idle.iter().rposition(|idle| self.may_wait(idle, now) && idle.connection.speaks_for(client))?;
         self.count.dec();
         Some(idle.remove(at).connection)
@@ -65,7 +73,7 @@ impl Pool {
 
     /// The one that has waited for longest, whomever it is for.
     pub fn take_oldest(&self) -> Option<Connection> {
-        let mut idle = self.lock();
+        let idle = &mut self.lock().idle;
         if idle.is_empty() {
             return None;
         }
@@ -83,8 +91,20 @@ impl Pool {
         self.remove(|_| true)
     }
 
+    /// Takes out all, and lets no more in until it is opened.
+    pub fn close(&self) -> Vec<Connection> {
+        self.lock().is_closed = true;
+        self.drain()
+    }
+
+    /// Lets connections wait.
+    pub fn open(&self) {
+        self.lock().is_closed = false;
+    }
+
     fn remove(&self, is_one: impl Fn(&Idle) -> bool) -> Vec<Connection> {
-        let removed: Vec<_> = self.lock().extract_if(.., |idle| is_one(idle)).map(|idle| idle.connection).collect();
+        let mut state = self.lock();
+        let removed: Vec<_> = state.idle.extract_if(.., |idle| is_one(idle)).map(|idle| idle.connection).collect();
         self.count.sub(i64::try_from(removed.len()).unwrap_or(i64::MAX));
         removed
     }
@@ -100,7 +120,7 @@ impl Pool {
         connection.age(now) < self.options.max_age && connection.messages() < most
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

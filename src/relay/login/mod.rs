@@ -1,17 +1,27 @@
 //! What Weir logs in with at an upstream, and where that is kept. It is read for each connection: a new password needs no restart.
+//!
+//! [`authentication`] says it, with [`keys`] that are derived once; [`refusal`] is what became of it, and [`redaction`] keeps it out of
+//! the log.
 
-pub use super::authentication::Mechanism;
-use super::authentication::{Login, Secret};
+mod authentication;
+mod keys;
+mod redaction;
+mod refusal;
+
 use crate::smtp::sasl::{Bearer, Credentials, MAX_TOKEN};
+pub use authentication::Mechanism;
+pub(super) use authentication::{Authentication, Login, Secret, Step};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+pub(super) use keys::KeyRing;
+pub(super) use refusal::Refusals;
 use std::fmt;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 /// The login that is configured for an upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Options {
     /// Always the same: Weir's own.
     Fixed(Fixed),
@@ -19,7 +29,7 @@ pub enum Options {
     Client(Mechanism),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     pub user: String,
     pub kind: Kind,

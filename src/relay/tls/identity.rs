@@ -1,6 +1,6 @@
 //! The certificate that Weir shows to an upstream that asks for one. It is renewed under way, so each connection looks at its files.
 
-use super::ConfigError;
+use crate::relay::ConfigError;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject as _};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_rustls::TlsConnector;
 
 /// Where a certificate chain and its key are, both PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     pub certificate: PathBuf,
     pub key: PathBuf,

@@ -13,9 +13,20 @@ pub struct Health {
     failed: Notify,
 }
 
+/// What is known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing speaks against it.
+    #[default]
+    Well,
+    /// It is to show first that it is there.
+    Untried,
+    Down,
+}
+
 #[derive(Clone, Default)]
 struct State {
-    is_down: bool,
+    found: Found,
     /// When it last failed, and when it last answered.
     failed: Option<Instant>,
     answered: Option<Instant>,
@@ -37,10 +48,18 @@ const MOST_DOUBTS: u32 = 3;
 
 impl Health {
     pub fn is_well(&self) -> bool {
-        !self.lock().is_down
+        self.lock().found == Found::Well
     }
 
-    /// It was of no use to what began then. True: it was of use until now.
+    /// Whatever was known of it is of the past: it is to show first that it is there, and that is looked after at once.
+    pub fn begin_anew(&self, now: Instant) {
+        // What began before says nothing of it.
+        let (failed, answered) = (Some(now), Some(now));
+        *self.lock() = State { found: Found::Untried, failed, answered, retry_at: Some(now), ..State::default() };
+        self.failed.notify_one();
+    }
+
+    /// It was of no use to what began then. True: that is news.
     pub fn failed(&self, began: Instant, now: Instant) -> bool {
         let mut state = self.lock();
         let is_old = state.answered.is_some_and(|at| began < at) || state.retry_at.is_some_and(|at| now < at);
@@ -48,9 +67,9 @@ impl Health {
             // However many find that out at once, and though it has come back since.
             return false;
         }
-        let news = !state.is_down;
+        let news = state.found != Found::Down;
         let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
-        state.is_down = true;
+        state.found = Found::Down;
         state.failed = Some(now);
         state.failures += 1;
         state.doubts = 0;
@@ -73,16 +92,16 @@ impl Health {
         doubts >= MOST_DOUBTS && self.failed(now, now)
     }
 
-    /// It answered what began then. True: it did not until now. What it did before is not forgotten: whoever greets nicely and then
-    /// fails is looked after ever more seldom.
-    pub fn answered(&self, began: Instant, now: Instant) -> bool {
+    /// It answered what began then. Tells what was known of it until now, if that is well from now on. What it did before is not
+    /// forgotten: whoever greets nicely and then fails is looked after ever more seldom.
+    pub fn answered(&self, began: Instant, now: Instant) -> Option<Found> {
         let mut state = self.lock();
         if state.failed.is_some_and(|at| began < at) {
-            return false;
+            return None;
         }
         state.answered = Some(now);
         state.retry_at = None;
-        std::mem::take(&mut state.is_down)
+        Some(std::mem::take(&mut state.found))
     }
 
     /// It takes a message: what it is there for.
@@ -131,10 +150,11 @@ mod tests {
             assert_eq!(fail(&health, now), expected);
         }
         now += 100 * SECOND;
-        assert!(health.answered(now, now) && !health.answered(now, now) && health.is_well());
+        assert_eq!([(); 2].map(|()| health.answered(now, now)), [Some(Found::Down), Some(Found::Well)]);
+        assert!(health.is_well());
         assert_eq!(fail(&health, now), 60);
         now += 100 * SECOND;
-        assert!(health.answered(now, now));
+        assert_eq!(health.answered(now, now), Some(Found::Down));
         health.worked();
         assert_eq!(fail(&health, now), 2);
     }
@@ -144,10 +164,28 @@ mod tests {
         let (health, began) = (Health::default(), Instant::now());
         assert!(health.failed(began, began + SECOND));
         // Connected before that, and heard late.
-        assert!(!health.answered(began, began + 2 * SECOND) && !health.is_well());
-        assert!(health.answered(began + 3 * SECOND, began + 4 * SECOND) && health.is_well());
+        assert!(health.answered(began, began + 2 * SECOND).is_none() && !health.is_well());
+        assert!(health.answered(began + 3 * SECOND, began + 4 * SECOND).is_some() && health.is_well());
         assert!(!health.failed(began + 2 * SECOND, began + 5 * SECOND) && health.is_well());
         assert!(health.failed(began + 5 * SECOND, began + 6 * SECOND));
+    }
+
+    #[tokio::test]
+    async fn one_that_begins_anew_is_looked_after_at_once_and_has_to_answer() {
+        let (health, now) = (Health::default(), Instant::now());
+        for _ in 0..9 {
+            fail(&health, now + 1000 * SECOND);
+        }
+        health.begin_anew(now);
+        tokio::time::timeout(FIRST_PAUSE, health.retry()).await.unwrap();
+        assert!(!health.is_well());
+        let before = now - SECOND;
+        assert!(!health.failed(before, now) && health.answered(before, now).is_none() && !health.is_well());
+        assert!(health.failed(now, now), "it is news that it is down");
+        assert_eq!(health.retry_at(), Some(now + FIRST_PAUSE));
+        health.begin_anew(now + SECOND);
+        assert_eq!(health.answered(now + SECOND, now + SECOND), Some(Found::Untried));
+        assert!(health.is_well());
     }
 
     #[test]

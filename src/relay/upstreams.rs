@@ -1,0 +1,174 @@
+//! The upstreams that are configured, which may change while mail is under way.
+
+use super::dns::Resolver;
+use super::options::{ConfigError, Options, UpstreamOptions};
+use super::upstream::Upstream;
+use crate::metrics;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// All of them, and what makes new ones.
+pub struct Upstreams {
+    /// What they were made with. The lock is held while they are changed, so that this is done by one at a time: files are read
+    /// meanwhile, but nothing is awaited.
+    options: Mutex<Options>,
+    /// The watch's own lock is held to copy or replace it.
+    list: watch::Sender<Arc<List>>,
+    resolver: Arc<Resolver>,
+    metrics: Arc<metrics::Upstreams>,
+}
+
+/// The upstreams at one time.
+pub struct List {
+    pub all: Vec<Arc<Upstream>>,
+    /// Those of them that get mail.
+    pub enabled: Vec<Arc<Upstream>>,
+}
+
+/// An upstream that cannot be used, and why.
+#[derive(Debug)]
+pub struct Unusable(Arc<str>, ConfigError);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "upstream {}: {}", self.0, self.1)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+impl Upstreams {
+    pub fn new(options: &Options, metrics: &Arc<metrics::Upstreams>) -> Result<Self, Unusable> {
+        let this = Self {
+            options: Mutex::new(options.clone()),
+            list: watch::Sender::new(Arc::new(List::of(Vec::new(), &[]))),
+            resolver: Arc::new(Resolver::new(&options.dns)),
+            metrics: metrics.clone(),
+        };
+        let all = this.make(options)?;
+        for upstream in &all {
+            upstream.show();
+            if !upstream.options().enabled {
+                tracing::info!(upstream = &**upstream.name(), "upstream not enabled: it gets no mail");
+            }
+        }
+        this.list.send_replace(Arc::new(List::of(all, &options.upstreams)));
+        this.warn_of_none();
+        Ok(this)
+    }
+
+    /// Those that there are now.
+    pub fn list(&self) -> Arc<List> {
+        self.list.borrow().clone()
+    }
+
+    /// Takes upstreams and name servers of another configuration. Those that are as they were go on; those that are gone, not enabled or
+    /// other than they were end what they have begun. The error leaves everything as it was. Needs a runtime.
+    pub fn set(&self, wanted: &Options) -> Result<(), Unusable> {
+        let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+        // Names, times and Weir's own addresses stay those that the rest of Weir goes by.
+        let wanted = Options { upstreams: wanted.upstreams.clone(), dns: wanted.dns.clone(), ..options.clone() };
+        let made = self.make(&wanted)?;
+        if self.resolver.change(&wanted.dns) {
+            tracing::info!("name servers changed");
+        }
+        let former = self.list();
+        let same = |new: &Arc<Upstream>| former.all.iter().find(|old| old.options().is_like(new.options())).cloned();
+        let all: Vec<_> = made.into_iter().map(|new| same(&new).unwrap_or(new)).collect();
+        let list = Arc::new(List::of(all, &wanted.upstreams));
+        // Nobody finds that there is none while one takes another's place: they begin before it is told, and end after that.
+        for upstream in list.enabled.iter().filter(|upstream| !is_among(&former.enabled, upstream)) {
+            upstream.enable();
+        }
+        self.list.send_replace(list.clone());
+        for upstream in former.all.iter().filter(|upstream| !is_among(&list.all, upstream)) {
+            upstream.remove();
+        }
+        for upstream in list.all.iter().filter(|upstream| !is_among(&list.enabled, upstream)) {
+            upstream.disable();
+        }
+        list.all.iter().for_each(|upstream| upstream.show());
+        tell(&former, &list);
+        self.warn_of_none();
+        *options = wanted;
+        Ok(())
+    }
+
+    /// Looks after all of them, and after those that come, for as long as Weir serves.
+    pub async fn look_after(&self) {
+        let mut changes = self.list.subscribe();
+        let (mut minders, mut minded) = (JoinSet::new(), Vec::<Arc<Upstream>>::new());
+        loop {
+            let all = changes.borrow_and_update().all.clone();
+            for upstream in all.iter().filter(|upstream| !is_among(&minded, upstream)) {
+                let upstream = upstream.clone();
+                minders.spawn(async move { upstream.look_after().await });
+            }
+            minded = all;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                // Of one that was removed.
+                Some(_) = minders.join_next() => {}
+            }
+        }
+    }
+
+    fn make(&self, options: &Options) -> Result<Vec<Arc<Upstream>>, Unusable> {
+        let new = |upstream: &UpstreamOptions| {
+            let new = Upstream::new(options, upstream, self.resolver.clone(), &self.metrics);
+            new.map(Arc::new).map_err(|why| Unusable(upstream.name.clone(), why))
+        };
+        options.upstreams.iter().map(new).collect()
+    }
+
+    fn warn_of_none(&self) {
+        if self.list().enabled.is_empty() {
+            tracing::warn!("no upstream is enabled: clients hear 451");
+        }
+    }
+}
+
+impl List {
+    /// `options`: theirs, in the same order, as they are now.
+    fn of(all: Vec<Arc<Upstream>>, options: &[UpstreamOptions]) -> Self {
+        let enabled = all.iter().zip(options).filter(|(_, options)| options.enabled);
+        Self { enabled: enabled.map(|(upstream, _)| upstream.clone()).collect(), all }
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.all.iter().find(|upstream| **upstream.name() == *name)
+    }
+}
+
+/// Whether it is this very one, and not another of the same name.
+pub fn is_among(list: &[Arc<Upstream>], upstream: &Arc<Upstream>) -> bool {
+    list.iter().any(|other| Arc::ptr_eq(other, upstream))
+}
+
+/// Tells the administrator what has changed.
+fn tell(before: &List, now: &List) {
+    for upstream in &now.all {
+        let name = &**upstream.name();
+        let enabled = is_among(&now.enabled, upstream);
+        match before.find(name) {
+            None => tracing::info!(upstream = name, enabled, "upstream added"),
+            Some(former) if !Arc::ptr_eq(former, upstream) => {
+                tracing::info!(
+                    upstream = name,
+                    enabled,
+                    "upstream changed: new connections are as it is configured now"
+                );
+            }
+            Some(former) if is_among(&before.enabled, former) == enabled => {}
+            Some(_) if enabled => {
+                tracing::info!(upstream = name, "upstream enabled: it gets mail when it has answered")
+            }
+            Some(_) => tracing::info!(upstream = name, "upstream disabled: it gets no more mail"),
+        }
+    }
+    for former in before.all.iter().filter(|former| now.find(former.name()).is_none()) {
+        tracing::info!(upstream = &**former.name(), "upstream removed: it gets no more mail");
+    }
+}
