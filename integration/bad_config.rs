@@ -1,29 +1,51 @@
-//! Wrong configurations in `bad-config/*.toml`, each with the words that it must fail with in its first lines (`#! words`).
+//! Configurations with faults, each with the words that it must be met with in its first lines (`#! words`): in `bad-config/*.toml`
+//! what is refused, in `warned-config/*.toml` what is only warned of. `#! exit 78` there is for a warning about something that is
+//! refused all the same.
 
 use crate::harness::{run, weir};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn every_wrong_configuration_fails_with_its_words() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/bad-config");
+    for path in files("bad-config", 15) {
+        check(&path, 78, "error: ");
+    }
+}
+
+#[test]
+fn every_doubtful_configuration_is_warned_of_with_its_words() {
+    for path in files("warned-config", 15) {
+        check(&path, 0, "warning: ");
+    }
+}
+
+fn files(folder: &str, least: usize) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration").join(folder);
     let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "toml"));
     files.sort();
-    assert!(files.len() >= 15, "only {} files", files.len());
-    for path in files {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
-        let words: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("#! ")).collect();
-        assert!(!words.is_empty(), "{name} does not say what it must fail with");
-        let output = run(weir().args(["check", "-c"]).arg(&path), "");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(78), "{name}:\n{said}");
-        for words in words {
-            assert!(said.contains(words), "{name}: {words:?} is not in\n{said}");
-        }
-        assert!(said.contains(&format!("{name}:")), "{name}: no line of the file is named in\n{said}");
-        for trace in ["panicked", "Some(", "Err(", "Error {"] {
-            assert!(!said.contains(trace), "{name}: {trace}\n{said}");
-        }
+    assert!(files.len() >= least, "only {} files", files.len());
+    files
+}
+
+/// The first of its words have to be those of a problem of this kind.
+fn check(path: &Path, code: i32, kind: &str) {
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+    let (exits, words): (Vec<&str>, Vec<&str>) =
+        text.lines().map_while(|line| line.strip_prefix("#! ")).partition(|words| words.starts_with("exit "));
+    assert!(!words.is_empty(), "{name} does not say what it must be met with");
+    let code = exits.first().map_or(code, |exit| exit["exit ".len()..].parse().unwrap());
+    let output = run(weir().args(["check", "-c"]).arg(path), "");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{name}:\n{said}");
+    for words in &words {
+        assert!(said.contains(words), "{name}: {words:?} is not in\n{said}");
+    }
+    let is_problem = |line: &str| line.starts_with(kind) && line.contains(words[0]);
+    assert!(said.lines().any(is_problem), "{name}: no {kind}{:?} in\n{said}", words[0]);
+    assert!(said.contains(&format!("{name}:")), "{name}: no line of the file is named in\n{said}");
+    for trace in ["panicked", "Some(", "Err(", "Error {"] {
+        assert!(!said.contains(trace), "{name}: {trace}\n{said}");
     }
 }

@@ -19,9 +19,14 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use weir::policy::event::Asked;
-use weir::policy::key::{Key, Owner};
-use weir::policy::limit::{Algorithm, Charge, Count, Limit};
-use weir::policy::verdict::{Template, Verdict};
+use weir::policy::field::Field;
+use weir::policy::fold::Folding;
+use weir::policy::hours::Zone;
+use weir::policy::key::Key;
+use weir::policy::ledger::Ledger;
+use weir::policy::limit::{Algorithm, Count, Limit};
+use weir::policy::quota::Quota;
+use weir::policy::verdict::Verdict;
 use weir::policy::{self, Budget, Loaded, Policy, Question};
 use weir::session::{Answer, Ending, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
 use weir::smtp::data::{Chunks, Piece, Reader};
@@ -29,7 +34,7 @@ use weir::smtp::envelope::Rcpt;
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;
 use weir::smtp::reply::Reply;
-use weir::time::{Timestamp, parse_rate};
+use weir::time::{Timestamp, Units, parse_rate};
 
 #[test]
 fn every_dialogue_goes_as_written() {
@@ -88,6 +93,7 @@ struct Play {
 impl Play {
     fn new() -> Self {
         let options = Options {
+            name: "test".into(),
             hostname: "weir.example".to_owned(),
             tls: Security::None,
             auth: Requirement::None,
@@ -186,20 +192,19 @@ impl Play {
         let mut words = words.splitn(3, ' ');
         let (count, per) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let count = Count::ALL.into_iter().find(|c| c.name() == count).ok_or("what is counted?")?;
-        let per = Owner::ALL.into_iter().filter(|owner| owner.name() == per).collect();
-        let rate = parse_rate(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
-        let text = Arc::new(Template::standard(count));
-        let name = format!("limit{}", self.policy.limits.len()).into();
-        let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
-        let rule = algorithm.rule(rate, None);
-        self.policy.limits.push(Limit { name, count, per, rate, algorithm, rule, charge, distinct: None, text });
+        let per = Field::parse(per).into_iter().collect();
+        let rate = parse_rate(words.next().unwrap_or(""), Units::Things).map_err(|e| e.to_string())?;
+        let name = format!("limit{}", self.policy.limits.len());
+        let mut limits = std::mem::take(&mut self.policy).limits;
+        limits.push(Limit::new(&name, count, per, Quota::rate(Algorithm::Ewma, rate, None)));
+        self.policy = Policy::new(limits, Folding::default(), Zone::default());
         Ok(())
     }
 
-    fn decide(&mut self, asked: &Asked) -> Vec<Verdict> {
-        let question = Question::new(&self.policy, asked);
+    fn decide(&mut self, asked: &Asked, ledger: &mut Ledger) -> Vec<Verdict> {
+        let question = Question::new(&self.policy, asked, self.now);
         let mut loaded: Loaded = question.keys().iter().map(|key| self.budgets.get(key).cloned()).collect();
-        let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded);
+        let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded, ledger);
         self.budgets.extend(loaded.into_changed().map(|(place, budget)| (question.keys()[place].clone(), budget)));
         verdicts
     }
@@ -212,18 +217,18 @@ impl Play {
     fn play(&mut self) {
         let mut step = self.step.take().unwrap_or_else(|| {
             let client = "192.0.2.7".parse().unwrap();
-            Step::Next(Session::new(Arc::new(self.options.clone()), "id".into(), client, None, self.now))
+            Session::begin(Arc::new(self.options.clone()), "id".into(), client, None, self.now)
         });
         loop {
             step = match step {
-                Step::Next(session) => session.step(&mut self.input, self.now, self.offered),
+                Step::Next(session) => session.step(&mut self.input, self.now, self.offered, false),
                 Step::Read(mut session) => {
                     self.hear(&mut session);
                     let before = self.input.unused().len();
                     if before == 0 {
                         break self.step = Some(Step::Read(session));
                     }
-                    match session.step(&mut self.input, self.now, self.offered) {
+                    match session.step(&mut self.input, self.now, self.offered, false) {
                         // Half a line: the session waits for the rest.
                         Step::Read(session) if self.input.unused().len() == before => {
                             break self.step = Some(Step::Read(session));
@@ -238,10 +243,12 @@ impl Play {
                 Step::Login(login) => {
                     let given = login.credentials();
                     let right = self.users.iter().any(|(u, p)| *u == given.user && *p == given.password);
-                    login.answer(if right { Verified::Right } else { Verified::Wrong })
+                    login.answer(if right { Verified::Right { groups: Arc::default() } } else { Verified::Wrong })
                 }
-                Step::Admit(admit) => {
-                    let verdicts = self.decide(admit.asked());
+                Step::SpokenFor(spoken_for) => spoken_for.answer(Arc::default()),
+                Step::Admit(mut admit) => {
+                    let (asked, ledger) = admit.asked();
+                    let verdicts = self.decide(asked, ledger);
                     admit.answer(verdicts, self.now)
                 }
                 Step::Relay(relay) => {

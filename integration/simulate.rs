@@ -251,18 +251,122 @@ fn a_plot_has_a_panel_for_each_limit() {
     assert_eq!(svg.matches("E(T), the limit").count(), 2);
 }
 
+/// A limit of the tests below: its name, and the rest of it.
+fn limit(name: &str, rest: &str) -> String {
+    format!("[[limit]]\nname = \"{name}\"\n{rest}\n")
+}
+
 #[test]
-fn check_explains_what_a_limit_lets_through() {
-    let site = Site::new(&format!("{EWMA}{BUCKET}"));
-    let output = run(weir().args(["check", "--explain", "-c"]).arg(site.path("weir.toml")), "");
-    let text = String::from_utf8(output.stdout).unwrap();
-    for words in [
-        "average: 10 recipients per 1h, ewma\n  after silence    9 at once, 10 at one every 1s",
-        "  once it is full  one every 6m\n",
-        "  at the very most 20 in 1h, 250 in 1d, 1690 in 7d\n",
-        "bucket: 3 messages per 1h, token-bucket\n  after silence    4 at once, 4 at one every 1s, 4 at one every 10s",
-        "  at the very most 7 in 1h, 76 in 1d, 508 in 7d",
-    ] {
-        assert!(text.contains(words), "{words:?} is not in\n{text}");
+fn what_the_history_does_not_say_is_named_for_each_limit_that_needs_it() {
+    let recipients = "count = \"recipients\"\nrate = \"2 / 1d\"\nper = [\"user\"]\n";
+    let cases = [
+        ("tls", format!("{recipients}match = {{ tls = true }}"), "the tls"),
+        ("listener", format!("{recipients}match = [{{ listener = \"s\" }}]"), "the listener"),
+        ("staff", format!("{recipients}match = {{ group = \"staff\" }}"), "the group"),
+        (
+            "both",
+            format!("{recipients}match = [{{ helo = \"a\" }}, {{ client = \"192.0.2.0/24\" }}]"),
+            "the client, the helo",
+        ),
+        ("helo", recipients.replace("user", "helo"), "the helo"),
+        ("net", recipients.replace("user", "client/24/56"), "the client"),
+        ("octets", "count = \"bytes\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the size"),
+        ("logins", "count = \"logins\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the logins"),
+        ("wrong", "count = \"login-failures\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the login-failures"),
+        ("guests", "count = \"connections\"\nrate = \"2 / 1d\"\nper = []".into(), "the connections"),
+        ("now", "count = \"sessions\"\nrate = \"2 at once\"\nper = []".into(), "the sessions"),
+        ("lines", "count = \"commands\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the commands"),
+        ("each", "count = \"messages\"\nrate = \"2 / connection\"".into(), "the connections"),
+        ("bounces", "count = \"rejections\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the rejections"),
+        ("eye", "watch = \"lines\"\nstage = \"mail\"".into(), "the commands"),
+    ];
+    let site = Site::new(&cases.iter().map(|(name, rest, _)| limit(name, rest)).collect::<String>());
+    let (code, out, err) = site.simulate(&["-"], csv(&history()).as_bytes());
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for (name, _, unsaid) in cases {
+        let words = format!("\n{name}: held for no message: the history does not say {unsaid}\n");
+        assert!(out.contains(&words), "{words:?} is not in\n{out}");
     }
+    let (_, out, _) = site.simulate(&["--json", "-"], csv(&history()).as_bytes());
+    let lines = lines_of_json(&out);
+    assert!(lines.iter().filter(|line| line["recipient"].is_string()).all(|line| line["decision"] == "pass"));
+    let both = lines.iter().find(|line| line["limit"] == "both").unwrap();
+    assert_eq!(both["unknown"], serde_json::json!(["client", "helo"]));
+    // One that could have held, but is for others, lacks nothing.
+    let site =
+        Site::new(&limit("others", &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]")));
+    let (_, out, _) = site.simulate(&["-"], csv(&history()).as_bytes());
+    assert!(out.contains("\nothers: held for no message: none is of those whom it is for\n"), "{out}");
+}
+
+/// The summary of a limit.
+fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
+    let begin = out.find(&format!("\n{name}: ")).unwrap_or_else(|| panic!("no {name} in\n{out}")) + 1;
+    let end = out[begin..].find("\n\n").map_or(out.len(), |end| begin + end);
+    out[begin..end].trim_end()
+}
+
+#[test]
+fn every_kind_of_limit_that_the_history_can_tell_of_is_followed() {
+    let bucket = "algorithm = \"token-bucket\"\n";
+    let site = Site::new(
+        &[
+            limit("octets", &format!("count = \"bytes\"\nper = [\"user\"]\nrate = \"100 / 1000d\"\n{bucket}")),
+            limit("wide", "count = \"recipients\"\nrate = \"2 / message\""),
+            limit(
+                "late",
+                &format!("count = \"messages\"\nper = [\"user\"]\nstage = \"end\"\nrate = \"4 / 1000d\"\n{bucket}"),
+            ),
+            limit(
+                "hidden",
+                &format!("count = \"recipients\"\nper = [\"user\"]\nmode = \"shadow\"\nrate = \"3 / 1000d\"\n{bucket}"),
+            ),
+            limit(
+                "mild",
+                &format!(
+                    "count = \"messages\"\nper = [\"user\"]\nmode = \"soft\"\nrate = \"2 / 1000d\"\n{bucket}\
+                [[limit.action]]\nat = 0.5\nwarn = true\n[[limit.action]]\ndefer = true"
+                ),
+            ),
+            limit("pair", "count = \"recipients\"\nper = [\"user\"]\nmatch = { user = \"b\" }\nrate = [\"500 / 1h\", \"4.5 / 1000d\"]"),
+        ]
+        .concat(),
+    );
+    // A message of 60 octets to three, of whom the third is one too many, then single ones: that of 50 is too large for what is left of
+    // 100, the last is the fifth that gets to its end. Of those of the other user nobody knows how large they are.
+    let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
+        7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
+    let (code, out, err) = site.simulate(&["-"], rows.as_bytes());
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for (name, summary) in [
+        ("octets", "octets: 100 bytes per 1000d, token-bucket\n  refused      1 of 6 events (16.667 %)"),
+        ("wide", "wide: 2 recipients per message, ewma\n  refused      1 of 14 events (7.143 %)"),
+        ("late", "late: 4 messages per 1000d, token-bucket\n  refused      1 of 9 events (11.111 %)"),
+        ("hidden", "hidden: 3 recipients per 1000d, token-bucket, in shadow\n  would refuse 8 of 14 events (57.143 %)"),
+        ("mild", "mild: 2 messages per 1000d, token-bucket, in soft\n  would refuse 4 of 9 events (44.444 %)"),
+    ] {
+        assert!(summary_of(&out, name).starts_with(summary), "{summary:?} is not in\n{out}");
+    }
+    assert!(summary_of(&out, "mild").contains("\n  warned of    "), "{out}");
+    let pair: Vec<&str> = out.lines().filter(|line| line.starts_with("pair: ")).collect();
+    assert_eq!(pair, ["pair: 500 recipients per 1h, ewma", "pair: 4.5 recipients per 1000d, ewma"]);
+    let (_, out, _) = site.simulate(&["--json", "-"], rows.as_bytes());
+    let lines = lines_of_json(&out);
+    let refusals = |of: &str| -> Vec<(f64, Value)> {
+        let by = |line: &&Value| line["decision"] == "refuse" && line["limit"] == of;
+        lines.iter().filter(by).map(|line| (line["t"].as_f64().unwrap(), line["rate"].clone())).collect()
+    };
+    assert_eq!(refusals("octets"), [(2.0, Value::Null)]);
+    assert_eq!(refusals("late"), [(6.0, Value::Null)]);
+    assert!(refusals("hidden").is_empty() && refusals("mild").is_empty());
+    let summary = |name: &str, rate: Option<&str>| {
+        lines
+            .iter()
+            .find(|line| line["users-hit"].is_u64() && line["limit"] == name && line["rate"].as_str() == rate)
+            .unwrap()
+    };
+    assert_eq!((&summary("hidden", None)["mode"], &summary("octets", None)["mode"]), (&"shadow".into(), &Value::Null));
+    assert_eq!(summary("pair", Some("500 / 1h"))["refused"], 0);
+    assert_eq!(summary("pair", Some("4.5 / 1000d"))["refused"], 2);
+    assert_eq!(refusals("pair"), [(9.0, "4.5 / 1000d".into()), (9.0, "4.5 / 1000d".into())]);
 }

@@ -8,13 +8,15 @@
 //!
 //! The client logs in: the session asks whether the password is right, and [`accounts`] knows.
 //!
-//! It says MAIL and RCPT, often several in one piece. The session gathers them and asks whether policy lets them pass. [`store`]
-//! loads the budgets concerned, [`policy::decide`] decides with the arithmetic of [`engine`], and the charges are durable before
-//! anybody hears of them. A RCPT that a limit refuses is answered in `session/run.rs`, with the words of `policy/verdict.rs`.
+//! It says MAIL and RCPT, often several in one piece. The session gathers them and asks whether policy lets them pass, as it has asked
+//! when the client connected and logged in. [`policy::Question`] finds out which limits hold and whose budgets they are, [`store`]
+//! loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the charges are durable before anybody hears of
+//! them. A RCPT that a limit refuses is answered in `session/refusal.rs`, with the words of `policy/verdict.rs`.
 //!
 //! What passes goes on to an upstream: [`relay`] chooses one that is well, takes a connection that waits or opens one, says MAIL and
 //! RCPT, and brings back the answers. Should that upstream go away, another is told the same, as long as none of the message is on its
-//! way. The client gets replies in the order of its commands.
+//! way. What that changes for limits (a rejection, a charge for what was not sent) is settled before the client hears of it. It gets
+//! replies in the order of its commands.
 //!
 //! It says DATA and sends the message, or sends it in pieces with BDAT. `server/body.rs` passes it on as it comes, with one `Received:`
 //! line on top, and `smtp/data.rs` looks at every octet. The final dot goes out last; what the upstream then says is what the client

@@ -23,6 +23,8 @@ pub struct Metrics {
     pub recipients: IntCounterVec,
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
+    /// Events over a limit that were not refused for it, by limit, stage and mode.
+    pub remarks: IntCounterVec,
     /// Those of upstreams, which come and go.
     pub upstreams: Arc<Upstreams>,
     /// Seconds that an admit took, its commit among them.
@@ -207,6 +209,11 @@ impl Metrics {
                 &["result"],
             )?,
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
+            remarks: counter(
+                "weir_over_total",
+                "Commands over a limit that warns, or that is not in force, which the client did not hear of",
+                &["limit", "stage", "mode"],
+            )?,
             upstreams: Arc::new(upstreams),
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,

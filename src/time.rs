@@ -173,12 +173,22 @@ pub struct Rate {
     pub period: Duration,
 }
 
-/// Reads an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³).
-pub fn parse_amount(text: &str) -> Result<f64, Unreadable> {
+/// What K is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Units {
+    /// 1000.
+    Things,
+    /// 1024.
+    Octets,
+}
+
+/// Reads an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; of octets 1024, …).
+pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
+    let kilo: f64 = if units == Units::Octets { 1024.0 } else { 1000.0 };
     let (digits, scale) = match text.chars().last() {
-        Some('K') => (&text[..text.len() - 1], 1e3),
-        Some('M') => (&text[..text.len() - 1], 1e6),
-        Some('G') => (&text[..text.len() - 1], 1e9),
+        Some('K') => (&text[..text.len() - 1], kilo),
+        Some('M') => (&text[..text.len() - 1], kilo.powi(2)),
+        Some('G') => (&text[..text.len() - 1], kilo.powi(3)),
         _ => (text, 1.0),
     };
     let plain = !digits.is_empty() && digits.len() <= 18 && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -194,11 +204,11 @@ pub fn parse_amount(text: &str) -> Result<f64, Unreadable> {
 }
 
 /// Reads a rate: `100 / 1d`.
-pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
+pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
     let (amount, period) =
         text.split_once('/').ok_or_else(|| bad(&"write an amount and a period, as in \"100 / 1d\""))?;
-    let amount = parse_amount(amount.trim()).map_err(|error| bad(&error))?;
+    let amount = parse_amount(amount.trim(), units).map_err(|error| bad(&error))?;
     let period = parse_duration(period.trim()).map_err(|error| bad(&error))?;
     if period.is_zero() {
         return Err(bad(&"the period must be above 0"));
@@ -206,15 +216,26 @@ pub fn parse_rate(text: &str) -> Result<Rate, Unreadable> {
     Ok(Rate { amount, period })
 }
 
-/// An amount for people: whole numbers plainly, others with one decimal, as Exim's `%.1f`.
+/// An amount for people: with one decimal, as Exim's `%.1f`, but for those that are whole then. A bucket that was full a moment ago
+/// is as good as full: `2 of 2`, not `2.0 of 2`.
 pub fn format_amount(amount: f64) -> String {
-    if amount.fract() == 0.0 { format!("{amount:.0}") } else { format!("{amount:.1}") }
+    let text = format!("{amount:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn amounts_are_written_with_a_decimal_that_says_something() {
+        for (amount, text) in
+            [(2.0, "2"), (1.999_9, "2"), (2.04, "2"), (2.06, "2.1"), (0.5, "0.5"), (1e15, "1000000000000000")]
+        {
+            assert_eq!(format_amount(amount), text);
+        }
+    }
 
     #[test]
     fn reads_durations_as_exim_does() {
@@ -248,8 +269,9 @@ mod tests {
     #[test]
     fn reads_rates() {
         let day = Duration::from_secs(86_400);
-        assert_eq!(parse_rate("100 / 1d"), Ok(Rate { amount: 100.0, period: day }));
-        assert_eq!(parse_rate("1.5K/1d"), Ok(Rate { amount: 1500.0, period: day }));
+        assert_eq!(parse_rate("100 / 1d", Units::Things), Ok(Rate { amount: 100.0, period: day }));
+        assert_eq!(parse_rate("1.5K/1d", Units::Octets), Ok(Rate { amount: 1536.0, period: day }));
+        assert_eq!(parse_rate("1.5K/1d", Units::Things), Ok(Rate { amount: 1500.0, period: day }));
         for text in [
             "100",
             "/ 1d",
@@ -263,7 +285,7 @@ mod tests {
             "x / 1d",
             "1.2.3 / 1d",
         ] {
-            let error = parse_rate(text).unwrap_err().to_string();
+            let error = parse_rate(text, Units::Things).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }
     }
@@ -303,7 +325,7 @@ mod tests {
         #[test]
         fn no_text_makes_the_readers_panic(text in "\\PC{0,24}|[0-9.wdhms /KMG]{0,24}") {
             let _ = parse_duration(&text);
-            let _ = parse_rate(&text);
+            let _ = parse_rate(&text, Units::Octets);
         }
     }
 }

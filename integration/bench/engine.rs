@@ -4,15 +4,17 @@
 
 use criterion::{BatchSize, Criterion};
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Duration;
 use weir::engine::{Rule, State, bucket, distinct, ewma};
 use weir::policy::event::{Asked, Event, Facts};
-use weir::policy::key::Owner;
-use weir::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, What};
-use weir::policy::verdict::Template;
+use weir::policy::field::Field;
+use weir::policy::fold::Folding;
+use weir::policy::hours::Zone;
+use weir::policy::ledger::Ledger;
+use weir::policy::limit::{Algorithm, Count, Distinct, Limit};
+use weir::policy::quota::Quota;
 use weir::policy::{Loaded, Policy, Question, decide};
-use weir::time::{Timestamp, parse_rate};
+use weir::time::{Timestamp, Units, parse_rate};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -58,36 +60,26 @@ fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Durati
 
 /// The whole decision on a recipient, with its question, as a store asks it.
 fn decisions(criterion: &mut Criterion) {
-    let rate = parse_rate("100 / 1d").unwrap();
-    let limit = |name: &str, distinct| Limit {
-        name: name.into(),
-        count: Count::Recipients,
-        per: vec![Owner::User],
-        rate,
-        algorithm: Algorithm::Ewma,
-        rule: Algorithm::Ewma.rule(rate, None),
-        charge: Charge::Accepted,
-        distinct,
-        text: Arc::new(Template::standard(Count::Recipients)),
-    };
-    let filter = distinct::Rule::new(100.0, DAY, Some(30 * DAY)).unwrap();
-    let strangers = Some(Distinct { what: What::Recipient, filter });
+    let quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1d", Units::Things).unwrap(), None);
+    let limit = |name: &str| Limit::new(name, Count::Recipients, vec![Field::User], quota);
+    let mut strangers = limit("two");
+    strangers.distinct = Some(Distinct { what: Field::Recipient, remember: Some(30 * DAY) });
     for (name, limits) in [
-        ("decide/one limit", vec![limit("one", None)]),
-        ("decide/two limits, one of strangers", vec![limit("one", None), limit("two", strangers)]),
+        ("decide/one limit", vec![limit("one")]),
+        ("decide/two limits, one of strangers", vec![limit("one"), strangers]),
     ] {
-        let policy = Policy { limits };
-        let facts = Facts { client: None, user: Some("alice".into()) };
-        let asked = Asked { facts, events: vec![Event::Recipient("bob@example.net".into())] };
+        let policy = Policy::new(limits, Folding::default(), Zone::default());
+        let facts = Facts { user: Some("alice".into()), ..Facts::default() };
+        let asked = Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() };
         criterion.bench_function(name, |bencher| {
             let fresh = || {
-                let question = Question::new(&policy, &asked);
+                let question = Question::new(&policy, &asked, start());
                 let loaded: Loaded = question.keys().iter().map(|_| None).collect();
                 (question, loaded)
             };
             bencher.iter_batched_ref(
                 fresh,
-                |(question, loaded)| decide(&policy, start(), &asked, question, loaded),
+                |(question, loaded)| decide(&policy, start(), &asked, question, loaded, &mut Ledger::default()),
                 BatchSize::SmallInput,
             );
         });

@@ -16,11 +16,14 @@ use std::time::{Duration, Instant};
 use weir::metrics::Metrics;
 use weir::policy::Policy;
 use weir::policy::event::{Asked, Event, Facts};
-use weir::policy::key::Owner;
-use weir::policy::limit::{Algorithm, Charge, Count, Limit};
-use weir::policy::verdict::Template;
+use weir::policy::field::Field;
+use weir::policy::fold::Folding;
+use weir::policy::hours::Zone;
+use weir::policy::ledger::Ledger;
+use weir::policy::limit::{Algorithm, Count, Limit};
+use weir::policy::quota::Quota;
 use weir::store::{Durability, Health, OnFailure, Options, Store};
-use weir::time::parse_rate;
+use weir::time::{Units, parse_rate};
 
 /// As in the program.
 #[global_allocator]
@@ -58,18 +61,14 @@ impl Random {
 }
 
 fn policy() -> Policy {
-    let rate = parse_rate("1M / 1d").unwrap();
-    let text = Arc::new(Template::standard(Count::Recipients));
-    let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
-    let rule = algorithm.rule(rate, None);
-    let (name, per) = ("l".into(), vec![Owner::User]);
-    let limit = Limit { name, count: Count::Recipients, per, rate, algorithm, rule, charge, distinct: None, text };
-    Policy { limits: vec![limit] }
+    let quota = Quota::rate(Algorithm::Ewma, parse_rate("1M / 1d", Units::Things).unwrap(), None);
+    let limit = Limit::new("l", Count::Recipients, vec![Field::User], quota);
+    Policy::new(vec![limit], Folding::default(), Zone::default())
 }
 
 fn asked(key: u64) -> Asked {
-    let facts = Facts { client: None, user: Some(format!("user{key}@example.org").into()) };
-    Asked { facts, events: vec![Event::Recipient("bob@example.net".into())] }
+    let facts = Facts { user: Some(format!("user{key}@example.org").into()), ..Facts::default() };
+    Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
 }
 
 /// Seconds of CPU that this process has used.
@@ -127,7 +126,7 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
                     }
                     let asked = asked(key);
                     let start = Instant::now();
-                    store.admit(weir::clock::now(), &asked).await.unwrap();
+                    store.admit(weir::clock::now(), &asked, &mut Ledger::default()).await.unwrap();
                     times.push(start.elapsed());
                 }
                 times
@@ -153,7 +152,7 @@ async fn trickle(store: &Arc<Store>) {
         ticks.tick().await;
         let asked = asked(random.key(Keys::Zipf, 0, 0));
         let start = Instant::now();
-        store.admit(weir::clock::now(), &asked).await.unwrap();
+        store.admit(weir::clock::now(), &asked, &mut Ledger::default()).await.unwrap();
         times.push(start.elapsed());
     }
     report("100 a second", times, &before);
@@ -223,7 +222,7 @@ async fn large(folder: &Path) {
     assert!(std::process::Command::new(me).arg("fill").arg(&path).status().unwrap().success());
     let began = Instant::now();
     let store = open(&path, policy());
-    store.admit(weir::clock::now(), &asked(7)).await.unwrap();
+    store.admit(weir::clock::now(), &asked(7), &mut Ledger::default()).await.unwrap();
     println!("{MANY} budgets in {} MB: open, and the first decision made, after {:?}", size(&path), began.elapsed());
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
@@ -231,7 +230,7 @@ async fn large(folder: &Path) {
             tokio::spawn(async move {
                 // Twice, so that they are changed and folded, too.
                 for n in (task..2 * HOT).step_by(TASKS as usize) {
-                    store.admit(weir::clock::now(), &asked(n % HOT * 100)).await.unwrap();
+                    store.admit(weir::clock::now(), &asked(n % HOT * 100), &mut Ledger::default()).await.unwrap();
                 }
             })
         })
@@ -260,8 +259,7 @@ async fn week(folder: &Path) {
     let path = folder.join("state.db");
     let mut policy = policy();
     let limit = &mut policy.limits[0];
-    limit.rate = parse_rate("100 / 1h").unwrap();
-    limit.rule = limit.algorithm.rule(limit.rate, None);
+    limit.quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1h", Units::Things).unwrap(), None);
     let store = open(&path, policy);
     let (mut journal, mut log) = (0, 0);
     let (mut decisions, mut random) = (0u64, Random(1));
@@ -276,7 +274,7 @@ async fn week(folder: &Path) {
                 let (store, senders) = (store.clone(), senders.to_vec());
                 tokio::spawn(async move {
                     for sender in senders {
-                        store.admit(now, &asked(sender)).await.unwrap();
+                        store.admit(now, &asked(sender), &mut Ledger::default()).await.unwrap();
                     }
                 })
             })

@@ -1,6 +1,7 @@
 //! A Weir process with a folder of its own.
 
 use super::{PATIENCE, wait_for};
+use argon2::PasswordHasher as _;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -60,6 +61,25 @@ impl Site {
     /// A site whose configuration is `text`, put behind what every test wants: `hostname`, `[tls]`, `[accounts]`, `[state]` and
     /// `[admin]`.
     pub fn new(text: &str) -> Self {
+        let site = Self::without_users(text);
+        site.add_user("alice");
+        site
+    }
+
+    /// As [`Site::new`], with these users and passwords, whose hashes cost next to nothing to check.
+    pub fn with_users(text: &str, users: &[(&str, &str, &str)]) -> Self {
+        let site = Self::without_users(text);
+        let params = argon2::Params::new(8, 1, 1, None).unwrap();
+        let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
+        let hash = |password: &str| hasher.hash_password(password.as_bytes()).unwrap().to_string();
+        let line = |(name, password, groups): &(&str, &str, &str)| format!("{name}:{}:{groups}\n", hash(password));
+        let lines: String = users.iter().map(line).collect();
+        std::fs::write(site.path("users"), lines).unwrap();
+        std::fs::set_permissions(site.path("users"), PermissionsExt::from_mode(0o600)).unwrap();
+        site
+    }
+
+    fn without_users(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let site = Self { folder };
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -72,7 +92,6 @@ impl Site {
             state = { path = \"state.db\" }\n\
             admin = { address = \"127.0.0.1:0\" }\n";
         std::fs::write(site.path("weir.toml"), format!("{common}{text}")).unwrap();
-        site.add_user("alice");
         site
     }
 

@@ -1,14 +1,15 @@
-//! The users file: one `name:hash` a line, the hash argon2id in PHC form. A `!` before the hash disables the user. Empty lines and
-//! lines that begin with `#` are kept and skipped.
+//! The users file: one `name:hash` a line, or `name:hash:group,group`, the hash argon2id in PHC form. A `!` before the hash disables
+//! the user. Empty lines and lines that begin with `#` are kept and skipped.
 
 use crate::smtp::sasl::{self, Credentials};
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The users file, line by line.
 #[derive(Debug, Default)]
@@ -31,6 +32,7 @@ pub struct User {
     pub name: String,
     pub disabled: bool,
     hash: String,
+    groups: Arc<[Box<str>]>,
 }
 
 /// When a file was last changed, as far as its metadata tells: inode, size, and modification time to the nanosecond.
@@ -62,6 +64,7 @@ impl std::error::Error for ReadError {}
 #[derive(Debug)]
 pub enum EditError {
     Name(&'static str),
+    Group(String),
     Password(&'static str),
     Exists(String),
     Unknown(String),
@@ -74,6 +77,7 @@ impl fmt::Display for EditError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(why) | Self::Password(why) => f.write_str(why),
+            Self::Group(name) => write!(f, "\"{name}\" is no name for a group: {GROUP_NAMES}"),
             Self::Exists(name) => write!(f, "there is a user \"{name}\" already"),
             Self::Unknown(name) => write!(f, "there is no user \"{name}\""),
             Self::Read(error) => error.fmt(f),
@@ -120,21 +124,32 @@ impl Users {
         self.lines.iter().filter_map(|line| if let Line::User(user) = line { Some(user) } else { None })
     }
 
-    /// Whether this is the password of this user. Takes tens of milliseconds and 19 MiB, also for users that do not exist or are
+    /// The groups of a user, if this is the password. Takes tens of milliseconds and 19 MiB, also for users that do not exist or are
     /// disabled.
-    pub fn verify(&self, credentials: &Credentials) -> bool {
-        let known = self.places.get(&credentials.user.to_lowercase()).and_then(|at| match &self.lines[*at] {
-            Line::User(user) if !user.disabled => Some(user.hash.as_str()),
-            _ => None,
-        });
-        let right = PasswordHash::new(known.unwrap_or(NOBODY))
+    pub fn verify(&self, credentials: &Credentials) -> Option<Arc<[Box<str>]>> {
+        let known = self.find(&credentials.user).filter(|user| !user.disabled);
+        let hash = known.map_or(NOBODY, |user| &user.hash);
+        let right = PasswordHash::new(hash)
             .is_ok_and(|hash| Argon2::default().verify_password(credentials.password.as_bytes(), &hash).is_ok());
-        right && known.is_some()
+        known.filter(|_| right).map(|user| user.groups.clone())
+    }
+
+    /// The groups of a user, who need not exist, nor be allowed to log in.
+    pub fn groups(&self, name: &str) -> Arc<[Box<str>]> {
+        self.find(name).map(|user| user.groups.clone()).unwrap_or_default()
+    }
+
+    fn find(&self, name: &str) -> Option<&User> {
+        match self.lines.get(*self.places.get(&name.to_lowercase())?)? {
+            Line::User(user) => Some(user),
+            Line::Other(_) => None,
+        }
     }
 
     /// Adds a user to the file. One that has to be made is readable by its owner alone; where root makes it, by the folder's group, too.
-    pub fn add(path: &Path, name: &str, password: &str) -> Result<(), EditError> {
+    pub fn add(path: &Path, name: &str, password: &str, groups: &[String]) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
+        let groups = checked(groups)?;
         let hash = hash(password)?;
         let _lock = lock(path)?;
         let mut users = match Self::read(path) {
@@ -142,7 +157,7 @@ impl Users {
             Err(ReadError::Io(_, error)) if error.kind() == ErrorKind::NotFound => Self::default(),
             Err(error) => return Err(EditError::Read(error)),
         };
-        let user = User { name: name.to_owned(), disabled: false, hash };
+        let user = User { name: name.to_owned(), disabled: false, hash, groups };
         if !users.push(user) {
             return Err(EditError::Exists(name.to_owned()));
         }
@@ -169,6 +184,12 @@ impl Users {
         Self::edit(path, name, |user| Ok(Some(User { hash: hash(password)?, ..user })))
     }
 
+    /// Puts a user into these groups, and out of all others.
+    pub fn set_groups(path: &Path, name: &str, groups: &[String]) -> Result<(), EditError> {
+        let groups = checked(groups)?;
+        Self::edit(path, name, |user| Ok(Some(User { groups, ..user })))
+    }
+
     /// Disables a user, who keeps the password, or enables one.
     pub fn set_disabled(path: &Path, name: &str, disabled: bool) -> Result<(), EditError> {
         Self::edit(path, name, |user| Ok(Some(User { disabled, ..user })))
@@ -188,8 +209,9 @@ impl Users {
     fn write(&self, path: &Path) -> Result<(), EditError> {
         let line = |line: &Line| match line {
             Line::Other(text) => format!("{text}\n"),
-            Line::User(User { name, disabled, hash }) => {
-                format!("{name}:{}{hash}\n", if *disabled { "!" } else { "" })
+            Line::User(User { name, disabled, hash, groups }) => {
+                let groups = if groups.is_empty() { String::new() } else { format!(":{}", groups.join(",")) };
+                format!("{name}:{}{hash}{groups}\n", if *disabled { "!" } else { "" })
             }
         };
         let text: String = self.lines.iter().map(line).collect();
@@ -199,14 +221,25 @@ impl Users {
 
 impl User {
     fn parse(line: &str) -> Result<Self, &'static str> {
-        let (name, rest) = line.split_once(':').ok_or("a line is name:hash")?;
+        let (name, rest) = line.split_once(':').ok_or("a line is name:hash, or name:hash:group,group")?;
         check_name(name)?;
+        let (rest, groups) = rest.split_once(':').unwrap_or((rest, ""));
+        let groups: Vec<&str> = match groups.trim() {
+            "" => Vec::new(),
+            names => names.split(',').map(str::trim).collect(),
+        };
+        let groups = sorted(&groups).map_err(|_| GROUP_NAMES)?;
         let hash = rest.strip_prefix('!').unwrap_or(rest);
         let parsed = PasswordHash::new(hash).map_err(|_| "the hash is no PHC string ($argon2id$…)")?;
         if parsed.algorithm.as_str() != "argon2id" {
             return Err("the hash is not argon2id");
         }
-        Ok(Self { name: name.to_owned(), disabled: rest.len() > hash.len(), hash: hash.to_owned() })
+        Ok(Self { name: name.to_owned(), disabled: rest.len() > hash.len(), hash: hash.to_owned(), groups })
+    }
+
+    /// In lower case, in the order of the alphabet.
+    pub fn groups(&self) -> &[Box<str>] {
+        &self.groups
     }
 }
 
@@ -234,6 +267,28 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     }
     Ok(())
 }
+
+/// Groups, in lower case, each once; else the one that is none.
+fn sorted<'a>(names: &[&'a str]) -> Result<Arc<[Box<str>]>, &'a str> {
+    let is_good = |name: &str| {
+        let is_fit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        (1..=64).contains(&name.len()) && name.bytes().all(is_fit)
+    };
+    match names.iter().find(|name| !is_good(name)) {
+        Some(bad) => Err(bad),
+        None => {
+            let groups: BTreeSet<Box<str>> = names.iter().map(|name| name.to_ascii_lowercase().into()).collect();
+            Ok(groups.into_iter().collect())
+        }
+    }
+}
+
+fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    sorted(&names).map_err(|bad| EditError::Group(bad.to_owned()))
+}
+
+const GROUP_NAMES: &str = "groups have up to 64 letters, digits, hyphens, dots and underscores";
 
 /// Keeps other commands from changing the file between our reading and writing it. Held until it is dropped.
 fn lock(path: &Path) -> Result<std::fs::File, EditError> {
@@ -281,8 +336,8 @@ mod tests {
     fn an_added_user_can_log_in_and_nobody_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        Users::add(&path, "alice", "sesame").unwrap();
-        Users::add(&path, "bob@example.org", "p:w d").unwrap();
+        Users::add(&path, "alice", "sesame", &[]).unwrap();
+        Users::add(&path, "bob@example.org", "p:w d", &[]).unwrap();
         let (users, _) = Users::read(&path).unwrap();
         for (user, password, right) in [
             ("alice", "sesame", true),
@@ -292,7 +347,7 @@ mod tests {
             ("alice", "", false),
             ("carol", "sesame", false),
         ] {
-            assert_eq!(users.verify(&credentials(user, password)), right, "{user} {password}");
+            assert_eq!(users.verify(&credentials(user, password)).is_some(), right, "{user} {password}");
         }
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }
@@ -304,8 +359,8 @@ mod tests {
         let (group, mode) = if rustix::process::geteuid().is_root() { (12, 0o640) } else { (own, 0o600) };
         std::os::unix::fs::chown(folder.path(), None, Some(group)).unwrap();
         let path = folder.path().join("users");
-        Users::add(&path, "alice", "sesame").unwrap();
-        Users::add(&path, "bob", "sesame").unwrap();
+        Users::add(&path, "alice", "sesame", &[]).unwrap();
+        Users::add(&path, "bob", "sesame", &[]).unwrap();
         let file = std::fs::metadata(&path).unwrap();
         assert_eq!((file.gid(), file.mode() & 0o777), (group, mode));
     }
@@ -316,12 +371,12 @@ mod tests {
         let path = folder.path().join("users");
         std::fs::write(&path, "# staff\n").unwrap();
         for name in ["alice", "bob", "carol"] {
-            Users::add(&path, name, "sesame").unwrap();
+            Users::add(&path, name, "sesame", &[]).unwrap();
         }
         Users::set_password(&path, "alice", "open").unwrap();
         Users::set_disabled(&path, "bob", true).unwrap();
         Users::delete(&path, "carol").unwrap();
-        let can = |name, password| Users::read(&path).unwrap().0.verify(&credentials(name, password));
+        let can = |name, password| Users::read(&path).unwrap().0.verify(&credentials(name, password)).is_some();
         assert!(can("alice", "open") && !can("alice", "sesame") && !can("bob", "sesame") && !can("carol", "sesame"));
         let (users, _) = Users::read(&path).unwrap();
         let listed: Vec<_> = users.iter().map(|user| (user.name.as_str(), user.disabled)).collect();
@@ -334,10 +389,36 @@ mod tests {
     }
 
     #[test]
+    fn groups_are_in_the_third_column_and_stay_when_something_else_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        Users::add(&path, "alice", "sesame", &names(&["students", "Staff", "staff"])).unwrap();
+        Users::add(&path, "bob", "sesame", &[]).unwrap();
+        Users::set_password(&path, "alice", "open").unwrap();
+        Users::set_disabled(&path, "alice", true).unwrap();
+        Users::set_disabled(&path, "alice", false).unwrap();
+        let line = |n: usize| std::fs::read_to_string(&path).unwrap().lines().nth(n).unwrap().to_owned();
+        assert!(line(0).ends_with(":staff,students") && line(1).matches(':').count() == 1, "{}, {}", line(0), line(1));
+        let (users, _) = Users::read(&path).unwrap();
+        let groups = |name, password| users.verify(&credentials(name, password)).map(|groups| groups.join(" "));
+        assert_eq!(groups("Alice", "open").as_deref(), Some("staff students"));
+        assert_eq!(groups("bob", "sesame").as_deref(), Some(""));
+        assert_eq!(groups("alice", "sesame"), None);
+        assert_eq!((users.groups("ALICE").join(" ").as_str(), users.groups("carol").len()), ("staff students", 0));
+        Users::set_groups(&path, "alice", &[]).unwrap();
+        assert!(!line(0).contains("staff"));
+        for bad in ["", "a b", "a,b", "a:b", "list*", &"x".repeat(65)] {
+            let error = Users::set_groups(&path, "bob", &names(&[bad])).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("\"{bad}\" is no name for a group")), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_no_user_is_not_added_and_the_file_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        Users::add(&path, "alice", "sesame").unwrap();
+        Users::add(&path, "alice", "sesame", &[]).unwrap();
         let before = std::fs::read(&path).unwrap();
         for (name, password, words) in [
             ("alice", "x", "already"),
@@ -350,7 +431,7 @@ mod tests {
             ("bob", &"x".repeat(1025), "1 to 1024"),
             ("bob", "a\nb", "line break"),
         ] {
-            let error = Users::add(&path, name, password).unwrap_err().to_string();
+            let error = Users::add(&path, name, password, &[]).unwrap_err().to_string();
             assert!(error.contains(words), "{name}: {error}");
         }
         assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -365,7 +446,7 @@ mod tests {
         std::thread::scope(|scope| {
             for n in 0..8 {
                 let link = &link;
-                scope.spawn(move || Users::add(link, &format!("user{n}"), "sesame").unwrap());
+                scope.spawn(move || Users::add(link, &format!("user{n}"), "sesame", &[]).unwrap());
             }
         });
         assert_eq!(Users::read(&path).unwrap().0.iter().count(), 8);
@@ -379,6 +460,7 @@ mod tests {
             ("# comment\n\nalice\n".to_owned(), 3, "name:hash"),
             ("alice:secret\n".to_owned(), 1, "PHC"),
             (format!("alice:{hash}\nalice:{hash}\n"), 2, "twice"),
+            (format!("alice:{hash}:staff,\n"), 1, "groups have up to 64 letters"),
             (format!("alice:{}\n", hash.replace("argon2id", "argon2i")), 1, "not argon2id"),
         ] {
             let error = Users::parse(Path::new("users"), &text).unwrap_err().to_string();

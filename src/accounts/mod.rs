@@ -28,9 +28,12 @@ pub struct Accounts {
 }
 
 /// What came of a login.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
-    Right,
+    /// The user is in these groups.
+    Right {
+        groups: Arc<[Box<str>]>,
+    },
     Wrong,
     /// Too many others are logging in.
     Busy,
@@ -51,7 +54,7 @@ impl Accounts {
     pub async fn verify(&self, credentials: &Credentials) -> Login {
         let login = self.try_verify(credentials).await;
         let result = match login {
-            Login::Right => "right",
+            Login::Right { .. } => "right",
             Login::Wrong => "wrong",
             Login::Busy => "busy",
         };
@@ -65,6 +68,12 @@ impl Accounts {
         let _ = tokio::task::spawn_blocking(move || current(&path, &users)).await;
     }
 
+    /// The groups of a user for whom somebody else vouches; none, where there is no such user.
+    pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
+        let (path, users, name) = (self.path.clone(), self.users.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || current(&path, &users).groups(&name)).await.unwrap_or_default()
+    }
+
     async fn try_verify(&self, credentials: &Credentials) -> Login {
         let turn = tokio::time::timeout(PATIENCE, self.turns.clone().acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Login::Busy };
@@ -75,8 +84,8 @@ impl Accounts {
             current(&path, &users).verify(&credentials)
         });
         match verified.await {
-            Ok(true) => Login::Right,
-            Ok(false) => Login::Wrong,
+            Ok(Some(groups)) => Login::Right { groups },
+            Ok(None) => Login::Wrong,
             Err(_) => Login::Busy,
         }
     }

@@ -10,10 +10,18 @@ use std::sync::Arc;
 pub struct Acts {
     /// `POST /reload`: reads the configuration again.
     pub reload: Act,
+    /// `POST /test`: says what would happen in a session, which is described in JSON.
+    pub test: Ask,
 }
 
 /// Does something, and says what came of it.
-pub type Act = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
+pub type Act = Box<dyn Fn() -> Coming + Send + Sync>;
+
+/// The same, with what was posted.
+pub type Ask = Box<dyn Fn(String) -> Coming + Send + Sync>;
+
+/// An outcome that is still to come.
+pub type Coming = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// What came of an order, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +37,10 @@ impl Acts {
     /// For those who may give orders.
     pub fn orders(self) -> Router {
         let acts = Arc::new(self);
-        Router::new().route("/reload", post(move || async move { answer((acts.reload)().await) }))
+        let tests = acts.clone();
+        Router::new()
+            .route("/reload", post(move || async move { answer((acts.reload)().await) }))
+            .route("/test", post(move |body: String| async move { answer((tests.test)(body).await) }))
     }
 }
 

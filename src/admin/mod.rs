@@ -3,7 +3,7 @@
 mod acts;
 mod socket;
 
-pub use acts::{Act, Acts, Outcome};
+pub use acts::{Act, Acts, Ask, Coming, Outcome};
 pub use socket::{SocketError, SocketFile, bind};
 
 use crate::metrics::Metrics;

@@ -1,15 +1,13 @@
 //! `weir check`: what is wrong with a configuration.
 
+use super::explain::explain;
 use super::{Failure, draw, exit, read_config, refused};
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::policy::limit::Limit;
 use crate::relay::{self, Announce, Relay, UpstreamOptions};
-use crate::time::{format_amount, format_duration, format_wait};
 use std::path::Path;
-use std::time::Duration;
 
-pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), Failure> {
+pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<(), Failure> {
     let config = read_config(path)?;
     let problems = config.check_files(clock::now());
     if problems.has_errors() {
@@ -19,13 +17,15 @@ pub fn run(path: &Path, print: bool, explain: bool, online: bool) -> Result<(), 
     if print {
         return super::print(&config.effective());
     }
-    if explain {
-        return super::print(&config.policy.limits.iter().map(explanation).collect::<Vec<_>>().join("\n"));
+    if explained {
+        return super::print(&explain(&config));
     }
     if online {
         return ask_upstreams(&config.relay);
     }
-    let (listeners, limits) = (config.listeners.len(), config.policy.limits.len());
+    // One of several rates is there once for each.
+    let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
+    let listeners = config.listeners.len();
     let (listeners, limits) = (several(listeners, "listener"), several(limits, "limit"));
     super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
 }
@@ -74,46 +74,7 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     if away.is_empty() { Ok(()) } else { Err(Failure::new(exit::UNAVAILABLE, away.join("\n"))) }
 }
 
-fn several(count: usize, noun: &str) -> String {
+/// `1 row`, `2 rows`.
+pub fn several(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
-
-/// What a limit lets through, in the terms of Finch's table of bursts and of Vienna's envelope.
-fn explanation(limit: &Limit) -> String {
-    let (what, rule) = (limit.count.name(), limit.rule);
-    let distinct = limit.distinct.map(|distinct| format!(" to a new {}", distinct.what.name())).unwrap_or_default();
-    let (amount, period) = (format_amount(limit.rate.amount), format_duration(limit.rate.period));
-    let mut text = format!("{}: {amount} {what}{distinct} per {period}, {}\n", limit.name, limit.algorithm.name());
-    let passed = |interval| rule.first_over(interval, 1.0).map(|first| first - 1);
-    if passed(Duration::ZERO) == Some(0) {
-        return text + "  refuses everything: one alone is over already\n";
-    }
-    let bursts = BURSTS.map(|interval| {
-        let count = passed(interval).map_or("any number".to_owned(), |count| count.to_string());
-        match interval {
-            Duration::ZERO => format!("{count} at once"),
-            _ => format!("{count} at one every {}", format_duration(interval)),
-        }
-    });
-    text.push_str(&format!("  after silence    {}\n", bursts.join(", ")));
-    if let Ok(interval) = Duration::try_from_secs_f64(1.0 / rule.sustained()) {
-        text.push_str(&format!("  once it is full  one every {}\n", format_wait(interval)));
-    }
-    // To one decimal before it is written, lest the last digits of a product show.
-    let most = |window| format_amount((rule.envelope(window) * 10.0).round() / 10.0);
-    let windows = WINDOWS.map(|window| format!("{} in {}", most(window), format_duration(window)));
-    text.push_str(&format!("  at the very most {}\n", windows.join(", ")));
-    text
-}
-
-/// Intervals of Finch's table, and no interval at all.
-const BURSTS: [Duration; 5] = [
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(600),
-];
-
-const WINDOWS: [Duration; 3] =
-    [Duration::from_secs(3_600), Duration::from_secs(86_400), Duration::from_secs(7 * 86_400)];

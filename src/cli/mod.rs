@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod explain;
 mod manual;
 mod order;
 mod reloader;
@@ -9,6 +10,7 @@ mod serve;
 mod simulate;
 mod state;
 mod systemd;
+mod test;
 mod user;
 
 use crate::config::{self, Config, ConfigError, Problems};
@@ -37,7 +39,7 @@ enum Command {
         /// Print the configuration as it is in force, with all defaults
         #[arg(long)]
         print: bool,
-        /// Say of each limit what it lets through: bursts, waits, and the most in any hour, day and week
+        /// Say each limit in a sentence, and what it lets through: bursts, and the most in any hour and day
         #[arg(long, conflicts_with = "print")]
         explain: bool,
         /// Connect to each upstream, log in where it wants that, and say what it offers; exit 69 if one is of no use
@@ -46,6 +48,8 @@ enum Command {
     },
     /// Have the running Weir read its configuration again; exit 0 when it is taken, 78 when it is bad, 69 when no Weir is running
     Reload(ConfigArgument),
+    /// Say what would happen to a message, limit by limit, and why; nothing is sent or charged. Exit 1 if anything would be refused
+    Test(test::Arguments),
     /// Replay the mail of the past: what would the limits have done?
     Simulate(simulate::Arguments),
     /// Try Weir out: needs no file and no other server
@@ -73,7 +77,7 @@ struct ConfigArgument {
     config: PathBuf,
 }
 
-/// Why a command failed: words for the terminal, and an exit code of sysexits.h.
+/// Why a command failed: words for the terminal, if all is not said yet, and an exit code.
 #[derive(Debug)]
 struct Failure {
     code: u8,
@@ -82,6 +86,8 @@ struct Failure {
 
 /// Exit codes, as in sysexits.h.
 mod exit {
+    /// Nothing went wrong, and the answer is no: as grep has it.
+    pub const REFUSED: u8 = 1;
     pub const USAGE: u8 = 64;
     pub const DATA: u8 = 65;
     pub const NO_INPUT: u8 = 66;
@@ -114,6 +120,7 @@ pub fn run() -> ExitCode {
         Command::Serve(argument) => serve::run(&argument.config),
         Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
         Command::Reload(argument) => order::give(&argument.config, "/reload").and_then(|words| print(&words)),
+        Command::Test(arguments) => test::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
@@ -124,7 +131,9 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain(&format!("weir: {}\n", failure.words));
+            if !failure.words.is_empty() {
+                complain(&format!("weir: {}\n", failure.words));
+            }
             ExitCode::from(failure.code)
         }
     }

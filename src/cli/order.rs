@@ -2,7 +2,7 @@
 
 use super::{Failure, complain, exit};
 use crate::config;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
 use hyper::{Request, StatusCode, header};
@@ -17,37 +17,44 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Has the Weir of a configuration do what is posted to `order`, and returns what it says.
 pub fn give(config: &Path, order: &str) -> Result<String, Failure> {
-    let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
-    let unavailable = |why: String| Failure::new(exit::UNAVAILABLE, why);
-    let (status, words) = runtime.block_on(async {
-        let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
-        let answer = tokio::time::timeout(PATIENCE, post(stream, order)).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", PATIENCE.as_secs()).into()));
-        answer.map_err(|why| unavailable(format!("the Weir at {}: {why}", socket.display())))
-    })?;
-    match status {
-        StatusCode::OK => Ok(words),
-        StatusCode::UNPROCESSABLE_ENTITY => {
+    match post(config, order, String::new())? {
+        (StatusCode::OK, words) => Ok(words),
+        (StatusCode::UNPROCESSABLE_ENTITY, words) => {
             // First what is wrong, as it is drawn, then what comes of it.
             let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
             complain(&format!("{drawn}\n\n"));
             Err(Failure::new(exit::CONFIG, rest))
         }
-        _ => Err(unavailable(format!("the Weir at {}: {status}: {}", socket.display(), words.trim_end()))),
+        (status, words) => {
+            Err(Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
+        }
     }
 }
 
-async fn post(
+/// Posts something to the Weir of a configuration, and returns what it answers.
+pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), Failure> {
+    let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
+    let unavailable = |why: String| Failure::new(exit::UNAVAILABLE, why);
+    runtime.block_on(async {
+        let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
+        let answer = tokio::time::timeout(PATIENCE, send(stream, order, body)).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", PATIENCE.as_secs()).into()));
+        answer.map_err(|why| unavailable(format!("the Weir at {}: {why}", socket.display())))
+    })
+}
+
+async fn send(
     stream: UnixStream,
     order: &str,
+    body: String,
 ) -> Result<(StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     // Its end is the end of this command.
     tokio::spawn(connection);
-    let request = Request::post(order).header(header::HOST, "weir").body(Empty::<Bytes>::new())?;
+    let request = Request::post(order).header(header::HOST, "weir").body(Full::<Bytes>::from(body))?;
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = body.collect().await?.to_bytes();
     Ok((head.status, String::from_utf8_lossy(&body).into_owned()))

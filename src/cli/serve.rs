@@ -3,18 +3,18 @@
 use super::reloader::{Orders, Reloader};
 use super::{Failure, draw, exit, read_config, refused, systemd};
 use crate::accounts::Accounts;
-use crate::admin::{self, Acts, Readiness, SocketFile};
+use crate::admin::{self, Acts, Coming, Outcome, Readiness, SocketFile};
 use crate::clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, Bound, Server};
+use crate::session;
 use crate::store::{Health, Store};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{self, SignalKind};
@@ -132,6 +132,7 @@ impl Running {
             metrics: metrics.clone(),
             certificates: certificates.map(Arc::new),
         });
+        let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let bound = bind(config.listeners, sockets)?;
         let mut listeners = Vec::new();
         for listener in &bound {
@@ -146,7 +147,8 @@ impl Running {
         let mut administering = JoinSet::new();
         let mut socket = None;
         if let Some((listener, file)) = bind_socket(&config.admin).await {
-            administering.spawn(administer(listener, looks.clone().merge(acts(&orders).orders()), stopping.clone()));
+            let orders = acts(&orders, &server, sessions).orders();
+            administering.spawn(administer(listener, looks.clone().merge(orders), stopping.clone()));
             socket = Some(file);
         }
         let mut admin = None;
@@ -238,13 +240,23 @@ where
 }
 
 /// What administrators can have done.
-fn acts(orders: &Orders) -> Acts {
+fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Options>>) -> Acts {
     let orders = orders.clone();
     let reload = move || {
         let orders = orders.clone();
-        Box::pin(async move { orders.reload().await }) as Pin<Box<_>>
+        Box::pin(async move { orders.reload().await }) as Coming
     };
-    Acts { reload: Box::new(reload) }
+    let (server, listeners) = (Arc::downgrade(server), Arc::new(listeners));
+    let test = move |case: String| {
+        let (server, listeners) = (server.clone(), listeners.clone());
+        Box::pin(async move {
+            match server.upgrade() {
+                Some(server) => super::test::live::answer(&server.store, &listeners, &case).await,
+                None => Outcome::Unavailable("Weir is stopping\n".to_owned()),
+            }
+        }) as Coming
+    };
+    Acts { reload: Box::new(reload), test: Box::new(test) }
 }
 
 /// Ready when state and listeners are, and not stopping.

@@ -9,10 +9,24 @@ use std::path::{Path, PathBuf};
 #[derive(Subcommand)]
 pub enum Command {
     /// Add a user; the password is asked for, or read from standard input
-    Add(Named),
+    Add {
+        #[command(flatten)]
+        named: Named,
+        /// A group of the user, for limits; may be given several times
+        #[arg(long, value_name = "GROUP")]
+        group: Vec<String>,
+    },
+    /// Put a user into these groups, and out of all others; without any, out of all
+    Groups {
+        #[command(flatten)]
+        named: Named,
+        /// As limits name it
+        #[arg(value_name = "GROUP")]
+        groups: Vec<String>,
+    },
     /// Give a user another password, asked for or read from standard input
     Passwd(Named),
-    /// List all users
+    /// List all users, with their groups
     List(ConfigArgument),
     /// Delete a user
     Delete(Named),
@@ -33,7 +47,8 @@ pub struct Named {
 pub fn run(command: &Command) -> Result<(), Failure> {
     let (config, name) = match command {
         Command::List(config) => (config, ""),
-        Command::Add(named)
+        Command::Add { named, .. }
+        | Command::Groups { named, .. }
         | Command::Passwd(named)
         | Command::Delete(named)
         | Command::Disable(named)
@@ -42,7 +57,8 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     let path = users_file(config)?;
     let (done, what) = match command {
         Command::List(_) => return list(&path),
-        Command::Add(_) => (Users::add(&path, name, &read_password()?), "added"),
+        Command::Add { group, .. } => (Users::add(&path, name, &read_password()?, group), "added"),
+        Command::Groups { groups, .. } => (Users::set_groups(&path, name, groups), "has other groups"),
         Command::Passwd(_) => (Users::set_password(&path, name, &read_password()?), "has a new password"),
         Command::Delete(_) => (Users::delete(&path, name), "deleted"),
         Command::Disable(_) => (Users::set_disabled(&path, name, true), "disabled"),
@@ -51,7 +67,11 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     done.map_err(|error| {
         let code = match error {
             EditError::Unknown(_) => exit::NO_USER,
-            EditError::Name(_) | EditError::Password(_) | EditError::Exists(_) | EditError::Read(_) => exit::DATA,
+            EditError::Name(_)
+            | EditError::Group(_)
+            | EditError::Password(_)
+            | EditError::Exists(_)
+            | EditError::Read(_) => exit::DATA,
             EditError::Hash(_) => exit::OS,
             EditError::Write(..) => exit::CANNOT_CREATE,
         };
@@ -70,7 +90,10 @@ fn users_file(config: &ConfigArgument) -> Result<PathBuf, Failure> {
 
 fn list(path: &Path) -> Result<(), Failure> {
     let (users, _) = Users::read(path).map_err(|error| Failure::new(exit::DATA, error))?;
-    let line = |user: &User| format!("{}{}\n", user.name, if user.disabled { "  (disabled)" } else { "" });
+    let line = |user: &User| {
+        let groups = if user.groups().is_empty() { String::new() } else { format!("  {}", user.groups().join(", ")) };
+        format!("{}{groups}{}\n", user.name, if user.disabled { "  (disabled)" } else { "" })
+    };
     print(&users.iter().map(line).collect::<String>())
 }
 

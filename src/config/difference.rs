@@ -3,8 +3,8 @@
 use super::Setting;
 use std::collections::BTreeMap;
 
-/// Sections that a reload takes, with all that is below them.
-const TAKEN: [&str; 3] = ["limit", "upstream", "dns"];
+/// Sections and keys that a reload takes, with all that is below them.
+const TAKEN: [&str; 6] = ["limit", "list", "addresses", "timezone", "upstream", "dns"];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
@@ -36,7 +36,8 @@ fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
     let mut sections: BTreeMap<&str, BTreeMap<usize, Keys<'_>>> = BTreeMap::new();
     for setting in settings {
         let path = setting.section.trim_matches(['[', ']']);
-        if !path.split('.').next().is_some_and(|top| TAKEN.contains(&top)) {
+        let top = if path.is_empty() { Some(setting.key) } else { path.split('.').next() };
+        if !top.is_some_and(|top| TAKEN.contains(&top)) {
             let section = sections.entry(&setting.section).or_default().entry(setting.place).or_default();
             section.insert(setting.key, setting.value.as_deref());
         }
@@ -76,6 +77,7 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1:9", &["[listener.a] address"]),
             ("192.0.2.2:25", "192.0.2.9:25", &[]),
             ("{ address = \"192.0.2.1:25\" }, ", "", &[]),
+            ("hostname", "timezone = \"Europe/Vienna\"\nhostname", &[]),
             (
                 "upstream =",
                 &format!("{second}session = {{ idle-timeout = \"1m\" }}\nupstream ="),

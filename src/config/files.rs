@@ -1,5 +1,6 @@
 //! Files that belong to the policy: they are read with the configuration, and whoever watches it watches them, too.
 
+use crate::accounts::file::Changed;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -8,13 +9,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
-    paths: Vec<PathBuf>,
+    read: Vec<(PathBuf, Changed)>,
 }
 
 impl Files {
     /// Relative names are relative to this folder.
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), paths: Vec::new() }
+        Self { folder: folder.to_owned(), read: Vec::new() }
     }
 
     /// The path of a file, and its text: UTF-8, of up to 64 MiB, without the mark that Windows editors begin it with. An error begins
@@ -22,8 +23,9 @@ impl Files {
     pub fn read(&mut self, name: &str) -> Result<(PathBuf, String), String> {
         let path = self.folder.join(name);
         // One that cannot be read may be mended, so it belongs to them.
-        if !self.paths.contains(&path) {
-            self.paths.push(path.clone());
+        if !self.read.iter().any(|(known, _)| *known == path) {
+            // Looked at before reading, so that a change in between is seen as one the next time.
+            self.read.push((path.clone(), Changed::of(&path)));
         }
         match text(&path) {
             Ok(text) => Ok((path, text)),
@@ -32,9 +34,9 @@ impl Files {
         }
     }
 
-    /// Every file that was asked for, once.
-    pub fn into_paths(self) -> Vec<PathBuf> {
-        self.paths
+    /// Every file that was asked for, once, as it was then.
+    pub fn into_watched(self) -> Vec<(PathBuf, Changed)> {
+        self.read
     }
 }
 
@@ -69,6 +71,14 @@ impl<'a> Complaints<'a> {
         }
         if self.named.is_empty() { Ok(good) } else { Err(self.named) }
     }
+}
+
+/// The first of many complaints, and how many more there are.
+pub fn first_few(mut complaints: Vec<String>) -> Vec<String> {
+    let others = complaints.len().saturating_sub(MOST_NAMED);
+    complaints.truncate(MOST_NAMED);
+    complaints.extend((others > 0).then(|| format!("and {others} more like these")));
+    complaints
 }
 
 const MOST_NAMED: usize = 5;
@@ -162,7 +172,8 @@ mod tests {
         assert_eq!(files.read("list").unwrap(), (folder.path().join("list"), "a".to_owned()));
         assert!(files.read("none").is_err());
         assert!(files.read("list").is_ok());
-        assert_eq!(files.into_paths(), [folder.path().join("list"), folder.path().join("none")]);
+        let paths: Vec<_> = files.into_watched().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, [folder.path().join("list"), folder.path().join("none")]);
     }
 
     #[test]

@@ -29,10 +29,6 @@ pub struct Item {
 }
 
 impl Lists {
-    pub fn items(&self, name: &str) -> Option<&[Item]> {
-        self.get(name).map(|list| &*list.items)
-    }
-
     pub fn get(&self, name: &str) -> Option<&List> {
         self.0.get(name)
     }
@@ -44,13 +40,17 @@ impl Lists {
 }
 
 impl List {
-    /// What is wrong with an item: the place in the configuration to say it at, and the words.
-    pub fn wrong(&self, item: &Item, why: &str) -> (Range<usize>, String) {
-        let words = match &self.path {
+    /// Where in the configuration it is.
+    pub fn span(&self) -> &Range<usize> {
+        &self.span
+    }
+
+    /// What is wrong with an item, with its place.
+    pub fn wrong(&self, item: &Item, why: &str) -> String {
+        match &self.path {
             Some(path) => files::at(path, item.line, why),
             None => format!("item {}: {why}", item.line),
-        };
-        (self.span.clone(), words)
+        }
     }
 }
 
@@ -61,9 +61,9 @@ pub fn lists(named: Vec<(Placed<&str>, Section<'_>)>, files: &mut Files) -> List
             let help = "use up to 64 letters, digits, hyphens, dots and underscores";
             section.error(&name.span, format!("\"{}\" is not a name for a list", name.value), Some(help));
         }
-        Some((name.value.to_owned(), list(section, name.span, files)?))
+        (name.value.to_owned(), list(section, name.span, files))
     };
-    Lists(named.into_iter().filter_map(read).collect())
+    Lists(named.into_iter().map(read).collect())
 }
 
 fn is_name(name: &str) -> bool {
@@ -71,7 +71,8 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(is_fit)
 }
 
-fn list(mut s: Section<'_>, name: Range<usize>, files: &mut Files) -> Option<List> {
+/// One that cannot be read is empty.
+fn list(mut s: Section<'_>, name: Range<usize>, files: &mut Files) -> List {
     let file = s.optional("file", file_name);
     let items = s.optional("items", inline);
     let has_both = s.has("file") && s.has("items");
@@ -89,7 +90,7 @@ fn list(mut s: Section<'_>, name: Range<usize>, files: &mut Files) -> Option<Lis
         s.warn(&list.span, "this list is empty: it matches nothing", None);
     }
     s.finish();
-    list
+    list.unwrap_or(List { items: Vec::new(), path: None, span: name })
 }
 
 fn file_name(value: &DeValue<'_>) -> Result<String, String> {
@@ -194,7 +195,7 @@ mod tests {
         let (lists, said) = read(folder.path(), config);
         assert_eq!(said, Vec::<String>::new());
         assert_eq!(lists.names().collect::<Vec<_>>(), ["hosts", "local"]);
-        let texts = |name| lists.items(name).map(|items| items.iter().map(|item| &*item.text).collect::<Vec<_>>());
+        let texts = |name| lists.get(name).map(|list| list.items.iter().map(|item| &*item.text).collect::<Vec<_>>());
         assert_eq!(texts("hosts"), Some(vec!["192.0.2.1", "192.0.2.2"]));
         assert_eq!(texts("local"), Some(vec!["a.example", "b.example"]));
         assert_eq!(texts("others"), None);
@@ -210,8 +211,8 @@ mod tests {
             [("hosts", "\"hosts.txt\"", "hosts.txt, line 2: bad"), ("local", "[\"y\"]", "item 1: bad")]
         {
             let list = lists.get(name).unwrap();
-            let (span, said) = list.wrong(&list.items[0], "bad");
-            assert_eq!(&config[span], key);
+            let said = list.wrong(&list.items[0], "bad");
+            assert_eq!(&config[list.span().clone()], key);
             assert!(said.ends_with(words), "{said}");
         }
     }
@@ -220,6 +221,6 @@ mod tests {
     fn an_empty_list_is_warned_of() {
         let (lists, said) = read(Path::new(""), "[list.x]\nitems = []\n");
         assert_eq!(said, ["this list is empty: it matches nothing"]);
-        assert_eq!(lists.items("x"), Some(&[][..]));
+        assert!(lists.get("x").is_some_and(|list| list.items.is_empty()));
     }
 }

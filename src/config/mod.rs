@@ -13,15 +13,11 @@ mod section;
 mod upstream;
 mod veil;
 
-pub use files::Files;
-pub use list::{Item, List, Lists};
-pub use overrides::{Override, Overrides};
+use files::Files;
 pub use problem::{Problem, Problems, Severity};
 
 use crate::accounts::file::Changed;
 use crate::policy::Policy;
-use crate::policy::fold::Folding;
-use crate::policy::hours::Zone;
 use crate::session::{Requirement, Security};
 use crate::time::Timestamp;
 use crate::{accounts, log, relay, server, session, store};
@@ -46,13 +42,6 @@ pub struct Config {
     pub state: store::Options,
     pub admin: crate::admin::Options,
     pub policy: Policy,
-    /// How addresses are compared.
-    pub folding: Folding,
-    /// Where the hours of limits are meant.
-    pub zone: Zone,
-    pub lists: Lists,
-    /// The files that were read for the policy: it changes with them.
-    pub policy_files: Vec<PathBuf>,
     pub log: log::Format,
     /// The file, and the warnings about it.
     pub problems: Problems,
@@ -60,6 +49,8 @@ pub struct Config {
     pub settings: Vec<Setting>,
     /// The files that this was read from and that are read again when they change, each as it was before it was read.
     pub watched: Vec<(PathBuf, Changed)>,
+    /// Who is named in limits.
+    named: limit::Named,
     places: Places,
 }
 
@@ -141,6 +132,12 @@ impl Config {
         if let Some(tls) = &self.tls {
             problems.found.extend(certificates::check(tls, &self.places.certificates, now));
         }
+        let users = self.accounts.as_ref().map(|accounts| accounts::file::Users::read(&accounts.file)).transpose();
+        if let Ok(read) = &users {
+            let nobody = accounts::file::Users::default();
+            let users = read.as_ref().map_or(&nobody, |(users, _)| users);
+            problems.found.extend(self.named.check(users, &self.policy.folding));
+        }
         let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
             problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
@@ -159,9 +156,7 @@ impl Config {
                 }
             }
         }
-        if let Some(accounts) = &self.accounts
-            && let Err(why) = accounts::file::Users::read(&accounts.file)
-        {
+        if let Err(why) = &users {
             error(&self.places.users, why.to_string());
         }
         let folder = self.state.path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -247,10 +242,23 @@ impl Reader {
         let folding = addresses::folding(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
-        let policy = Policy { limits: limit::limits(root.tables("limit")) };
+        let mut context = limit::Context {
+            source: root.source(),
+            lists: &lists,
+            files: &mut files,
+            folding: &folding,
+            listeners: listeners.iter().map(|listener| listener.name.to_ascii_lowercase()).collect(),
+            has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
+            has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
+            compiled: limit::Compiled::default(),
+            named: limit::Named::default(),
+        };
+        let limits = limit::limits(root.tables("limit"), &mut context);
+        let named = context.named;
+        let policy = Policy::new(limits, folding, zone);
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
-        let (settings, policy_files, watched) = (Vec::new(), files.into_paths(), Vec::new());
+        let (settings, watched) = (Vec::new(), files.into_watched());
         Some(Config {
             server,
             listeners,
@@ -260,14 +268,11 @@ impl Reader {
             state,
             admin,
             policy,
-            folding,
-            zone,
-            lists,
-            policy_files,
             log,
             problems,
             settings,
             watched,
+            named,
             places,
         })
     }
@@ -369,6 +374,7 @@ fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<
     let requirements =
         [("required", Requirement::Required), ("optional", Requirement::Optional), ("none", Requirement::None)];
     let session = session::Options {
+        name: name.value.into(),
         hostname: shared.hostname.clone(),
         tls: s.value("tls", "\"starttls\"", choice(&securities)),
         auth: s.value("auth", "\"required\"", choice(&requirements)),

@@ -231,6 +231,6 @@ mod tests {
         assert!(Overrides::read("none.csv", &mut files).unwrap_err()[0].ends_with("none.csv: there is no such file"));
         std::fs::write(folder.path().join("t.csv"), "\u{feff}user,rate\na,5 / 1h\n").unwrap();
         assert_eq!(Overrides::read("t.csv", &mut files).unwrap().rows.len(), 1);
-        assert_eq!(files.into_paths().len(), 2);
+        assert_eq!(files.into_watched().len(), 2);
     }
 }

@@ -62,6 +62,10 @@ impl<'a> Source<'a> {
         self.problem(Severity::Error, span, message, help);
     }
 
+    pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
+        self.problem(Severity::Warning, span, message, help);
+    }
+
     /// The problems found and the settings read.
     pub fn into_findings(self) -> (Vec<Problem>, Vec<Setting>) {
         (self.problems.into_inner(), self.settings.into_inner())
@@ -186,6 +190,12 @@ impl<'a> Section<'a> {
         self.table.and_then(|table| table.get(key)).is_some_and(|value| value.get_ref().is_array())
     }
 
+    /// Where a list is that has nothing in it.
+    pub fn is_empty_list(&self, key: &str) -> Option<Range<usize>> {
+        let value = self.table?.get(key)?;
+        value.get_ref().as_array().is_some_and(|items| items.is_empty()).then(|| value.span())
+    }
+
     /// Whether the section is in the file.
     pub fn exists(&self) -> bool {
         self.table.is_some()
@@ -227,6 +237,33 @@ impl<'a> Section<'a> {
             }
         }
         sections
+    }
+
+    /// The table of this name, or the list of tables; none, where there is neither.
+    pub fn table_or_tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        match (self.has(key), self.is_list(key)) {
+            (false, _) => {
+                self.asked.push(key);
+                Vec::new()
+            }
+            (true, true) => self.tables(key),
+            (true, false) => vec![self.section(key)],
+        }
+    }
+
+    /// Whether the table says nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_none_or(DeTable::is_empty)
+    }
+
+    /// Whether any of these keys is there.
+    pub fn has_any(&self, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.has(key))
+    }
+
+    /// What it is part of.
+    pub fn source(&self) -> &'a Source<'a> {
+        self.source
     }
 
     /// Says which keys nobody asked for, and which was meant.

@@ -31,7 +31,11 @@ impl Rule {
 
     pub(super) fn step(&self, state: Option<State>, now: Timestamp, amount: f64) -> (f64, bool) {
         let level = state.map_or(0.0, |state| self.leaked(state.level, now.since(state.at))) + amount;
-        (level, level > self.burst)
+        (level, self.is_over(level))
+    }
+
+    pub(super) fn is_over(&self, level: f64) -> bool {
+        level > self.burst
     }
 
     /// What is left of a level. A clock that was set back leaks nothing.

@@ -56,7 +56,7 @@ impl Default for Values {
 }
 
 /// Where a value is in a filter of whatever size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value {
     hash: u32,
     step: u32,
@@ -284,6 +284,11 @@ impl Rule {
         // Two octets for each value, of which there are whole ones.
         let size = (2.0 * values.trunc()).max(MIN_OCTETS);
         (size <= MAX_OCTETS as f64).then_some(Self { size: size as usize, lasts })
+    }
+
+    /// Whether values outlive the period.
+    pub fn remembers(&self) -> bool {
+        matches!(self.lasts, Lasts::Remembered(_))
     }
 
     /// Whether a value has been seen.

@@ -34,7 +34,15 @@ impl Rule {
 
     pub(super) fn step(&self, state: Option<State>, now: Timestamp, amount: f64) -> (f64, bool) {
         let rate = state.map_or(amount, |state| self.smooth(state, now, amount));
-        (rate, rate >= self.limit)
+        (rate, self.is_over(rate))
+    }
+
+    pub(super) fn at(&self, times: f64) -> Self {
+        Self { limit: self.limit * times, ..*self }
+    }
+
+    pub(super) fn is_over(&self, rate: f64) -> bool {
+        rate >= self.limit
     }
 
     fn smooth(&self, state: State, now: Timestamp, amount: f64) -> f64 {

@@ -94,6 +94,30 @@ impl Rule {
         }
     }
 
+    /// The rule that is over at so many times the limit: the rung of a ladder.
+    pub fn at(&self, times: f64) -> Self {
+        match self {
+            Self::Ewma(rule) => Self::Ewma(rule.at(times)),
+            Self::Bucket(rule) => Self::Bucket(rule.scaled(1.0, times)),
+        }
+    }
+
+    /// Whether a level is more than is allowed.
+    pub fn is_over(&self, level: f64) -> bool {
+        match self {
+            Self::Ewma(rule) => rule.is_over(level),
+            Self::Bucket(rule) => rule.is_over(level),
+        }
+    }
+
+    /// How long it remembers, in seconds, in proportion: of two rules of a kind the one with more forgets later.
+    pub fn memory(&self) -> f64 {
+        match self {
+            Self::Ewma(rule) => rule.period(),
+            Self::Bucket(rule) => 1.0 / rule.rate(),
+        }
+    }
+
     /// What may come at once after silence, in units of what is counted. A bucket can be filled to it, an average stays below.
     pub fn burst(&self) -> f64 {
         match self {

@@ -1,127 +1,22 @@
-//! The decision: which limits hold for an event, whose budgets they are, and whether each has room.
+//! The decision: whether each event has room in the budgets of all limits that hold for it, and what it costs them.
+
+pub(super) mod explain;
 
 use super::Policy;
+use super::action::{Action, Verb};
+use super::budget::{Loaded, Slot};
 use super::event::{Asked, Event};
 use super::key::Key;
-use super::limit::{Charge, Effect, Limit};
-use super::verdict::{Refusal, Verdict};
-use crate::engine::State;
-use crate::engine::distinct::{Filter, Seen, Value};
+use super::ledger::Ledger;
+use super::limit::{Charge, Count, Effect, Limit, Mode};
+use super::question::{Application, Question, Slot as Place, Used, Values};
+use super::quota::{Quota, Scope, Share};
+use super::verdict::{Charged, Refusal, Remark, Ruling, Until, Verdict, WARN};
+use crate::engine::distinct::{Seen, Value};
+use crate::engine::{Receipt, Rule, State, Wait};
 use crate::time::Timestamp;
-use std::sync::Arc;
 
-/// What is remembered of a budget.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Budget {
-    pub state: State,
-    /// The values seen, where only new ones count. Shared, since it may be large; a decision changes its own copy.
-    pub seen: Option<Arc<Filter>>,
-}
-
-/// Which budgets a run of events may look at or charge. A store loads them before the decision.
-pub struct Question {
-    /// The limits that hold, by their places in the policy.
-    limits: Vec<usize>,
-    /// For each of these the budget.
-    keys: Vec<Key>,
-}
-
-/// The budgets of a question, in the order of its keys. `None` is one that nobody has used.
-#[derive(Debug, Default)]
-pub struct Loaded(pub(super) Vec<Slot>);
-
-/// A budget, and what the decision did to it.
-#[derive(Debug)]
-pub struct Slot {
-    pub budget: Option<Budget>,
-    /// `None`: nothing.
-    pub change: Option<Change>,
-}
-
-/// What a decision changed beside the state, for stores that write changes.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Values that were learnt, in order.
-    pub learnt: Vec<Value>,
-    /// The filter is a new one, or was turned: to know what was learnt is not enough.
-    pub turned: bool,
-}
-
-impl Question {
-    pub fn new(policy: &Policy, asked: &Asked) -> Self {
-        let mut question = Self { limits: Vec::new(), keys: Vec::new() };
-        for (place, limit) in policy.limits.iter().enumerate() {
-            if limit.holds(&asked.facts)
-                && asked.events.iter().any(|event| limit.effect(event).is_some())
-                && let Some(key) = Key::of(limit, &asked.facts)
-            {
-                question.limits.push(place);
-                question.keys.push(key);
-            }
-        }
-        question
-    }
-
-    pub fn into_keys(self) -> Vec<Key> {
-        self.keys
-    }
-
-    /// For each of these limits its budget.
-    pub fn keys(&self) -> &[Key] {
-        &self.keys
-    }
-}
-
-impl Loaded {
-    /// The states as they are now, in the order of the keys: before and after a decision they make its receipts.
-    pub fn states(&self) -> impl Iterator<Item = Option<State>> {
-        self.0.iter().map(|slot| slot.budget.as_ref().map(|budget| budget.state))
-    }
-
-    /// All budgets, in the order of their keys.
-    pub fn into_slots(self) -> impl Iterator<Item = Slot> {
-        self.0.into_iter()
-    }
-
-    /// The budgets that the decision charged, by the places of their keys.
-    pub fn into_changed(self) -> impl Iterator<Item = (usize, Budget)> {
-        let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.change.is_some());
-        changed.filter_map(|(place, slot)| Some((place, slot.budget?)))
-    }
-}
-
-impl Slot {
-    /// A budget from the future was kept by a clock that was wrong. Nothing of it is forgotten, but from now on it decays: else it
-    /// would refuse until that future has come.
-    fn heal(&mut self, now: Timestamp) {
-        if let Some(budget) = self.budget.as_mut().filter(|budget| budget.state.at > now) {
-            budget.state.at = now;
-            self.change.get_or_insert_default();
-        }
-    }
-
-    /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
-    fn charge(&mut self, limit: &Limit, state: State, now: Timestamp, value: Option<Value>) {
-        let change = self.change.get_or_insert_default();
-        let mut seen = self.budget.take().and_then(|budget| budget.seen);
-        if let (Some(distinct), Some(value)) = (limit.distinct, value) {
-            let before = seen.as_ref().map(|filter| filter.generation());
-            let filter = distinct.filter.learn(seen.map(Arc::unwrap_or_clone), now, value);
-            change.turned |= before != Some(filter.generation());
-            change.learnt.push(value);
-            seen = Some(Arc::new(filter));
-        }
-        self.budget = Some(Budget { state, seen });
-    }
-}
-
-impl FromIterator<Option<Budget>> for Loaded {
-    fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
-        Self(budgets.into_iter().map(|budget| Slot { budget, change: None }).collect())
-    }
-}
-
-/// Decides a run of events, in order, and charges the loaded budgets for those that pass.
+/// Decides a run of events, in order, and charges the loaded budgets, and the session's own, for those that pass.
 ///
 /// Each event is all or nothing across its limits. A refused MAIL makes the recipients after it void.
 pub fn decide(
@@ -130,327 +25,388 @@ pub fn decide(
     asked: &Asked,
     question: &Question,
     loaded: &mut Loaded,
+    ledger: &mut Ledger,
 ) -> Vec<Verdict> {
     loaded.0.iter_mut().for_each(|slot| slot.heal(now));
-    let mut mail_refused = false;
-    let mut steps = Vec::with_capacity(question.limits.len());
+    let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
+    let mut decision = Decision { policy, now, asked, question, loaded, own, ledger };
+    let mut applications = &question.applications[..];
+    let (mut mail_refused, mut is_over) = (false, false);
     let mut verdicts = Vec::with_capacity(asked.events.len());
-    for event in &asked.events {
+    for (at, event) in asked.events.iter().enumerate() {
+        let count = applications.iter().take_while(|application| application.event == at).count();
+        let (these, rest) = applications.split_at(count);
+        applications = rest;
         let verdict = match event {
-            Event::Recipient(_) | Event::Message if mail_refused => Verdict::Void,
-            _ => decide_one(policy, now, event, asked, question, loaded, &mut steps),
+            // After its last word a session does not go on.
+            _ if is_over => Verdict { ruling: Ruling::Void, ..Verdict::default() },
+            Event::Recipient(_) | Event::Message if mail_refused => {
+                Verdict { ruling: Ruling::Void, ..Verdict::default() }
+            }
+            _ => decision.decide(event, these),
         };
         if *event == Event::Mail {
-            mail_refused = matches!(verdict, Verdict::Refuse(_));
+            mail_refused = matches!(verdict.ruling, Ruling::Refuse(_));
         }
+        is_over |= matches!(&verdict.ruling, Ruling::Refuse(refusal) if refusal.ends_session(event.stage()));
         verdicts.push(verdict);
     }
+    decision.keep_own();
     verdicts
 }
 
-/// `steps` is room to work in.
-fn decide_one(
-    policy: &Policy,
+/// A run that is being decided.
+struct Decision<'a> {
+    policy: &'a Policy,
     now: Timestamp,
-    event: &Event,
-    asked: &Asked,
-    question: &Question,
-    loaded: &mut Loaded,
-    steps: &mut Vec<Step>,
-) -> Verdict {
-    let mut refusal: Option<Refusal> = None;
-    steps.clear();
-    for (place, limit) in question.limits.iter().enumerate() {
-        let limit = &policy.limits[*limit];
-        let Some(effect) = limit.effect(event) else { continue };
-        let (step, over) = Step::take(place, limit, loaded.0[place].budget.as_ref(), now, event, asked);
-        if let Some(over) = over {
-            refusal = Some(match refusal {
-                None => over,
-                Some(others) => others.and(over),
-            });
-        }
-        if effect == Effect::Charge {
-            steps.push(step);
-        }
-    }
-    for step in steps.iter() {
-        let limit = &policy.limits[question.limits[step.place]];
-        // What anything refuses is charged to those limits alone that count attempts.
-        if refusal.is_none() || limit.charge == Charge::Attempts {
-            loaded.0[step.place].charge(limit, step.state, now, step.value);
-        }
-    }
-    refusal.map_or(Verdict::Pass, Verdict::Refuse)
+    asked: &'a Asked,
+    question: &'a Question,
+    loaded: &'a mut Loaded,
+    own: Loaded,
+    ledger: &'a mut Ledger,
 }
 
 /// What one event would do to one budget.
-struct Step {
-    /// The budget's place in the question.
-    place: usize,
+struct Step<'a> {
+    limit: &'a Limit,
+    used: &'a Used,
+    effect: Effect,
+    /// The budget before; where a declared size is settled, without that.
+    before: Option<State>,
     state: State,
     /// What is to be learnt from it, where only new values count.
-    value: Option<Value>,
+    values: Vec<Value>,
+    /// How much it counts, and how full the budget would be with it.
+    amount: f64,
+    level: f64,
+    /// What the limit does about it.
+    reached: Reached,
 }
 
-impl Step {
-    /// Also says whether the event is over.
-    fn take(
-        place: usize,
-        limit: &Limit,
-        budget: Option<&Budget>,
-        now: Timestamp,
-        event: &Event,
-        asked: &Asked,
-    ) -> (Self, Option<Refusal>) {
-        let seen = budget.and_then(|budget| budget.seen.as_deref());
-        let value =
-            limit.distinct.and_then(|distinct| Some((distinct.filter, distinct.what.value(&asked.facts, event)?)));
-        let sight = value.map(|(filter, value)| filter.look(seen, now, value));
-        let known = sight.is_some_and(|sight| sight != Seen::Never);
-        let amount = if known { 0.0 } else { ONE };
-        let before = budget.map(|budget| budget.state);
-        let (state, outcome) = limit.rule.step(before, now, amount);
+/// What a limit's ladder does about an event.
+#[derive(Default)]
+struct Reached {
+    refusal: Option<Box<Refusal>>,
+    warns: bool,
+}
+
+impl<'a> Decision<'a> {
+    fn decide(&mut self, event: &Event, applications: &[Application]) -> Verdict {
+        let mut refusal: Option<Box<Refusal>> = None;
+        let mut verdict = Verdict::default();
+        let mut steps = Vec::with_capacity(applications.len());
+        for application in applications {
+            let Some(mut step) = self.step(application) else { continue };
+            verdict.remarks.extend(step.remark());
+            if step.limit.mode == Mode::Enforce
+                && let Some(mut over) = step.reached.refusal.take()
+            {
+                over.places.push(step.used.limit);
+                refusal = Some(match refusal {
+                    None => over,
+                    Some(others) => Box::new(others.and(*over)),
+                });
+            }
+            steps.push(step);
+        }
+        for step in steps {
+            self.keep(step, event, refusal.is_some(), &mut verdict);
+        }
+        if let Some(refusal) = refusal {
+            verdict.ruling = Ruling::Refuse(refusal);
+        }
+        verdict
+    }
+
+    /// `None`: the limit has nothing to do with it any more.
+    fn step(&self, application: &Application) -> Option<Step<'a>> {
+        let (policy, question) = (self.policy, self.question);
+        let used = &question.budgets[application.used];
+        let limit = &policy.limits[used.limit];
+        let effect = application.effect;
+        let key = self.question.key(used.slot);
+        let is_counted =
+            limit.counts_once() && effect == Effect::Charge && key.is_some_and(|key| self.ledger.has_counted(key));
+        if is_counted && limit.charge != Charge::Attempts {
+            return None;
+        }
+        // An attempt that is counted already is refused again, if it is over, and not charged again.
+        let again = Application { effect: Effect::Look, amount: 0.0, values: Values::All, ..*application };
+        let (application, effect) = if is_counted { (&again, Effect::Look) } else { (application, effect) };
+        let slot = self.slot(used.slot);
+        let before = slot.and_then(Slot::state);
+        let nothing = State { at: self.now, level: 0.0 };
+        let mut step = Step {
+            limit,
+            used,
+            effect,
+            before,
+            state: before.unwrap_or(nothing),
+            values: Vec::new(),
+            amount: 0.0,
+            level: 0.0,
+            reached: Reached::default(),
+        };
+        match used.quota {
+            Quota::Unlimited => return None,
+            // What has happened cannot be refused.
+            Quota::Never if effect == Effect::Note => return None,
+            Quota::Never => step.reached = Reached::of(limit, effect, |_| true, |_| (0.0, Wait::Never), used.quota),
+            Quota::Share(share) => self.weigh_share(&mut step, share, application),
+            Quota::Rate { rule, .. } => self.weigh(&mut step, rule, slot, application),
+            Quota::Counter { .. } => self.weigh(&mut step, used.quota.rule()?, slot, application),
+        }
+        Some(step)
+    }
+
+    fn weigh(&self, step: &mut Step<'_>, rule: Rule, slot: Option<&Slot>, application: &Application) {
+        let (limit, now) = (step.limit, self.now);
+        if step.effect == Effect::Settle
+            && let Some(charged) = self.declared(step.used)
+        {
+            step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
+        }
+        let seen = slot.and_then(|slot| slot.budget.as_ref()).and_then(|budget| budget.seen.as_deref());
+        let (amount, is_known) = match (&application.values, step.used.filter) {
+            (Values::One(value), Some(filter)) => {
+                let sight = filter.look(seen, now, *value);
+                step.values.extend(Some(*value).filter(|_| sight != Seen::Lately));
+                let is_known = sight != Seen::Never;
+                (if is_known { 0.0 } else { application.amount }, is_known)
+            }
+            (Values::Many(values), Some(filter)) => {
+                let mut values = values.clone();
+                values.sort_unstable();
+                values.dedup();
+                let is_new = |value: &&Value| filter.look(seen, now, **value) == Seen::Never;
+                let amount = values.iter().filter(is_new).count() as f64;
+                values.retain(|value| filter.look(seen, now, *value) != Seen::Lately);
+                step.values = values;
+                (amount, amount == 0.0)
+            }
+            // A moving average is watched as it is; what a bucket holds is never over, so one more is what counts.
+            _ if step.effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
+            _ => (application.amount, false),
+        };
+        let (state, outcome) = rule.step(step.before, now, amount);
+        (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // Whoever has been written to before is free, also when the limit has shrunk below what was used of it.
-        let is_free = known && limit.charge == Charge::Accepted;
-        let over = (outcome.over && !is_free).then(|| {
+        let is_free = is_known && limit.charge != Charge::Attempts;
+        if is_free || step.effect == Effect::Note {
+            return;
+        }
+        let before = step.before;
+        let refused = |at: f64| {
             // What will be there when the client comes again: with this attempt, if attempts are charged.
             let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
-            let wait = limit.rule.wait(kept, now, amount);
-            let (_, used) = limit.rule.step(kept, now, 0.0);
-            Refusal::new(limit, used.level, wait)
-        });
-        let value = value.filter(|_| sight != Some(Seen::Lately)).map(|(_, value)| value);
-        (Self { place, state, value }, over)
-    }
-}
-
-/// What one event counts for.
-const ONE: f64 = 1.0;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::Wait;
-    use crate::engine::distinct;
-    use crate::policy::event::Facts;
-    use crate::policy::key::Owner;
-    use crate::policy::limit::{Algorithm, Count, Distinct, What};
-    use crate::policy::verdict::Template;
-    use crate::time::parse_rate;
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    fn limit(name: &str, count: Count, per: &[Owner], rate: &str) -> Limit {
-        let rate = parse_rate(rate).unwrap();
-        let text = Arc::new(Template::standard(count));
-        let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
-        let rule = algorithm.rule(rate, None);
-        Limit { name: name.into(), count, per: per.to_vec(), rate, algorithm, rule, charge, distinct: None, text }
+            (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
+        };
+        step.reached =
+            Reached::of(limit, step.effect, |at| rule.at(at).is_over(outcome.level), refused, step.used.quota);
     }
 
-    fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
-        let question = Question::new(policy, asked);
-        if loaded.0.is_empty() {
-            *loaded = question.keys().iter().map(|_| None).collect();
+    /// Whether too many of those that came were rejected.
+    fn weigh_share(&self, step: &mut Step<'_>, share: Share, application: &Application) {
+        let Some(rule) = step.used.quota.rule() else { return };
+        let now = self.now;
+        let others = step.used.others.and_then(|place| self.loaded.0[place].state());
+        let amount = if step.effect == Effect::Note { application.amount } else { 0.0 };
+        let (state, rejected) = rule.step(step.before, now, amount);
+        let (_, all) = rule.step(others, now, 0.0);
+        step.state = state;
+        // A rejection comes a moment after what is rejected, and so is forgotten a moment later.
+        step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
+        if step.effect == Effect::Note || !all.over {
+            return;
         }
-        super::decide(policy, now, asked, &question, loaded)
+        let level = step.level;
+        // Both fall alike, so that the share stays as it is until too few are remembered to say.
+        let refused = |_| (level, rule.wait(others, now, 0.0));
+        step.reached = Reached::of(step.limit, step.effect, |at| level >= at * share.most, refused, step.used.quota);
     }
 
-    fn rcpt() -> Event {
-        Event::Recipient("bob@example.net".into())
-    }
-
-    fn asked(user: Option<&str>, events: &[Event]) -> Asked {
-        let facts = Facts { client: "192.0.2.7".parse().ok(), user: user.map(Into::into) };
-        Asked { facts, events: events.to_vec() }
-    }
-
-    fn now() -> Timestamp {
-        Timestamp::from_micros(1_700_000_000_000_000)
-    }
-
-    fn words(verdicts: &[Verdict]) -> Vec<&'static str> {
-        let word = |verdict: &Verdict| match verdict {
-            Verdict::Pass => "pass",
-            Verdict::Refuse(_) => "refuse",
-            Verdict::Void => "void",
+    /// Keeps what a step proposes, if it is to be kept.
+    fn keep(&mut self, step: Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
+        let Step { limit, used, effect, before, state, values, reached, .. } = step;
+        let own_refuses = reached.refusal.is_some();
+        let is_place = matches!(used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
+        // What does not happen takes no place, and nobody gets to be known by it.
+        let is_of_what_happens = is_place || used.filter.is_some_and(|filter| filter.remembers());
+        let (is_charged, is_let_through) = match limit.mode {
+            Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
+            // As if it were alone in force.
+            Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
+            Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
         };
-        verdicts.iter().map(word).collect()
-    }
-
-    #[test]
-    fn recipients_are_charged_one_by_one_until_there_is_no_room() {
-        let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "4 / 1d")] };
-        let mut loaded = Loaded::default();
-        let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
-        let verdicts = decide(&policy, now(), &run, &mut loaded);
-        // In no time at all the fourth makes the rate 4, and 4 is over 4.
-        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
-        let Verdict::Refuse(refusal) = &verdicts[4] else { panic!() };
-        let text = refusal.text("r-1");
-        assert!(text.starts_with("3 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
-        let changed: Vec<_> = loaded.into_changed().collect();
-        assert_eq!(changed.len(), 1);
-        assert_eq!(changed[0].1.state.level, 3.0);
-    }
-
-    #[test]
-    fn a_refused_mail_makes_its_recipients_void_and_uncharged() {
-        let policy = Policy {
-            limits: vec![
-                limit("l", Count::Messages, &[Owner::User], "2 / 1d"),
-                limit("r", Count::Recipients, &[Owner::User], "9 / 1d"),
-            ],
-        };
-        let run = asked(Some("alice"), &[Event::Mail, rcpt(), Event::Message, Event::Mail, rcpt()]);
-        let mut loaded = Loaded::default();
-        let verdicts = decide(&policy, now(), &run, &mut loaded);
-        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "void"]);
-        assert!(loaded.into_changed().all(|(_, budget)| budget.state.level == 1.0));
-    }
-
-    #[test]
-    fn an_event_is_charged_everywhere_or_nowhere() {
-        let policy = Policy {
-            limits: vec![
-                limit("wide", Count::Recipients, &[Owner::Client], "100 / 1d"),
-                limit("narrow", Count::Recipients, &[Owner::User], "2 / 1d"),
-            ],
-        };
-        let mut loaded = Loaded::default();
-        let verdicts = decide(&policy, now(), &asked(Some("alice"), &vec![rcpt(); 3]), &mut loaded);
-        assert_eq!(words(&verdicts), ["pass", "refuse", "refuse"]);
-        for (place, budget) in loaded.into_changed() {
-            assert_eq!(budget.state.level, 1.0, "{place}");
+        match effect {
+            Effect::Watch => {}
+            Effect::Look => self.count_others(limit, used, event, is_refused),
+            Effect::Note => self.charge(used, state, &values),
+            Effect::Charge | Effect::Settle if is_charged => {
+                self.charge(used, state, &values);
+                verdict.settled.extend(self.settled(effect, used));
+                if let (Place::Stored(place), true) = (used.slot, is_let_through) {
+                    let (key, rule) = (&self.question.keys[place], used.quota.rule());
+                    let receipt = Receipt { before, after: state };
+                    let charged = |until, rule| Charged { key: key.clone(), receipt, rule, until };
+                    verdict.charges.extend(until(limit, event).zip(rule).map(|(until, rule)| charged(until, rule)));
+                    verdict.held.extend(is_place.then(|| key.clone()));
+                }
+                if limit.counts_once()
+                    && let Some(key) = self.question.key(used.slot)
+                {
+                    self.ledger.count(key);
+                }
+            }
+            // What was charged for the declared size goes back with the message.
+            Effect::Settle => {
+                verdict.settled.extend(self.settled(effect, used));
+                if let Some(place) = self.slot_mut(used.slot)
+                    && place.state() != before
+                    && let Some(budget) = &mut place.budget
+                {
+                    budget.state = before.unwrap_or(State { level: 0.0, ..budget.state });
+                    place.change.get_or_insert_default();
+                }
+            }
+            // Whoever gets through is known from then on, also where the limit, had it been in force, would have refused.
+            Effect::Charge if !is_refused && used.filter.is_some_and(|filter| filter.remembers()) => {
+                let state = before.unwrap_or(State { level: 0.0, ..state });
+                self.charge(used, state, &values);
+            }
+            Effect::Charge => {}
         }
     }
 
-    #[test]
-    fn a_limit_per_user_does_not_hold_where_nobody_logged_in() {
-        let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "2 / 1d")] };
-        let run = asked(None, &vec![rcpt(); 5]);
-        assert!(Question::new(&policy, &run).keys().is_empty());
-        let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
-        assert_eq!(words(&verdicts), ["pass"; 5]);
-    }
-
-    #[test]
-    fn the_longest_wait_is_told() {
-        let policy = Policy {
-            limits: vec![
-                limit("short", Count::Recipients, &[Owner::User], "2.5 / 1m"),
-                limit("long", Count::Recipients, &[Owner::User], "2.5 / 1d"),
-                limit("middle", Count::Recipients, &[Owner::User], "2.5 / 1h"),
-            ],
+    /// One more of those of which the limit counts a part.
+    fn count_others(&mut self, limit: &Limit, used: &Used, event: &Event, is_refused: bool) {
+        let of = match event {
+            Event::Recipient(_) => Some(Count::Recipients),
+            Event::Message => Some(Count::Messages),
+            _ => None,
         };
-        let verdicts = decide(&policy, now(), &asked(Some("a"), &vec![rcpt(); 3]), &mut Loaded::default());
-        let Verdict::Refuse(refusal) = &verdicts[2] else { panic!() };
-        assert_eq!(&*refusal.limit, "long");
-        assert!(matches!(refusal.wait, Wait::For(wait) if wait > Duration::from_secs(3600)));
-    }
-
-    #[test]
-    fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_case() {
-        let one = limit("l", Count::Recipients, &[Owner::Client, Owner::User], "2 / 1d");
-        let keys = |user| {
-            let policy = Policy { limits: vec![limit("l", Count::Recipients, &one.per, "2 / 1d")] };
-            Question::new(&policy, &asked(Some(user), &[rcpt()])).keys().to_vec()
+        let (Some(place), Some(rule)) = (used.others.filter(|_| limit.share_of() == of), used.quota.rule()) else {
+            return;
         };
-        assert_eq!(keys("Alice"), keys("aLICE"));
-        assert_eq!(keys("alice")[0].to_string(), "l/recipients/ewma/client=192.0.2.7/user=alice");
+        if !is_refused {
+            let (state, _) = rule.step(self.loaded.0[place].state(), self.now, 1.0);
+            self.loaded.0[place].charge(used, state, self.now, &[]);
+        }
     }
 
-    #[test]
-    fn attempts_are_charged_also_when_they_are_refused_and_not_looked_at_before() {
-        let mut strict = limit("l", Count::Recipients, &[Owner::User], "2.5 / 1d");
-        strict.charge = Charge::Attempts;
-        let other = limit("other", Count::Recipients, &[Owner::User], "9 / 1d");
-        let policy = Policy { limits: vec![strict, other] };
-        let mut loaded = Loaded::default();
-        let run = asked(Some("alice"), &[vec![Event::Mail], vec![rcpt(); 4], vec![Event::Mail]].concat());
-        let verdicts = decide(&policy, now(), &run, &mut loaded);
-        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "refuse", "pass"]);
-        let levels: Vec<f64> = loaded.into_changed().map(|(_, budget)| budget.state.level).collect();
-        assert_eq!(levels, [4.0, 2.0]);
+    fn charge(&mut self, used: &Used, state: State, values: &[Value]) {
+        let now = self.now;
+        if let Some(slot) = self.slot_mut(used.slot) {
+            slot.charge(used, state, now, values);
+        }
     }
 
-    #[test]
-    fn known_recipients_are_free_also_for_whoever_is_at_the_limit() {
-        let mut strangers = limit("l", Count::Recipients, &[Owner::User], "2.5 / 1d");
-        let remember = Some(Duration::from_secs(30 * 86_400));
-        let filter = distinct::Rule::new(2.5, Duration::from_secs(86_400), remember).unwrap();
-        strangers.distinct = Some(Distinct { what: What::Recipient, filter });
-        let policy = Policy { limits: vec![strangers] };
-        let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
-        let mut loaded = Loaded::default();
-        let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
-        let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut loaded);
-        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
-        // Days later the rate has gone, and those known are still known, those refused are not.
-        let later = now().after(Duration::from_secs(10 * 86_400));
-        let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
-        let verdicts = decide(&policy, later, &asked(Some("alice"), &run), &mut loaded);
-        assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "pass", "refuse"]);
+    /// The budget of which a declared size has been made the true one.
+    fn settled(&self, effect: Effect, used: &Used) -> Option<Key> {
+        self.declared(used).filter(|_| effect == Effect::Settle).map(|charged| charged.key.clone())
     }
 
-    #[test]
-    fn all_limits_that_refuse_are_named() {
-        let policy = Policy {
-            limits: ["1h", "1d", "1m"]
-                .map(|period| limit(period, Count::Recipients, &[], &format!("1.5 / {period}")))
-                .into(),
-        };
-        let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
-        let Verdict::Refuse(refusal) = &verdicts[1] else { panic!() };
-        assert_eq!((&*refusal.limit, refusal.also.iter().map(|name| &**name).collect()), ("1d", vec!["1h", "1m"]));
+    /// What was charged to a budget for the size that the client declared.
+    fn declared(&self, used: &Used) -> Option<&Charged> {
+        let key = self.question.key(used.slot)?;
+        self.asked.declared.iter().find(|charged| charged.key == *key)
     }
 
-    #[test]
-    fn whoever_obeys_the_wait_gets_in_also_where_attempts_are_charged() {
-        for charge in Charge::ALL {
-            let mut strict = limit("l", Count::Recipients, &[Owner::User], "5 / 1h");
-            strict.charge = charge;
-            let policy = Policy { limits: vec![strict] };
-            let (mut loaded, mut now) = (Loaded::default(), now());
-            decide(&policy, now, &asked(Some("alice"), &vec![rcpt(); 8]), &mut loaded);
-            for _ in 0..20 {
-                let mut once = |now| decide(&policy, now, &asked(Some("alice"), &[rcpt()]), &mut loaded);
-                let refused = once(now);
-                let [Verdict::Refuse(refusal)] = &refused[..] else { panic!() };
-                let Wait::For(wait) = refusal.wait else { panic!() };
-                now = now.after(wait);
-                assert_eq!(words(&once(now)), ["pass"], "{charge:?}");
+    fn slot(&self, place: Place) -> Option<&Slot> {
+        match place {
+            Place::Stored(place) => self.loaded.0.get(place),
+            Place::Message(place) | Place::Connection(place) => self.own.0.get(place),
+            Place::None => None,
+        }
+    }
+
+    fn slot_mut(&mut self, place: Place) -> Option<&mut Slot> {
+        match place {
+            Place::Stored(place) => self.loaded.0.get_mut(place),
+            Place::Message(place) | Place::Connection(place) => self.own.0.get_mut(place),
+            Place::None => None,
+        }
+    }
+
+    /// Gives the session back what it counts by itself.
+    fn keep_own(self) {
+        for used in &self.question.budgets {
+            let (place, is_of_message) = match used.slot {
+                Place::Message(place) => (place, true),
+                Place::Connection(place) => (place, false),
+                Place::Stored(_) | Place::None => continue,
+            };
+            let slot = &self.own.0[place];
+            if let (Some(budget), true) = (&slot.budget, slot.change.is_some()) {
+                self.ledger.keep(&self.question.own[place], is_of_message, budget.clone());
             }
         }
     }
+}
 
-    #[test]
-    fn a_clock_that_was_wrong_for_a_while_refuses_nobody_for_years() {
-        let policy = Policy { limits: vec![limit("l", Count::Recipients, &[Owner::User], "5 / 1h")] };
-        let mut loaded = Loaded::default();
-        let wrong = now().after(Duration::from_secs(10 * 365 * 86_400));
-        let run = |n| asked(Some("alice"), &vec![rcpt(); n]);
-        assert_eq!(words(&decide(&policy, wrong, &run(5), &mut loaded)).last(), Some(&"refuse"));
-        let verdicts = decide(&policy, now(), &run(1), &mut loaded);
-        let [Verdict::Refuse(refusal)] = &verdicts[..] else { panic!() };
-        let Wait::For(wait) = refusal.wait else { panic!() };
-        assert!(wait < Duration::from_secs(3600), "{wait:?}");
-        assert_eq!(words(&decide(&policy, now().after(wait), &run(1), &mut loaded)), ["pass"]);
-    }
-
-    #[test]
-    fn known_recipients_are_free_when_the_limit_shrinks() {
-        let filter = distinct::Rule::new(60.0, Duration::from_secs(86_400), None).unwrap();
-        let policy = |rate| {
-            let mut limit = limit("l", Count::Recipients, &[Owner::User], rate);
-            limit.distinct = Some(Distinct { what: What::Recipient, filter });
-            Policy { limits: vec![limit] }
+impl Step<'_> {
+    /// What is to be noted about it, beside a refusal that the client hears.
+    fn remark(&self) -> Option<Remark> {
+        let verb = self.reached.refusal.as_ref().map(|refusal| refusal.verb.name());
+        let action = match self.limit.mode {
+            Mode::Shadow | Mode::Soft => verb.or(self.reached.warns.then_some(WARN))?,
+            Mode::Enforce => Some(WARN).filter(|_| self.reached.warns)?,
         };
-        let all: Vec<Event> = (0..50).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
-        let mut loaded = Loaded::default();
-        decide(&policy("60 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
-        let verdicts = decide(&policy("30 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
-        assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Pass)));
+        let place = self.used.limit;
+        Some(Remark::new(self.limit.name.clone(), place, self.limit.mode, self.level, self.used.quota, action))
     }
 }
+
+impl Reached {
+    /// What the ladder does, given which rungs are reached, and how full and for how long it would be refused at the lowest of these
+    /// that refuses.
+    fn of(
+        limit: &Limit,
+        effect: Effect,
+        is_over: impl Fn(f64) -> bool,
+        refused: impl Fn(f64) -> (f64, Wait),
+        quota: Quota,
+    ) -> Self {
+        // What is looked at comes again, when it is charged: then the rest of the ladder acts.
+        let only_refusals = effect == Effect::Look && limit.count != Count::Rejections;
+        let mut reached = Self::default();
+        let mut strongest: Option<(Verb, _)> = None;
+        let mut lowest = None;
+        for rung in limit.ladder.reached(is_over) {
+            match &rung.action {
+                Action::Warn => reached.warns = !only_refusals,
+                Action::Refuse(verb, text) => {
+                    lowest.get_or_insert(rung.at);
+                    // Of the same verb the highest holds.
+                    if strongest.as_ref().is_none_or(|(former, _)| former <= verb) {
+                        strongest = Some((*verb, text.clone()));
+                    }
+                }
+                Action::Delay(_) | Action::Route(_) | Action::Suspend(_) | Action::Notify(_) => {}
+            }
+        }
+        if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
+            let (level, wait) = refused(at);
+            let (name, count, also, places) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
+            let refusal = Refusal { limit: name, count, quota, verb, level, wait, also, places, text };
+            reached.refusal = Some(Box::new(refusal));
+        }
+        reached
+    }
+}
+
+/// Whether a charge may have to be given back, and when that is known.
+fn until(limit: &Limit, event: &Event) -> Option<Until> {
+    let sent = limit.charge == Charge::Sent;
+    match limit.count {
+        Count::LoginFailures => Some(Until::Password),
+        Count::Bytes if *event == Event::Message => Some(Until::Size { sent }),
+        _ if limit.counts_once() => sent.then_some(Until::MessageSent),
+        _ => sent.then_some(Until::Sent),
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,10 @@
 //! Whose budget it is: the key of a limit's state in every store.
 
-use super::event::Facts;
-use super::limit::Limit;
-use std::borrow::Cow;
+use super::field::Field;
+use super::limit::{AT_ONCE, Limit};
+use super::quota::Quota;
+use super::view::View;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Names one budget. The text begins with the limit's name, what it counts and its algorithm, so that a limit whose numbers change
@@ -18,65 +18,37 @@ const SEPARATOR: char = '\x1f';
 /// So many parts of a key say what the limit means; the others say whose budget it is.
 const MEANING: usize = 3;
 
-/// A part of a session that may own a budget: a word of `per`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
-    Client,
-    User,
-}
-
-impl Owner {
-    pub const ALL: [Self; 2] = [Self::Client, Self::User];
-
-    /// The word in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::User => "user",
-        }
-    }
-
-    /// Who it is in this session; `None` if there is nobody.
-    fn value(self, facts: &Facts) -> Option<Cow<'_, str>> {
-        match self {
-            Self::Client => facts.client.map(|client| network(client).into()),
-            Self::User => facts.user.as_deref().map(lower_case),
-        }
-    }
-}
-
-fn lower_case(text: &str) -> Cow<'_, str> {
-    if text.bytes().any(|b| b.is_ascii_uppercase() || !b.is_ascii()) { text.to_lowercase().into() } else { text.into() }
-}
-
-/// One IPv4 address, or one IPv6 /64: what a single customer can change at will is one client.
-pub fn network(client: IpAddr) -> String {
-    match client {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let prefix = u128::from(address) & !u128::from(u64::MAX);
-            format!("{}/64", Ipv6Addr::from(prefix))
-        }
-    }
-}
-
 impl Key {
-    /// The budget of this session under a limit; `None` if the limit does not hold for it.
-    pub(super) fn of(limit: &Limit, facts: &Facts) -> Option<Self> {
-        let mut text = String::with_capacity(80);
-        text.push_str(&limit.name);
-        // As many as MEANING says, with the name.
-        for part in [limit.count.name(), &limit.meaning()] {
-            text.push(SEPARATOR);
-            text.push_str(part);
+    /// The limit's budget for an event; the error is what names it and is not known. `room` is where it is written.
+    pub(super) fn of(
+        limit: &Limit,
+        view: &View<'_>,
+        recipient: Option<&str>,
+        room: &mut String,
+    ) -> Result<Self, Field> {
+        room.clear();
+        room.push_str(&limit.settled.prefix);
+        for (field, label) in limit.per.iter().zip(&limit.settled.labels) {
+            let value = field.value(view, recipient).ok_or(*field)?;
+            room.push_str(label);
+            match field {
+                // What a client calls itself may hold anything.
+                Field::Helo => room.push_str(&value.replace(SEPARATOR, "?")),
+                _ => room.push_str(&value),
+            }
         }
-        for owner in &limit.per {
-            text.push(SEPARATOR);
-            text.push_str(owner.name());
-            text.push('=');
-            text.push_str(&owner.value(facts)?);
-        }
-        Some(Self(text.into()))
+        Ok(Self(room.as_str().into()))
+    }
+
+    /// The budget of all of which the limit of this one counts a part.
+    pub(super) fn of_others(&self, limit: &Limit) -> Self {
+        let owners = self.0.get(limit.settled.prefix.len()..).unwrap_or_default();
+        Self([&limit.settled.prefix, OTHERS, owners].concat().into())
+    }
+
+    /// Whether it is of a counter that lives only as long as the process.
+    pub fn is_volatile(&self) -> bool {
+        self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
     }
 
     /// A key as a store wrote it.
@@ -110,7 +82,12 @@ impl Key {
         self.0.split(SEPARATOR)
     }
 
-    /// Says which limit's budget it is, without whose: see [`Limit::kind`].
+    /// Whose budget it is: `user=alice`, one part for each of `per`.
+    pub fn owners(&self) -> impl Iterator<Item = &str> {
+        self.parts().skip(MEANING)
+    }
+
+    /// Says which limit's budget it is, without whose: see [`Limit::kinds`].
     pub fn kind(&self) -> String {
         let names = self.parts().enumerate().map(|(n, part)| match part.split_once('=') {
             Some((owner, _)) if n >= MEANING => owner,
@@ -128,22 +105,28 @@ impl fmt::Display for Key {
 }
 
 impl Limit {
+    /// What the keys of its budgets begin with: its name, what it counts, and how.
+    pub(super) fn key_prefix(&self) -> Box<str> {
+        [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
+    }
+
+    /// What stands before each owner in the keys of its budgets.
+    pub(super) fn key_labels(&self) -> Box<[Box<str>]> {
+        self.per.iter().map(|field| format!("{SEPARATOR}{}=", field.name()).into()).collect()
+    }
+
     /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change
-    /// keeps it, and with it its history.
-    pub fn kind(&self) -> String {
-        let owners = self.per.iter().map(|owner| owner.name());
-        [&self.name, self.count.name(), &*self.meaning()].into_iter().chain(owners).collect::<Vec<_>>().join("/")
+    /// keeps it, and with it its history. There are two where it counts a part of others.
+    pub fn kinds(&self) -> impl Iterator<Item = String> {
+        let kind = |prefix: &str| {
+            let owners = self.per.iter().map(|field| field.name().into_owned());
+            prefix.split(SEPARATOR).map(str::to_owned).chain(owners).collect::<Vec<_>>().join("/")
+        };
+        let own = self.is_stored().then(|| kind(&self.settled.prefix));
+        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.settled.prefix)));
+        own.into_iter().chain(others).collect::<Vec<_>>().into_iter()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ipv6_client_is_its_64_and_an_ipv4_client_is_itself() {
-        for (address, name) in [("192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64")] {
-            assert_eq!(network(address.parse().unwrap()), name);
-        }
-    }
-}
+/// Tells the budget of all from that of the part that is counted.
+const OTHERS: &str = " of";

@@ -1,28 +1,76 @@
 //! A limit, checked and ready to be applied.
 
-use super::event::{Event, Facts};
-use super::key::{Owner, network};
-use super::verdict::Template;
+use super::action::Ladder;
+use super::event::{Event, Stage};
+use super::field::Field;
+use super::overrides::Overrides;
+use super::quota::{Quota, Scope};
+use super::view::View;
+use super::whom::Whom;
 use crate::engine::distinct::{self, Value};
-use crate::engine::{Rule, State, bucket, ewma};
-use crate::time::{Rate, Timestamp};
+use crate::engine::{Rule, State};
+use crate::time::Timestamp;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Limit {
     pub name: Arc<str>,
     pub count: Count,
     /// Whose budget: sorted, without repetition.
-    pub per: Vec<Owner>,
-    pub rate: Rate,
+    pub per: Vec<Field>,
+    /// A limit with several rates has a budget for each: which one this is, from 0.
+    pub ordinal: usize,
+    pub quota: Quota,
     pub algorithm: Algorithm,
-    pub rule: Rule,
     pub charge: Charge,
+    pub mode: Mode,
+    /// Where it is charged.
+    pub stage: Stage,
     /// Counts only values that have not been seen.
     pub distinct: Option<Distinct>,
-    /// What whoever is over is told.
-    pub text: Arc<Template>,
+    /// For whom it is.
+    pub whom: Whom,
+    /// Other numbers for some.
+    pub overrides: Option<Arc<Overrides>>,
+    /// The limit, by its place in the policy, at whose budget this one only looks.
+    pub watch: Option<usize>,
+    /// What happens to whoever is over; never empty.
+    pub ladder: Ladder,
+    /// What follows from all this.
+    pub settled: Settled,
+}
+
+/// What is worked out of a limit once, as every event asks for it.
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    /// What its budgets' keys begin with, and what stands there before each owner.
+    pub(super) prefix: Box<str>,
+    pub(super) labels: Box<[Box<str>]>,
+    /// The kinds of events that mean anything to it: see [`Event::kind`].
+    pub(super) interests: u16,
+    /// Whose budget it is, or for whom it is, is another question for each recipient.
+    pub(super) depends_on_recipient: bool,
+    /// What a look at MAIL cannot tell, and one at AUTH.
+    pub(super) waits_for_recipients: bool,
+    pub(super) waits_for_login: bool,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    Connections,
+    Commands,
+    Sessions,
+    Logins,
+    LoginFailures,
+    Messages,
+    Recipients,
+    /// Octets.
+    Bytes,
+    /// By the upstream.
+    Rejections,
 }
 
 /// How a limit measures.
@@ -38,22 +86,111 @@ pub enum Algorithm {
 pub enum Charge {
     /// What is let through: where a limit refuses, Exim's leaky.
     Accepted,
+    /// What is let through, until it turns out that it was not sent.
+    Sent,
     /// Every attempt, also what is refused: Exim's strict.
     Attempts,
 }
 
-/// Counting distinct values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Distinct {
-    pub what: What,
-    pub filter: distinct::Rule,
+/// How seriously a limit is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Computes and charges as if it were alone in force; only the log hears of it.
+    Shadow,
+    /// As in shadow, but it warns and notifies.
+    Soft,
+    Enforce,
 }
 
-/// What must be new to count.
+/// Counting distinct values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    Recipient,
-    Client,
+pub struct Distinct {
+    pub what: Field,
+    /// How long a value stays known; `None`: for a period.
+    pub remember: Option<Duration>,
+}
+
+impl Distinct {
+    /// The filter that has room for what a quota allows. `None` if that would be too large, or nothing has to be remembered.
+    pub fn filter(self, quota: &Quota) -> Option<distinct::Rule> {
+        match quota {
+            Quota::Rate { rate, rule } => {
+                distinct::Rule::with_burst(rule.burst(), rate.amount, rate.period, self.remember)
+            }
+            // Longer than any message or connection.
+            Quota::Counter { most, .. } => distinct::Rule::new(*most, Duration::from_secs(86_400), None),
+            Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
+        }
+    }
+}
+
+/// What an event means to a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It is charged, if nothing refuses it.
+    Charge,
+    /// The limit looks whether one more would fit.
+    Look,
+    /// It is charged, as it has happened already.
+    Note,
+    /// The true size is charged instead of the declared one.
+    Settle,
+    /// The limit looks at another one's budget.
+    Watch,
+}
+
+impl Count {
+    pub const ALL: [Self; 9] = [
+        Self::Connections,
+        Self::Commands,
+        Self::Sessions,
+        Self::Logins,
+        Self::LoginFailures,
+        Self::Messages,
+        Self::Recipients,
+        Self::Bytes,
+        Self::Rejections,
+    ];
+
+    /// The word in the configuration and in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Commands => "commands",
+            Self::Sessions => "sessions",
+            Self::Logins => "logins",
+            Self::LoginFailures => "login-failures",
+            Self::Messages => "messages",
+            Self::Recipients => "recipients",
+            Self::Bytes => "bytes",
+            Self::Rejections => "rejections",
+        }
+    }
+
+    /// Where it is charged unless the limit says otherwise; `per_user` is whether its budgets are of users.
+    pub fn stage(self, per_user: bool) -> Stage {
+        match self {
+            Self::Sessions if per_user => Stage::Auth,
+            Self::Connections | Self::Sessions => Stage::Connect,
+            Self::Commands => Stage::Command,
+            Self::Logins | Self::LoginFailures => Stage::Auth,
+            Self::Messages | Self::Bytes => Stage::Data,
+            Self::Recipients | Self::Rejections => Stage::Rcpt,
+        }
+    }
+
+    /// The stages that `stage` may move its charge to.
+    pub fn stages(self) -> &'static [Stage] {
+        match self {
+            Self::Messages => &[Stage::Mail, Stage::Rcpt, Stage::Data, Stage::End],
+            Self::Recipients => &[Stage::Rcpt, Stage::Data, Stage::End],
+            Self::Bytes => &[Stage::Data, Stage::End],
+            Self::Connections => &[Stage::Connect],
+            Self::Sessions => &[Stage::Connect, Stage::Auth],
+            Self::Logins | Self::LoginFailures => &[Stage::Auth],
+            Self::Commands | Self::Rejections => &[],
+        }
+    }
 }
 
 impl Algorithm {
@@ -71,121 +208,212 @@ impl Algorithm {
     pub fn is_bucket(self) -> bool {
         self != Self::Ewma
     }
-
-    /// Its rule. `burst` is for buckets; without it as much as `rate` has in its period fits at once.
-    pub fn rule(self, rate: Rate, burst: Option<f64>) -> Rule {
-        match self {
-            Self::Ewma => Rule::Ewma(ewma::Rule::new(rate.amount, rate.period)),
-            Self::TokenBucket | Self::LeakyBucket => {
-                let per_second = rate.amount / rate.period.as_secs_f64();
-                Rule::Bucket(bucket::Rule::new(burst.unwrap_or(rate.amount), per_second))
-            }
-        }
-    }
 }
 
 impl Charge {
-    pub const ALL: [Self; 2] = [Self::Accepted, Self::Attempts];
+    pub const ALL: [Self; 3] = [Self::Accepted, Self::Sent, Self::Attempts];
 
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
+            Self::Sent => "sent",
             Self::Attempts => "attempts",
         }
     }
 }
 
-impl What {
-    pub const ALL: [Self; 2] = [Self::Recipient, Self::Client];
+impl Mode {
+    pub const ALL: [Self; 3] = [Self::Enforce, Self::Soft, Self::Shadow];
 
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Recipient => "recipient",
-            Self::Client => "client",
+            Self::Shadow => "shadow",
+            Self::Soft => "soft",
+            Self::Enforce => "enforce",
         }
     }
-
-    /// The value of an event; `None` if it has none.
-    pub(super) fn value(self, facts: &Facts, event: &Event) -> Option<Value> {
-        match (self, event) {
-            (Self::Recipient, Event::Recipient(address)) => Some(Value::of(address)),
-            (Self::Recipient, _) => None,
-            (Self::Client, _) => facts.client.map(|client| Value::of(&network(client))),
-        }
-    }
-}
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    Messages,
-    Recipients,
-}
-
-/// What an event means to a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// It is charged, if nothing refuses it.
-    Charge,
-    /// The limit looks whether one more would fit.
-    Look,
 }
 
 impl Limit {
-    /// Whether everything is known that it needs of a session: whose budget, and what must be new.
-    pub fn holds(&self, facts: &Facts) -> bool {
-        let known = |owner| match owner {
-            Owner::Client => facts.client.is_some(),
-            Owner::User => facts.user.is_some(),
+    /// A limit as it is when only this is said of it. It is ready when [`Policy::new`](super::Policy::new) has it.
+    pub fn new(name: &str, count: Count, mut per: Vec<Field>, quota: Quota) -> Self {
+        per.sort_unstable();
+        per.dedup();
+        let stage = match count {
+            // Once for each different one in the message.
+            Count::Messages if per.iter().any(|field| field.is_of_recipient()) => Stage::Rcpt,
+            _ => count.stage(per.iter().any(|field| field.is_of_user())),
         };
-        let new = self.distinct.is_none_or(|distinct| distinct.what != What::Client || known(Owner::Client));
-        new && self.per.iter().all(|owner| known(*owner))
+        Self {
+            name: name.into(),
+            count,
+            per,
+            ordinal: 0,
+            quota,
+            algorithm: Algorithm::Ewma,
+            charge: Charge::Accepted,
+            mode: Mode::Enforce,
+            stage,
+            distinct: None,
+            whom: Whom::default(),
+            overrides: None,
+            watch: None,
+            ladder: Ladder::standard(),
+            settled: Settled::default(),
+        }
     }
 
+    /// One limit for each of its rates.
+    pub fn with_rates(&self, rates: &[Quota]) -> Vec<Self> {
+        let one = |(ordinal, quota): (usize, &Quota)| Self { ordinal, quota: *quota, ..self.clone() };
+        rates.iter().enumerate().map(one).collect()
+    }
+
+    /// Works out what follows from the rest.
+    pub(super) fn settle(&mut self) {
+        self.stage = self.stage_for(self.stage);
+        let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
+        self.settled = Settled {
+            prefix: self.key_prefix(),
+            labels: self.key_labels(),
+            interests: of_interest.fold(0, |all, event| all | event.kind()),
+            depends_on_recipient: self.is_per_recipient()
+                || self.whom.needs_recipient()
+                || self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
+                || self.overrides.as_ref().is_some_and(|overrides| overrides.is_by_recipient()),
+            waits_for_recipients: self.whom.needs_recipients(),
+            waits_for_login: self.whom.needs_login()
+                || self.overrides.as_ref().is_some_and(|overrides| overrides.is_by_group()),
+        };
+    }
+
+    /// What an event means to it.
     pub(super) fn effect(&self, event: &Event) -> Option<Effect> {
-        match (self.count, event) {
-            (Count::Messages, Event::Message) | (Count::Recipients, Event::Recipient(_)) => Some(Effect::Charge),
-            // A look that refused would keep attempts from being made, and one at a value that is not known yet cannot tell.
-            (_, Event::Mail) if self.charge == Charge::Attempts || self.needs_recipient() => None,
-            (_, Event::Mail) => Some(Effect::Look),
-            (Count::Messages, Event::Recipient(_)) | (Count::Recipients, Event::Message) => None,
+        if self.watch.is_some() {
+            // Of the two events of AUTH, the one before the password is tried.
+            let is_there = event.stage() == Some(self.stage) && *event != Event::Login;
+            return is_there.then_some(Effect::Watch);
         }
+        let at = |stage| (self.stage == stage).then_some(Effect::Charge);
+        let before = |stage| (self.stage > stage && self.looks()).then_some(Effect::Look);
+        match (self.count, event) {
+            (Count::Commands, event) => event.is_command().then_some(Effect::Charge),
+            (Count::Connections, Event::Connect) => Some(Effect::Charge),
+            (Count::Sessions, Event::Connect) => at(Stage::Connect),
+            (Count::Sessions, Event::Login) => at(Stage::Auth),
+            (Count::Logins, Event::Login) => Some(Effect::Charge),
+            (Count::Logins, Event::Auth) => self.looks().then_some(Effect::Look),
+            (Count::LoginFailures, Event::Auth) => Some(Effect::Charge),
+            (Count::Messages | Count::Recipients | Count::Bytes, Event::Mail) if self.stage == Stage::Mail => {
+                Some(Effect::Charge)
+            }
+            (Count::Messages | Count::Recipients | Count::Bytes, Event::Mail) => before(Stage::Mail),
+            (Count::Messages | Count::Recipients, Event::Recipient(_)) => at(Stage::Rcpt),
+            (Count::Messages | Count::Recipients, Event::Message) => at(Stage::Data),
+            (Count::Messages | Count::Recipients, Event::End { .. }) => at(Stage::End),
+            // A counter of the session's own takes the true size alone.
+            (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Look)),
+            (Count::Bytes, Event::Message) => at(Stage::Data),
+            (Count::Bytes, Event::End { .. }) => Some(Effect::Settle),
+            (Count::Rejections, Event::Rejected(_)) => Some(Effect::Note),
+            (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Look),
+            // Of the messages of which some are rejected.
+            (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Look),
+            _ => None,
+        }
+    }
+
+    /// What the others are of which it counts a part.
+    pub fn share_of(&self) -> Option<Count> {
+        if let Quota::Share(share) = self.quota { Some(share.of) } else { None }
+    }
+
+    /// Whether it looks before it charges. A look that refused would keep attempts from being made.
+    fn looks(&self) -> bool {
+        self.charge != Charge::Attempts
+    }
+
+    /// Whether it is judged for each recipient by itself.
+    pub fn is_per_recipient(&self) -> bool {
+        self.per.iter().any(|field| field.is_of_recipient())
+    }
+
+    /// Whether a message counts once for each of its budgets, at whichever recipient comes first.
+    pub(super) fn counts_once(&self) -> bool {
+        self.count == Count::Messages && self.stage == Stage::Rcpt
+    }
+
+    /// How much it allows here.
+    pub fn quota_for(&self, view: &View<'_>, recipient: Option<&str>) -> Quota {
+        let other = self.overrides.as_ref().and_then(|overrides| overrides.find(view, recipient));
+        other.and_then(|row| row.quotas.get(self.ordinal).copied()).unwrap_or(self.quota)
+    }
+
+    /// The value of an event that has to be new.
+    pub(super) fn value(&self, view: &View<'_>, recipient: Option<&str>) -> Option<Value> {
+        let distinct = self.distinct?;
+        Some(Value::of(&distinct.what.value(view, recipient)?))
     }
 
     /// Whether a budget can be forgotten: whatever comes, from now on it is decided as if there had been nothing. `epoch` is when its
     /// filter's newer generation began, if it has a filter.
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
+        let Some(rule) = self.slowest() else { return true };
         // The least that any event counts. What makes no difference to it makes none to more, nor later.
-        let level = |state| self.rule.step(state, now, 1.0).0.level;
-        let knows =
-            epoch.is_some_and(|epoch| self.distinct.is_none_or(|distinct| !distinct.filter.is_over(epoch, now)));
+        let level = |state| rule.step(state, now, 1.0).0.level;
+        let filters = || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(&quota)));
+        let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
         !knows && level(Some(state)) == level(None)
     }
 
-    fn needs_recipient(&self) -> bool {
-        self.distinct.is_some_and(|distinct| distinct.what == What::Recipient)
+    /// How much it allows, and all other numbers that hold for some.
+    pub fn quotas(&self) -> impl Iterator<Item = Quota> {
+        let others = self.overrides.iter().flat_map(|overrides| overrides.quotas(self.ordinal));
+        others.chain([self.quota])
+    }
+
+    /// How its budgets add up, of all its rates the one that forgets last; `None` if it has no budgets.
+    fn slowest(&self) -> Option<Rule> {
+        let rules = self.quotas().filter_map(|quota| quota.rule());
+        rules.max_by(|a, b| a.memory().total_cmp(&b.memory()))
+    }
+
+    /// How a budget of this limit adds up, where nobody knows whose numbers hold for it.
+    pub fn rule(&self) -> Option<Rule> {
+        self.quota.rule().or_else(|| self.slowest())
+    }
+
+    /// Whether its budgets are kept by a store.
+    pub fn is_stored(&self) -> bool {
+        self.watch.is_none() && !self.is_of_session()
+    }
+
+    /// Whether its counters belong to a message or a connection.
+    fn is_of_session(&self) -> bool {
+        matches!(self.quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. })
     }
 
     /// What stands before the owners in the keys of its budgets: a limit whose numbers change keeps its history, one whose meaning
     /// changes begins anew.
     pub(super) fn meaning(&self) -> Cow<'static, str> {
+        let way: Cow<'static, str> = match self.quota {
+            Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
+            Quota::Counter { .. } => "counter".into(),
+            Quota::Share(_) => "share".into(),
+            Quota::Never | Quota::Unlimited | Quota::Rate { .. } => self.algorithm.name().into(),
+        };
+        let way = match self.ordinal {
+            0 => way,
+            n => format!("{way} {}", n + 1).into(),
+        };
         match self.distinct {
-            None => self.algorithm.name().into(),
-            Some(distinct) => format!("{} distinct {}", self.algorithm.name(), distinct.what.name()).into(),
+            None => way,
+            Some(distinct) => format!("{way} distinct {}", distinct.what.name()).into(),
         }
     }
 }
 
-impl Count {
-    pub const ALL: [Self; 2] = [Self::Messages, Self::Recipients];
-
-    /// The word in the configuration and in texts.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Messages => "messages",
-            Self::Recipients => "recipients",
-        }
-    }
-}
+/// How the keys of budgets are marked that no file keeps.
+pub(super) const AT_ONCE: &str = "at once";

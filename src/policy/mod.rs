@@ -1,25 +1,69 @@
-//! Limits as data: what is counted, in whose budget, how much, and what is said to whoever is over.
+//! Limits as data: what is counted, in whose budget, how much, and what happens to whoever is over.
 //!
-//! [`decide`] is pure and the one decision there is: stores load budgets before it and keep them after it.
+//! A run of events becomes a [`Question`]: which limits hold, and whose budgets they are. [`decide`] is pure and the one decision
+//! there is: stores load budgets before it and keep them after it.
 
+pub mod action;
+mod budget;
 mod decide;
 pub mod event;
+pub mod field;
 pub mod fold;
 pub mod hours;
 pub mod key;
+pub mod ledger;
 pub mod limit;
 pub mod networks;
+pub mod overrides;
 pub mod pattern;
+mod question;
+pub mod quota;
 mod settle;
+pub mod template;
 pub mod verdict;
+mod view;
+pub mod whom;
+pub mod why;
 
-pub use decide::{Budget, Change, Loaded, Question, decide};
-pub use settle::{Charged, combine, give_back};
+pub use budget::{Budget, Change, Loaded};
+pub use decide::decide;
+pub use decide::explain::{Explained, Weighed, explain};
 
-use limit::Limit;
+pub use question::Question;
+pub use settle::{combine, give_back};
+
+use fold::Folding;
+use hours::Zone;
+use limit::{Count, Limit};
 
 /// The limits in force.
 #[derive(Debug, Default)]
 pub struct Policy {
     pub limits: Vec<Limit>,
+    /// How addresses and logins are compared.
+    pub folding: Folding,
+    /// Where the hours of limits are.
+    pub zone: Zone,
+}
+
+impl Policy {
+    pub fn new(mut limits: Vec<Limit>, folding: Folding, zone: Zone) -> Self {
+        limits.iter_mut().for_each(Limit::settle);
+        Self { limits, folding, zone }
+    }
+
+    /// The name of the limit at this place; one of several rates is told from the others by its rate.
+    pub fn title(&self, place: usize) -> String {
+        let limit = &self.limits[place];
+        let is_one_of_several = |(other, one): (usize, &Limit)| other != place && one.name == limit.name;
+        match self.limits.iter().enumerate().any(is_one_of_several) {
+            true => format!("{} ({} / {})", limit.name, limit.quota.amount(), limit.quota.period()),
+            false => limit.name.to_string(),
+        }
+    }
+
+    /// Whether any limit counts this.
+    pub fn counts(&self, count: Count) -> bool {
+        self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
+    }
 }

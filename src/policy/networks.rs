@@ -24,6 +24,10 @@ impl<T> Default for Networks<T> {
 }
 
 impl<T> Networks<T> {
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.v4.iter().chain(&self.v6).flat_map(|(_, networks)| networks.values())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }

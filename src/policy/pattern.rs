@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 /// How the values of a field are compared. `*` is any run of characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     /// A user, sender or recipient. A pattern without `@` is that local part at any domain, or without one; a `*` before the `@` does
     /// not reach beyond it. The null sender, `<>`, is matched by `<>` and a lone `*` only.
@@ -24,6 +24,8 @@ pub enum Shape {
 pub struct Table<T> {
     shape: Shape,
     entries: Vec<Entry<T>>,
+    /// The patterns, as long as there are so few that comparing them all is faster than a look-up.
+    few: Option<Vec<(Class, Box<str>)>>,
     /// The lone `*`.
     any: Option<usize>,
     /// Without any `*`.
@@ -40,6 +42,23 @@ pub struct Table<T> {
 
 /// Where in the entries something stands.
 type Places = HashMap<Box<str>, usize, RandomState>;
+
+/// How a pattern is compared with what is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// The lone `*`.
+    Any,
+    Exact,
+    /// A local part at any domain.
+    Local,
+    /// Of `*@DOMAIN`, the domain.
+    AtDomain,
+    /// Of `*@*.DOMAIN`, or `*.DOMAIN` where values are no addresses, the domain with its dot.
+    Parent,
+    Glob,
+}
+
+const MOST_FEW: usize = 8;
 
 #[derive(Clone, Debug)]
 struct Entry<T> {
@@ -82,7 +101,11 @@ impl std::error::Error for BadPattern {}
 impl<T> Table<T> {
     pub fn new(shape: Shape) -> Self {
         let [exact, locals, domains, parents, globs] = Default::default();
-        Self { shape, entries: Vec::new(), any: None, exact, locals, domains, parents, globs }
+        Self { shape, entries: Vec::new(), few: Some(Vec::new()), any: None, exact, locals, domains, parents, globs }
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().map(|entry| &entry.value)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -99,8 +122,8 @@ impl<T> Table<T> {
         let folded = folded(pattern);
         self.check(&folded).map_err(|bad| bad(pattern.into()))?;
         let place = self.entries.len();
-        let (places, key) = self.places(&folded);
-        let is_there = match places {
+        let (class, key) = self.class(&folded);
+        let is_there = match self.places(class) {
             Some(places) if places.contains_key(key) => true,
             Some(places) => places.insert(key.into(), place).is_some(),
             None => self.any.is_some(),
@@ -108,11 +131,13 @@ impl<T> Table<T> {
         if is_there {
             return Err(BadPattern::Twice(pattern.into()));
         }
-        if folded == "*" {
+        if class == Class::Any {
             self.any = Some(place);
         }
         let literals = folded.chars().filter(|c| *c != '*').count();
         self.entries.push(Entry { value, literals });
+        self.few = self.few.take().filter(|few| few.len() < MOST_FEW);
+        self.few.iter_mut().for_each(|few| few.push((class, key.into())));
         Ok(())
     }
 
@@ -129,31 +154,45 @@ impl<T> Table<T> {
         }
     }
 
-    /// Where a pattern belongs, and under which key; nowhere, if it is the lone `*`.
-    fn places<'p>(&mut self, pattern: &'p str) -> (Option<&mut Places>, &'p str) {
+    /// How a pattern is compared, and with what of it.
+    fn class<'p>(&self, pattern: &'p str) -> (Class, &'p str) {
         let is_plain = |text: &str| !text.contains('*');
         let parent = |text: &'p str| text.strip_prefix('*').filter(|rest| rest.starts_with('.') && is_plain(rest));
-        let (places, key) = match (self.shape, split(pattern)) {
-            _ if pattern == "*" => return (None, pattern),
-            (Shape::Address, (local, None)) if is_plain(local) && local != NULL => (&mut self.locals, local),
-            _ if is_plain(pattern) => (&mut self.exact, pattern),
-            (Shape::Address, ("*", Some(domain))) if is_plain(domain) => (&mut self.domains, domain),
+        match (self.shape, split(pattern)) {
+            _ if pattern == "*" => (Class::Any, pattern),
+            (Shape::Address, (local, None)) if is_plain(local) && local != NULL => (Class::Local, local),
+            _ if is_plain(pattern) => (Class::Exact, pattern),
+            (Shape::Address, ("*", Some(domain))) if is_plain(domain) => (Class::AtDomain, domain),
             (Shape::Address, ("*", Some(domain))) => match parent(domain) {
-                Some(parent) => (&mut self.parents, parent),
-                None => (&mut self.globs, pattern),
+                Some(parent) => (Class::Parent, parent),
+                None => (Class::Glob, pattern),
             },
-            (Shape::Address, _) => (&mut self.globs, pattern),
+            (Shape::Address, _) => (Class::Glob, pattern),
             (Shape::Domain | Shape::Name, _) => match parent(pattern) {
-                Some(parent) => (&mut self.parents, parent),
-                None => (&mut self.globs, pattern),
+                Some(parent) => (Class::Parent, parent),
+                None => (Class::Glob, pattern),
             },
-        };
-        (Some(places), key)
+        }
+    }
+
+    /// Where patterns of a class stand.
+    fn places(&mut self, class: Class) -> Option<&mut Places> {
+        match class {
+            Class::Any => None,
+            Class::Exact => Some(&mut self.exact),
+            Class::Local => Some(&mut self.locals),
+            Class::AtDomain => Some(&mut self.domains),
+            Class::Parent => Some(&mut self.parents),
+            Class::Glob => Some(&mut self.globs),
+        }
     }
 
     /// What a folded value stands for: by the pattern that equals it, else by the one with the most characters that are no `*`, of
     /// several the first.
     pub fn find(&self, value: &str) -> Option<&T> {
+        if let Some(few) = &self.few {
+            return self.find_few(few, value).map(|place| &self.entries[place].value);
+        }
         let place = match self.shape {
             _ if self.entries.is_empty() => None,
             Shape::Address if value == NULL => self.exact.get(NULL).copied(),
@@ -164,6 +203,45 @@ impl<T> Table<T> {
             }
         };
         place.or(self.any).map(|place| &self.entries[place].value)
+    }
+
+    /// The place of the best of few patterns: the exact one, else the most literal, the first of equals.
+    fn find_few(&self, few: &[(Class, Box<str>)], value: &str) -> Option<usize> {
+        let is_address = self.shape == Shape::Address;
+        let is_null = is_address && value == NULL;
+        let mut best = None;
+        for (place, (class, text)) in few.iter().enumerate() {
+            // Most do not match, which is seen before the value has to be taken apart.
+            let matched = match class {
+                Class::Exact if **text == *value => return Some(place),
+                Class::Exact | Class::Any => false,
+                _ if is_null => false,
+                Class::Local => value.starts_with(&**text) && split(value).0 == &**text,
+                // The `@` before a domain is the last, as none has one.
+                Class::AtDomain => value.strip_suffix(&**text).is_some_and(|local| local.ends_with('@')),
+                Class::Parent if !is_address => value.ends_with(&**text),
+                Class::Parent => {
+                    value.ends_with(&**text) && split(value).1.is_some_and(|domain| domain.ends_with(&**text))
+                }
+                Class::Glob => self.is_glob_of(text, value),
+            };
+            if matched {
+                best = self.better(best, Some(place));
+            }
+        }
+        best.or(self.any)
+    }
+
+    fn is_glob_of(&self, pattern: &str, value: &str) -> bool {
+        if self.shape != Shape::Address {
+            return matches(pattern, value);
+        }
+        let (local, domain) = split(value);
+        match (split(pattern), domain) {
+            ((before, None), _) => matches(before, local),
+            ((before, Some(after)), Some(domain)) => matches(before, local) && matches(after, domain),
+            ((_, Some(_)), None) => false,
+        }
     }
 
     fn find_address(&self, address: &str) -> Option<usize> {
@@ -185,8 +263,11 @@ impl<T> Table<T> {
 
     /// The longest of the domains that this one is below.
     fn parent_of(&self, domain: &str) -> Option<usize> {
-        let dots = domain.match_indices('.').map(|(at, _)| at);
-        dots.filter(|_| !self.parents.is_empty()).find_map(|at| self.parents.get(&domain[at..]).copied())
+        if self.parents.is_empty() {
+            return None;
+        }
+        let mut dots = domain.match_indices('.').map(|(at, _)| at);
+        dots.find_map(|at| self.parents.get(&domain[at..]).copied())
     }
 
     /// The best of the globs for which this is true.
@@ -199,8 +280,9 @@ impl<T> Table<T> {
 
     /// The more literal one; of equals the first.
     fn better(&self, one: Option<usize>, other: Option<usize>) -> Option<usize> {
-        let rank = |place: &usize| (self.entries[*place].literals, Reverse(*place));
-        one.into_iter().chain(other).max_by_key(rank)
+        let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
+        let rank = |place: usize| (self.entries[place].literals, Reverse(place));
+        Some(if rank(second) > rank(first) { second } else { first })
     }
 }
 

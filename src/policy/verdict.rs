@@ -1,20 +1,91 @@
-//! What policy says to an event, and the words for whoever is refused.
+//! What policy says to an event, and to whoever is refused.
 
-use super::limit::{Count, Limit};
-use crate::engine::Wait;
-use crate::time::{Rate, format_amount, format_duration, format_wait};
-use std::fmt;
+use super::event::Stage;
+use super::key::Key;
+use super::limit::{Count, Mode};
+use super::quota::{Quota, Scope};
+use super::template::{Template, Words};
+use crate::engine::{Receipt, Rule, Wait};
+use crate::time::{format_amount, format_wait};
 use std::sync::Arc;
 
+pub use super::action::Verb;
+pub use super::template::Code;
+
 /// What policy says to one event.
-#[derive(Clone, Debug)]
-pub enum Verdict {
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    pub ruling: Ruling,
+    /// What limits say that the client does not hear.
+    pub remarks: Vec<Remark>,
+    /// What was charged and may have to be given back.
+    pub charges: Vec<Charged>,
+    /// Budgets of which a declared size has been made the true one.
+    pub settled: Vec<Key>,
+    /// Budgets in which this session has a place as long as it lasts.
+    pub held: Vec<Key>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub enum Ruling {
     /// Let it pass; what it costs is charged.
+    #[default]
     Pass,
     /// Refuse it; only limits that count attempts charge it.
-    Refuse(Refusal),
+    Refuse(Box<Refusal>),
     /// The event cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is charged.
     Void,
+}
+
+/// Something to be noted about an event.
+#[derive(Clone, Debug)]
+pub struct Remark {
+    /// What the limit would have said, or has said already: its refusal, if it would refuse.
+    pub limit: Arc<str>,
+    /// The limit's place in the policy: one of several rates has the name of the others.
+    pub place: usize,
+    pub mode: Mode,
+    pub level: String,
+    pub quota: Quota,
+    /// The action: `warn`, or the verb of a refusal that only the log hears of.
+    pub action: &'static str,
+}
+
+/// The action of a remark that is no refusal.
+pub(super) const WARN: &str = "warn";
+
+/// A charge that may be given back.
+#[derive(Clone, Debug)]
+pub struct Charged {
+    pub key: Key,
+    pub receipt: Receipt,
+    /// How the budget adds up.
+    pub rule: Rule,
+    pub until: Until,
+}
+
+/// What decides whether a charge stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// The upstream's answer to this recipient, then to the message: given back if it was not sent.
+    Sent,
+    /// The upstream's answer to the message, whatever becomes of single recipients: given back if it was not sent.
+    MessageSent,
+    /// The true size of the message, which is charged instead of the declared one; given back, too, if it was not sent, or not.
+    Size { sent: bool },
+    /// The password: given back if it was right.
+    Password,
+}
+
+impl Until {
+    /// Whether it is given back when nothing was sent.
+    pub fn is_given_back_unsent(self) -> bool {
+        matches!(self, Self::Sent | Self::MessageSent | Self::Size { sent: true })
+    }
+
+    pub fn is_of_size(self) -> bool {
+        matches!(self, Self::Size { .. })
+    }
 }
 
 /// Which limit refuses, how full it is, and how long to wait.
@@ -22,46 +93,135 @@ pub enum Verdict {
 pub struct Refusal {
     pub limit: Arc<str>,
     pub count: Count,
-    pub rate: Rate,
+    pub quota: Quota,
+    pub verb: Verb,
     /// How much of the budget is used: without this event, unless the limit charges attempts.
     pub level: f64,
+    /// The longest wait of all that refuse.
     pub wait: Wait,
-    /// Other limits that refuse as well, for a shorter time.
+    /// Other limits that refuse as well.
     pub also: Vec<Arc<str>>,
-    text: Arc<Template>,
+    /// All of them, by their places in the policy: one of several rates has the name of the others.
+    pub places: Vec<usize>,
+    pub(super) text: Option<Arc<Template>>,
+}
+
+/// What a refusal means to whoever hears it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// It is let through after a wait.
+    Later,
+    /// Not in this message.
+    TooMuchForMessage,
+    /// Not in this connection.
+    TooMuchForConnection,
+    /// As soon as another session has ended.
+    TooManyAtOnce,
+    /// It is more than would ever be let through at once.
+    TooLarge,
+    /// Nothing is.
+    Never,
 }
 
 impl Refusal {
-    pub(super) fn new(limit: &Limit, level: f64, wait: Wait) -> Self {
-        let (name, text) = (limit.name.clone(), limit.text.clone());
-        Self { limit: name, count: limit.count, rate: limit.rate, level, wait, also: Vec::new(), text }
-    }
-
-    /// The refusal of several limits: the one with the longest wait tells the truth.
+    /// The refusal of several limits: the strongest verb, then the longest wait. The wait is the longest of all.
     pub(super) fn and(self, other: Self) -> Self {
-        let (mut longest, shorter) = if self.wait < other.wait { (other, self) } else { (self, other) };
-        longest.also.push(shorter.limit);
-        longest.also.extend(shorter.also);
-        longest
+        let is_less = (self.verb, self.wait) < (other.verb, other.wait);
+        let (mut first, second) = if is_less { (other, self) } else { (self, other) };
+        // One that never fits says nothing about when the other does.
+        if let (Wait::For(own), Wait::For(others)) = (first.wait, second.wait) {
+            first.wait = Wait::For(own.max(others));
+        }
+        first.also.push(second.limit);
+        first.also.extend(second.also);
+        first.places.extend(second.places);
+        first
     }
 
-    /// Whether the same event will be let through after a wait.
-    pub fn fits_later(&self) -> bool {
-        self.wait != Wait::Never
+    /// Whether the session ends with it, at this stage.
+    pub fn ends_session(&self, stage: Option<Stage>) -> bool {
+        self.verb == Verb::Drop
+            || matches!(stage, Some(Stage::Connect | Stage::Command))
+            || self.code().is_some_and(|code| code.basic == 421)
+    }
+
+    pub fn meaning(&self) -> Meaning {
+        match (self.quota, self.wait) {
+            (Quota::Never, _) => Meaning::Never,
+            (Quota::Counter { scope: Scope::Message, .. }, _) => Meaning::TooMuchForMessage,
+            (Quota::Counter { scope: Scope::Connection, .. }, _) => Meaning::TooMuchForConnection,
+            (Quota::Counter { scope: Scope::AtOnce, .. }, _) => Meaning::TooManyAtOnce,
+            (_, Wait::Never) => Meaning::TooLarge,
+            (_, Wait::For(_)) => Meaning::Later,
+        }
+    }
+
+    /// The code that the limit's own text gives.
+    pub fn code(&self) -> Option<Code> {
+        self.own_text().and_then(Template::code)
     }
 
     /// The words for the client, with a reference under which the log has more.
     pub fn text(&self, reference: &str) -> String {
-        match self.wait {
-            Wait::For(_) => self.text.fill(self, reference),
-            Wait::Never => format!(
-                "This is more than the limit {} ever allows, {} {} per {} ({reference})",
+        if let Some(text) = self.own_text() {
+            let (level, limit) = (self.quota.level(self.level), self.quota.most());
+            let (period, wait) = (self.quota.period(), self.wait_text());
+            return text.fill(&Words { level, limit, period, wait, limit_name: &self.limit, reference });
+        }
+        let (count, level, most) = (self.count.name(), self.quota.level(self.level), self.quota.most());
+        match (self.meaning(), self.quota) {
+            // What is refused for good has no "again".
+            (Meaning::Later, Quota::Share(share)) if self.verb == Verb::Deny => {
+                format!("{level} of {} were rejected, {most} at most ({reference})", share.of.name())
+            }
+            (Meaning::Later, _) if self.verb == Verb::Deny => {
+                format!("{level} of {most} {count} per {} ({reference})", self.quota.period())
+            }
+            (Meaning::Never, _) => format!("Not allowed here, by the limit {} ({reference})", self.limit),
+            (Meaning::Later, Quota::Share(share)) => {
+                let (of, wait) = (share.of.name(), self.wait_text());
+                format!("{level} of {of} were rejected, {most} at most; try again in {wait} ({reference})")
+            }
+            (Meaning::Later, _) => {
+                let (amount, period, wait) = (self.quota.amount(), self.quota.period(), self.wait_text());
+                match amount == most {
+                    true => format!("{level} of {most} {count} per {period}; try again in {wait} ({reference})"),
+                    // A bucket that holds more or less than comes back in a period.
+                    false => format!(
+                        "{level} of {most} {count}, with {amount} more per {period}; try again in {wait} ({reference})"
+                    ),
+                }
+            }
+            (Meaning::TooMuchForMessage, _) if self.count == Count::Recipients => {
+                format!("{most} recipients per message at most; send the rest in another ({reference})")
+            }
+            (Meaning::TooMuchForMessage, _) => format!("{most} {count} per message at most ({reference})"),
+            (Meaning::TooMuchForConnection, _) if self.verb == Verb::Deny => {
+                format!("{most} {count} per connection at most ({reference})")
+            }
+            (Meaning::TooMuchForConnection, _) => {
+                format!("{most} {count} per connection at most; connect again ({reference})")
+            }
+            (Meaning::TooManyAtOnce, _) if self.verb == Verb::Deny => {
+                format!("{most} {count} at once at most ({reference})")
+            }
+            (Meaning::TooManyAtOnce, _) => {
+                format!("{most} {count} at once at most; end another one first ({reference})")
+            }
+            (Meaning::TooLarge, _) => format!(
+                "This is more than the limit {} ever allows, {most} {count} per {} ({reference})",
                 self.limit,
-                format_amount(self.rate.amount),
-                self.count.name(),
-                format_duration(self.rate.period)
+                self.quota.period()
             ),
         }
+    }
+
+    /// The text of the configuration, unless it says "later" of something that will never be.
+    fn own_text(&self) -> Option<&Template> {
+        let is_true = self.verb != Verb::Defer || !matches!(self.meaning(), Meaning::TooLarge | Meaning::Never);
+        // "try again in never" helps nobody.
+        let is_sense = |text: &&Template| self.wait != Wait::Never || !text.names_wait();
+        self.text.as_deref().filter(|_| is_true).filter(is_sense)
     }
 
     /// The wait, for people: `2h13m7s`, or `never`.
@@ -71,127 +231,36 @@ impl Refusal {
             Wait::Never => "never".to_owned(),
         }
     }
-}
 
-/// A text with places to fill: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Part>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
-    Text(String),
-    Place(Place),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Level,
-    Limit,
-    Period,
-    Wait,
-    LimitName,
-    Reference,
-}
-
-const PLACES: [(&str, Place); 6] = [
-    ("level", Place::Level),
-    ("limit", Place::Limit),
-    ("period", Place::Period),
-    ("wait", Place::Wait),
-    ("limit-name", Place::LimitName),
-    ("reference", Place::Reference),
-];
-
-/// Why a text cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BadTemplate {
-    Unclosed,
-    UnknownPlace { name: String },
-    NotPrintable,
-    TooLong,
-    Empty,
-}
-
-impl fmt::Display for BadTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unclosed => f.write_str("a \"{\" has no \"}\""),
-            Self::UnknownPlace { name } => {
-                let names: Vec<String> = PLACES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
-                write!(f, "there is no {{{name}}}; a text may use {}", names.join(", "))
-            }
-            Self::NotPrintable => f.write_str("a reply is printable ASCII, in one line"),
-            Self::TooLong => write!(f, "a reply has at most {MAX_TEXT} characters"),
-            Self::Empty => f.write_str("a reply has some text"),
-        }
+    /// How full, for the log: `97/100`.
+    pub fn level_text(&self) -> String {
+        format!("{}/{}", self.quota.level(self.level), self.quota.most())
     }
 }
 
-/// A reply line has 512 octets (RFC 5321 §4.5.3.1.5): this leaves room for codes and for what is filled in.
-const MAX_TEXT: usize = 350;
-
-impl Template {
-    /// Reads a text, checking what it names.
-    pub fn parse(text: &str) -> Result<Self, BadTemplate> {
-        if text.trim().is_empty() {
-            return Err(BadTemplate::Empty);
-        }
-        if text.len() > MAX_TEXT {
-            return Err(BadTemplate::TooLong);
-        }
-        if !text.bytes().all(|b| (b' '..=b'~').contains(&b)) {
-            return Err(BadTemplate::NotPrintable);
-        }
-        let mut parts = Vec::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{') {
-            let (name, after) = after.split_once('}').ok_or(BadTemplate::Unclosed)?;
-            let place = PLACES.iter().find(|(known, _)| *known == name);
-            let (_, place) = place.ok_or_else(|| BadTemplate::UnknownPlace { name: name.to_owned() })?;
-            parts.extend([Part::Text(before.to_owned()), Part::Place(*place)]);
-            rest = after;
-        }
-        parts.push(Part::Text(rest.to_owned()));
-        Ok(Self(parts))
+impl Remark {
+    /// Whether it is a refusal that only the log hears of.
+    pub fn refuses(&self) -> bool {
+        self.action != WARN
     }
 
-    /// What is said where the configuration gives no text.
-    pub fn standard(count: Count) -> Self {
-        let text =
-            format!("{{level}} of {{limit}} {} per {{period}}; try again in {{wait}} ({{reference}})", count.name());
-        Self::parse(&text).unwrap_or(Self(vec![Part::Text(text)]))
+    /// How full, for the log: `97/100`.
+    pub fn level_text(&self) -> String {
+        format!("{}/{}", self.level, self.quota.most())
     }
 
-    fn fill(&self, refusal: &Refusal, reference: &str) -> String {
-        let part = |part: &Part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Place(Place::Level) => format_amount(refusal.level),
-            Part::Place(Place::Limit) => format_amount(refusal.rate.amount),
-            Part::Place(Place::Period) => format_duration(refusal.rate.period),
-            Part::Place(Place::Wait) => refusal.wait_text(),
-            Part::Place(Place::LimitName) => refusal.limit.to_string(),
-            Part::Place(Place::Reference) => reference.to_owned(),
+    pub(super) fn new(
+        limit: Arc<str>,
+        place: usize,
+        mode: Mode,
+        level: f64,
+        quota: Quota,
+        action: &'static str,
+    ) -> Self {
+        let level = match quota {
+            Quota::Share(_) => quota.level(level),
+            _ => format_amount(level),
         };
-        self.0.iter().map(part).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_are_checked_when_they_are_read() {
-        for (text, why) in [
-            ("{level", BadTemplate::Unclosed),
-            ("{levle}", BadTemplate::UnknownPlace { name: "levle".into() }),
-            ("a\r\nb", BadTemplate::NotPrintable),
-            ("\u{fc}ber", BadTemplate::NotPrintable),
-            (" ", BadTemplate::Empty),
-        ] {
-            assert_eq!(Template::parse(text), Err(why), "{text}");
-        }
-        assert_eq!(Template::parse(&"x".repeat(351)), Err(BadTemplate::TooLong));
-        assert!(BadTemplate::UnknownPlace { name: "levle".into() }.to_string().contains("{limit-name}"));
+        Self { limit, place, mode, level, quota, action }
     }
 }

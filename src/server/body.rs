@@ -4,7 +4,7 @@ use super::Server;
 use super::stream::{Client, Read};
 use crate::clock;
 use crate::relay::{self, Fault};
-use crate::session::{Body, Chunk, Ending};
+use crate::session::{Body, Chunk, Ending, Session};
 use crate::smtp::data::{Chunks, Piece, Reader};
 use crate::smtp::line::Input;
 use crate::smtp::trace::Hops;
@@ -48,7 +48,7 @@ impl Way<'_> {
     /// The final dot goes out only when everything before it was well; after anything else the upstream's connection is closed, so
     /// that no half message counts there. After the final dot the server's stopping changes nothing, since the upstream may have
     /// the message by then.
-    pub async fn pass(mut self, body: &Body) -> (Ending, u64) {
+    pub async fn pass(mut self, body: &mut Body) -> (Ending, u64) {
         let mut reader = Reader::default();
         let mut passage = match self.begin(&body.received(clock::now())).await {
             Ok(passage) => passage,
@@ -72,7 +72,7 @@ impl Way<'_> {
             self.input.consume(passed + mark.unwrap_or(0));
             let ending = match mark {
                 Some(_) if too_large => Ending::TooLarge,
-                Some(_) => passage.end(self.server, self.upstream).await,
+                Some(_) => self.end(&mut passage, body.session(), reader.size()).await,
                 None if body.is_far_too_large(reader.size()) => self.cut_off(Ending::Endless),
                 None => match self.read(&passage, reader.size()).await {
                     Ok(()) => continue,
@@ -85,7 +85,7 @@ impl Way<'_> {
 
     /// Passes a piece of a message on; `parts` is what the pieces before it left, and it leaves. Returns how the message ended, if it
     /// has, and its size in octets.
-    pub async fn pass_chunk(mut self, parts: &mut Option<Box<Parts>>, chunk: &Chunk) -> (Option<Ending>, u64) {
+    pub async fn pass_chunk(mut self, parts: &mut Option<Box<Parts>>, chunk: &mut Chunk) -> (Option<Ending>, u64) {
         let former = parts.take().filter(|_| !chunk.is_first());
         let mut parts_now = match former {
             Some(former) => former,
@@ -130,7 +130,7 @@ impl Way<'_> {
                 return (Some(self.cut_off(ending)), size);
             }
         }
-        (Some(passage.end(self.server, self.upstream).await), size)
+        (Some(self.end(passage, chunk.session(), size).await), size)
     }
 
     async fn begin(&mut self, received: &str) -> Result<Passage, Ending> {
@@ -150,6 +150,18 @@ impl Way<'_> {
             },
             _ = self.cut.wait_for(|cut| *cut) => Err(Ending::Stopping),
         }
+    }
+
+    /// All of a message has come, of so many octets: limits have their say, then its last line goes on.
+    async fn end(&mut self, passage: &mut Passage, session: &mut Session, size: u64) -> Ending {
+        if !passage.failed() {
+            let (asked, ledger) = session.ask_end(size);
+            let verdicts = self.server.store.admit(clock::now(), &asked, ledger).await.unwrap_or_default();
+            if let Err(ending) = session.judge_end(verdicts.into_iter().next()) {
+                return self.cut_off(ending);
+            }
+        }
+        passage.end(self.server, self.upstream).await
     }
 
     /// The message ends before its end.

@@ -4,11 +4,16 @@ use super::body::{Parts, Way, slowest};
 use super::report::Teller;
 use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
-use crate::accounts::Login as Verdict;
+use crate::accounts;
 use crate::clock;
+use crate::policy::key::Key;
+use crate::policy::ledger::Ledger;
+use crate::policy::limit::Count;
+use crate::policy::verdict::Verdict;
 use crate::relay::{self, Answered, Fault, LoggedIn};
 use crate::session::{
-    Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
+    Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, Settlement, SpokenFor,
+    StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
 use crate::store::Unavailable;
@@ -36,7 +41,31 @@ pub struct Connection {
     login: Option<(Arc<str>, LoggedIn)>,
     /// The message that comes in pieces.
     parts: Option<Box<Parts>>,
+    /// What the session has a place in, of what may be there at once.
+    places: Places,
     stop: Stop,
+}
+
+/// Budgets in which a session has a place, which it gives up when it ends, however it ends.
+struct Places {
+    server: Arc<Server>,
+    held: Vec<Key>,
+}
+
+impl Places {
+    fn hold(&mut self, verdicts: &mut [Verdict]) {
+        verdicts.iter_mut().for_each(|verdict| self.held.append(&mut verdict.held));
+    }
+
+    fn give_up(&mut self) {
+        self.server.store.release(&std::mem::take(&mut self.held));
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        self.give_up();
+    }
 }
 
 /// How long a client may take to read its last reply when the server has waited long enough.
@@ -59,6 +88,7 @@ impl Connection {
         let _ = tcp.set_nodelay(true);
         let login_by = since + server.options.login_timeout;
         Self {
+            places: Places { server: server.clone(), held: Vec::new() },
             server,
             listener,
             id: session_id(),
@@ -86,13 +116,14 @@ impl Connection {
         }
         self.server.relay.acquaint().await;
         let options = self.listener.session.clone();
-        let mut step = Step::Read(Session::new(options, self.id.clone(), self.peer, tls, clock::now()));
+        let mut step = Session::begin(options, self.id.clone(), self.peer, tls, clock::now());
         loop {
             step = match step {
                 Step::Next(session) => self.step(session),
                 Step::Read(session) => self.read(session).await,
                 Step::StartTls(start) => Box::pin(self.start_tls(start)).await,
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
+                Step::SpokenFor(spoken_for) => Box::pin(self.speak_for(spoken_for)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
                 Step::Body(body) => Box::pin(self.pass(body)).await,
@@ -103,7 +134,8 @@ impl Connection {
     }
 
     fn step(&mut self, session: Session) -> Step {
-        session.step(&mut self.input, clock::now(), self.server.relay.offered())
+        let counts_commands = self.server.store.counts(Count::Commands);
+        session.step(&mut self.input, clock::now(), self.server.relay.offered(), counts_commands)
     }
 
     /// Sends what there is to say, then waits for more from the client.
@@ -166,6 +198,7 @@ impl Connection {
 
     /// Sends the session's output, and reports its records, with whether the client could be told.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
+        self.settle(session).await;
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
@@ -217,16 +250,17 @@ impl Connection {
         })
     }
 
-    async fn log_in(&mut self, login: Login) -> Step {
+    async fn log_in(&mut self, mut login: Login) -> Step {
+        self.settle(login.session()).await;
         let verified = match &self.server.accounts {
             None => Verified::Unavailable,
             Some(accounts) => match accounts.verify(login.credentials()).await {
-                Verdict::Right => Verified::Right,
-                Verdict::Wrong => Verified::Wrong,
-                Verdict::Busy => Verified::Unavailable,
+                accounts::Login::Right { groups } => Verified::Right { groups },
+                accounts::Login::Wrong => Verified::Wrong,
+                accounts::Login::Busy => Verified::Unavailable,
             },
         };
-        if verified == Verified::Right {
+        if let Verified::Right { .. } = verified {
             let credentials = login.credentials();
             let logged_in = match self.server.relay.wants_credentials() {
                 true => LoggedIn::With(Arc::new(credentials.clone())),
@@ -237,11 +271,34 @@ impl Connection {
         login.answer(verified)
     }
 
-    async fn admit(&mut self, admit: Admit) -> Step {
+    async fn speak_for(&mut self, spoken_for: SpokenFor) -> Step {
+        let groups = match (&self.server.accounts, spoken_for.user()) {
+            (Some(accounts), Some(user)) => accounts.groups(user).await,
+            _ => Arc::default(),
+        };
+        spoken_for.answer(groups)
+    }
+
+    async fn admit(&mut self, mut admit: Box<Admit>) -> Step {
+        if admit.is_of_new_client() {
+            self.places.give_up();
+        }
+        self.settle(admit.session()).await;
         let now = clock::now();
-        match self.server.store.admit(now, admit.asked()).await {
-            Ok(verdicts) => admit.answer(verdicts, now),
-            Err(Unavailable) => admit.answer(Vec::new(), now),
+        let (asked, ledger) = admit.asked();
+        let mut verdicts = self.server.store.admit(now, asked, ledger).await.unwrap_or_default();
+        self.places.hold(&mut verdicts);
+        admit.answer(verdicts, now)
+    }
+
+    /// Charges and gives back what is known only now. What cannot be kept is as it would be after a crash: charged.
+    async fn settle(&mut self, session: &mut Session) {
+        let Settlement { events, back } = session.take_settlement();
+        for asked in events {
+            let _: Result<_, Unavailable> = self.server.store.admit(clock::now(), &asked, &mut Ledger::default()).await;
+        }
+        if !back.is_empty() {
+            let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &back).await;
         }
     }
 
@@ -279,7 +336,7 @@ impl Connection {
             self.upstream = None;
             return body.answer(Ending::ClientGone, 0, clock::now());
         }
-        let (ending, size) = self.way().0.pass(&body).await;
+        let (ending, size) = self.way().0.pass(&mut body).await;
         body.answer(ending, size, clock::now())
     }
 
@@ -289,7 +346,7 @@ impl Connection {
             return chunk.answer(Ending::ClientGone, 0, clock::now());
         }
         let (way, parts) = self.way();
-        match way.pass_chunk(parts, &chunk).await {
+        match way.pass_chunk(parts, &mut chunk).await {
             (None, _) => chunk.taken(),
             (Some(ending), size) => chunk.answer(ending, size, clock::now()),
         }
@@ -301,6 +358,8 @@ impl Connection {
     }
 
     async fn close(&mut self, mut session: Session) {
+        // Whoever has heard the last word may come again at once, and has room.
+        self.places.give_up();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
         self.client.close().await;

@@ -1,6 +1,6 @@
 //! Places for connections: so many in all, and so many for one client's network.
 
-use crate::policy::key::network;
+use crate::policy::field::Widths;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,7 +68,7 @@ impl Places {
 impl Place {
     /// Counts the connection as one of its client's network: one IPv4 address, or one IPv6 /64.
     pub fn give_to(&mut self, client: IpAddr) -> Result<(), Full> {
-        let network = network(client);
+        let network = Widths::default().network(client);
         let mut taken = self.places.taken();
         taken.sweep(Instant::now());
         taken.networks.entry(network.clone()).or_default().add(self.places.most_of_one)?;

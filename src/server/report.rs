@@ -1,9 +1,12 @@
 //! What a session recorded, as log lines and metrics.
 
 use crate::metrics::Metrics;
-use crate::session::{By, Delivery, Ending, Record, Refused, Stage};
+use crate::policy::event::Stage;
+use crate::policy::limit::Mode;
+use crate::policy::verdict::Remark;
+use crate::session::{By, Delivery, Ending, Record, Refused};
 use crate::smtp::reply::Reply;
-use crate::time::{format_amount, format_duration};
+use crate::time::format_duration;
 use std::net::IpAddr;
 
 /// Tells the log and the metrics what happened in a session.
@@ -30,6 +33,7 @@ impl Teller<'_> {
                 tracing::warn!(session, %client, user = self.user, refusals, "refused more often than is logged");
             }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
+            Record::Remarked { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
             Record::Message(delivery) => self.message(delivery, told),
         }
     }
@@ -63,7 +67,7 @@ impl Teller<'_> {
         if !is_logged {
             return;
         }
-        let level = format!("{}/{}", format_amount(refusal.level), format_amount(refusal.rate.amount));
+        let also = (!refusal.also.is_empty()).then(|| refusal.also.join(","));
         tracing::warn!(
             session,
             %client,
@@ -72,14 +76,34 @@ impl Teller<'_> {
             from,
             to,
             limit = &*refusal.limit,
-            level,
-            period = format_duration(refusal.rate.period),
+            also,
+            level = refusal.level_text(),
+            period = refusal.quota.period(),
             wait = refusal.wait_text(),
-            action = "defer",
+            action = refusal.verb.name(),
             reply = code,
             reference,
             "refused"
         );
+    }
+
+    /// What a limit says that the client does not hear: in shadow nobody else does, either.
+    fn remarked(&self, remark: &Remark, stage: Stage, is_logged: bool) {
+        let Self { metrics, session, client, user, .. } = self;
+        let (Remark { limit, mode, action, .. }, stage) = (remark, stage.name());
+        metrics.remarks.with_label_values(&[&**limit, stage, mode.name()]).inc();
+        if !is_logged {
+            return;
+        }
+        let (limit, mode, level, period) = (&**limit, mode.name(), remark.level_text(), remark.quota.period());
+        match remark.mode {
+            Mode::Shadow => {
+                tracing::info!(session, %client, user, stage, limit, mode, level, period, action, "over, in shadow")
+            }
+            Mode::Soft | Mode::Enforce => {
+                tracing::warn!(session, %client, user, stage, limit, mode, level, period, action, "over")
+            }
+        }
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {
@@ -90,6 +114,8 @@ impl Teller<'_> {
             Ending::Answered(reply) => ("refused", Some(reply.to_string())),
             Ending::Away(reason) => ("upstream-away", Some(reason.clone())),
             Ending::TooLarge | Ending::Endless => ("too-large", None),
+            Ending::OverLimit(_) => ("over-limit", None),
+            Ending::Undecided => ("undecided", None),
             Ending::Ambiguous(_) => ("ambiguous", None),
             Ending::Loop => ("loop", None),
             Ending::ClientGone | Ending::ClientSilent => ("client-gone", None),

@@ -1,13 +1,17 @@
 //! AUTH (RFC 4954).
 
 use super::{Record, Requirement, Session, Step};
+use crate::policy::verdict::Charged;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
+use std::sync::Arc;
 
 /// Is this password right?
 pub struct Login {
     session: Session,
     credentials: Credentials,
+    /// What was charged in case the password is wrong.
+    charges: Vec<Charged>,
 }
 
 /// A response of a SASL exchange that is expected.
@@ -21,27 +25,38 @@ pub(super) enum Challenge {
 }
 
 /// The answer to a [`Login`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
-    Right,
+    /// It is, and the user is in these groups.
+    Right {
+        groups: Arc<[Box<str>]>,
+    },
     Wrong,
     /// It cannot be said now.
     Unavailable,
 }
 
 impl Login {
+    pub(super) fn begin(session: Session, credentials: Credentials, charges: Vec<Charged>) -> Step {
+        Step::Login(Self { session, credentials, charges })
+    }
+
+    /// The session, of which something may have to be settled first.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
     pub fn answer(self, verified: Verified) -> Step {
-        let Self { mut session, credentials } = self;
+        let Self { mut session, credentials, charges } = self;
         let state = &mut *session.0;
         match verified {
-            Verified::Right => {
-                state.reply(&Reply::new(235, "2.7.0 Authentication succeeded"));
-                state.records.push(Record::LoggedIn { user: credentials.user.clone() });
-                state.user = Some(credentials.user.into());
+            Verified::Right { groups } => {
+                state.settlement.give_back(charges);
+                return session.ask_login(credentials.user.into(), groups);
             }
             Verified::Wrong => {
                 state.records.push(Record::WrongPassword { user: credentials.user });
@@ -50,6 +65,7 @@ impl Login {
                 state.refuse(&reply);
             }
             Verified::Unavailable => {
+                state.settlement.give_back(charges);
                 let text = format!("4.7.0 Logging in is not possible at the moment; try again later ({})", state.id);
                 state.reply(&Reply::new(454, text));
             }
@@ -111,7 +127,7 @@ impl Session {
             Challenge::LoginPassword { user } => sasl::parse_login(&user, &response),
         };
         if let Some(credentials) = credentials {
-            return Step::Login(Login { session: self, credentials });
+            return self.ask_auth(credentials);
         }
         self.0.refuse(&Reply::new(501, "5.5.2 This is not a response of this mechanism"));
         Step::Next(self)

@@ -2,8 +2,11 @@
 
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
-use super::run::Gathered;
+use super::run::{Gathered, not_now};
 use super::{Session, State, Step, Transaction, Upstream};
+use crate::policy::event::{Asked, Event, Stage};
+use crate::policy::ledger::Ledger;
+use crate::policy::verdict::{Refusal, Ruling, Verdict};
 use crate::smtp::command;
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
@@ -31,6 +34,10 @@ pub enum Ending {
     Endless,
     /// It has passed through so many servers that it must be going round in a circle.
     Loop,
+    /// A limit refuses it.
+    OverLimit(Box<Refusal>),
+    /// What limits would say cannot be known now.
+    Undecided,
     /// It contained what servers could disagree on.
     Ambiguous(Ambiguity),
     /// The upstream went away, for this reason.
@@ -47,6 +54,35 @@ pub enum Ending {
 
 /// What is so much larger than a message may be is not even thrown away: the session ends.
 const FAR_TOO_LARGE: u64 = 2;
+
+impl Session {
+    /// What policy is asked when a message of so many octets has come, before its last line goes on.
+    pub fn ask_end(&mut self, size: u64) -> (Asked, &mut Ledger) {
+        let state = &mut *self.0;
+        let mut facts = state.facts(None);
+        let mut declared = Vec::new();
+        if let Some(transaction) = &mut state.transaction {
+            facts.recipients.clone_from(&transaction.recipients);
+            declared = transaction.charges.iter().filter(|charged| charged.until.is_of_size()).cloned().collect();
+        }
+        (Asked { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.ledger)
+    }
+
+    /// Takes the verdict on it; where there is none, the client is to come again. The error is how the message ends.
+    pub fn judge_end(&mut self, verdict: Option<Verdict>) -> Result<(), Ending> {
+        let Some(Verdict { ruling, remarks, charges, settled, .. }) = verdict else { return Err(Ending::Undecided) };
+        self.0.remark(remarks, Stage::End);
+        // Where the limit does not hold any more, the charge waits for the upstream's answer like others.
+        if let Some(transaction) = &mut self.0.transaction {
+            transaction.charges.retain(|charged| !(charged.until.is_of_size() && settled.contains(&charged.key)));
+        }
+        self.0.keep_charges(charges);
+        match ruling {
+            Ruling::Refuse(refusal) => Err(Ending::OverLimit(refusal)),
+            Ruling::Pass | Ruling::Void => Ok(()),
+        }
+    }
+}
 
 impl Body {
     pub(super) fn begin(mut session: Session) -> Step {
@@ -159,8 +195,18 @@ impl State {
 
     /// Forgets the transaction, if there is one, and records it.
     pub(super) fn end_transaction(&mut self, ending: Ending, size: u64, reply: Option<Reply>, now: Timestamp) {
-        if let Some(Transaction { mail, began, asked, accepted, .. }) = self.transaction.take() {
-            let (from, duration) = (mail.sender.to_string(), now.since(began));
+        let facts = self.facts(None);
+        self.ledger.end_message();
+        if let Some(Transaction { mail, began, asked, recipients, charges, .. }) = self.transaction.take() {
+            let (from, duration, accepted) = (mail.sender.to_string(), now.since(began), recipients.len());
+            match &ending {
+                Ending::Answered(reply) if reply.is_positive() => {}
+                Ending::Answered(reply) if reply.code() >= 500 => {
+                    self.settlement.give_back_unsent(charges);
+                    self.settlement.reject(facts, None);
+                }
+                _ => self.settlement.give_back_unsent(charges),
+            }
             self.records.push(Record::Message(Delivery { from, asked, accepted, size, reply, ending, duration }));
         }
     }
@@ -170,7 +216,10 @@ impl State {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
             self.end_transaction(Ending::Abandoned, 0, None, now);
         }
-        self.transaction = None;
+        if let Some(transaction) = self.transaction.take() {
+            self.ledger.end_message();
+            self.settlement.give_back_unsent(transaction.charges);
+        }
     }
 
     /// What the client is told, if it can be told anything, and whether that is the last word.
@@ -200,6 +249,8 @@ impl State {
             Ending::Ambiguous(what) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
             }
+            Ending::OverLimit(_) => (None, false),
+            Ending::Undecided => (Some(not_now()), false),
             Ending::Away(_) => (Some(upstream_away(id, None)), false),
             Ending::ClientGone | Ending::Abandoned => (None, true),
             Ending::Stopping => (Some(self.stopping()), true),
@@ -273,7 +324,13 @@ impl Session {
 
     fn message_ended(mut self, ending: Ending, size: u64, now: Timestamp) -> Step {
         let state = &mut *self.0;
-        let (reply, last) = state.final_reply(&ending);
+        let (reply, last) = match &ending {
+            Ending::OverLimit(refusal) => {
+                let from = state.sender();
+                (Some(state.refused((**refusal).clone(), Stage::End, from, None)), false)
+            }
+            ending => state.final_reply(ending),
+        };
         if reply.as_ref().is_some_and(Reply::is_positive) {
             state.patience.renew();
         }
@@ -293,7 +350,7 @@ impl State {
             Some(Transaction { upstream: Upstream::Lost, .. }) => {
                 Some(Gathered::Answered(upstream_away(&self.id, None)))
             }
-            Some(transaction) if transaction.accepted == 0 => {
+            Some(transaction) if transaction.recipients.is_empty() => {
                 Some(Gathered::Fault(Reply::new(554, "5.5.1 No valid recipients")))
             }
             Some(_) => None,

@@ -32,6 +32,7 @@ impl StartTls {
         state.tls = Some(tls);
         state.hello = None;
         state.user = None;
+        state.groups = Arc::default();
         (state.client, state.helo) = (state.peer, None);
         state.now = now;
         Step::Next(session)
@@ -54,6 +55,64 @@ impl Session {
             return Step::StartTls(StartTls(self));
         }
         Step::Next(self)
+    }
+}
+
+impl Session {
+    /// XCLIENT: the session begins anew, for the client that the proxy names.
+    pub(super) fn speak_for(mut self, named: Xclient) -> Step {
+        let state = &mut *self.0;
+        if !state.may_speak_for_others() {
+            state.refuse(&Reply::new(550, "5.7.0 XCLIENT is not for you"));
+        } else if state.transaction.is_some() {
+            state.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
+        } else {
+            let is_another = named.address != Attribute::Unsaid;
+            // What it does not say stays as it said before.
+            match named.address {
+                Attribute::Unsaid => {}
+                // Nobody's, so that no trust and no budget of the proxy's own is given to it.
+                Attribute::Unknown => state.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                Attribute::Known(address) => state.client = address,
+            }
+            named.helo.put_into(&mut state.helo);
+            named.login.map(Arc::from).put_into(&mut state.user);
+            state.groups = Arc::default();
+            state.hello = None;
+            state.records.push(Record::SpokenFor { peer: state.peer });
+            let spoken_for = SpokenFor { session: self, is_another };
+            return match spoken_for.session.0.user {
+                Some(_) => Step::SpokenFor(spoken_for),
+                None => spoken_for.greet(),
+            };
+        }
+        Step::Next(self)
+    }
+}
+
+/// In which groups is the user for whom a proxy speaks?
+pub struct SpokenFor {
+    session: Session,
+    /// Whether it is for another client than before.
+    is_another: bool,
+}
+
+impl SpokenFor {
+    pub fn user(&self) -> Option<&Arc<str>> {
+        self.session.user()
+    }
+
+    pub fn answer(mut self, groups: Arc<[Box<str>]>) -> Step {
+        self.session.0.groups = groups;
+        self.greet()
+    }
+
+    fn greet(mut self) -> Step {
+        if self.is_another {
+            return self.session.ask_connect();
+        }
+        self.session.0.greet();
+        Step::Next(self.session)
     }
 }
 
@@ -98,28 +157,6 @@ impl State {
             lines.push(format!("XCLIENT {}", xclient::ATTRIBUTES));
         }
         lines
-    }
-
-    /// XCLIENT: the session begins anew, for the client that the proxy names.
-    pub(super) fn speak_for(&mut self, named: Xclient) {
-        if !self.may_speak_for_others() {
-            self.refuse(&Reply::new(550, "5.7.0 XCLIENT is not for you"));
-        } else if self.transaction.is_some() {
-            self.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
-        } else {
-            // What it does not say stays as it said before.
-            match named.address {
-                Attribute::Unsaid => {}
-                // Nobody's, so that no trust and no budget of the proxy's own is given to it.
-                Attribute::Unknown => self.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                Attribute::Known(address) => self.client = address,
-            }
-            named.helo.put_into(&mut self.helo);
-            named.login.map(Arc::from).put_into(&mut self.user);
-            self.hello = None;
-            self.records.push(Record::SpokenFor { peer: self.peer });
-            self.greet();
-        }
     }
 
     /// AUTH is neither offered nor accepted where TLS could protect the password and does not (RFC 4954 §4).

@@ -5,85 +5,42 @@
 //! until it is answered. A run of pipelined MAIL and RCPT is one question to the policy and one to the upstream; replies come in
 //! order.
 
+mod admit;
 mod auth;
 mod data;
 mod hello;
 mod mail;
+mod options;
 mod patience;
 mod rcpt;
 mod record;
+mod refusal;
 mod run;
+mod settlement;
 
+pub use admit::Admit;
 use auth::Challenge;
 pub use auth::{Login, Verified};
 pub use data::{Body, Chunk, Ending};
-pub use hello::StartTls;
-pub use record::{By, Delivery, Record, Refused, Stage};
-pub use run::{Admit, Answer, Relay, Request};
+pub use hello::{SpokenFor, StartTls};
+pub use options::{Options, Requirement, Security, Tls};
+pub use record::{By, Delivery, Record, Refused};
+pub use refusal::reply as refusal_reply;
+pub use run::{Answer, Relay, Request};
+pub use settlement::Settlement;
 
-use crate::policy::event::Facts;
+use crate::policy::ledger::Ledger;
+use crate::policy::verdict::Charged;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
-use ipnet::IpNet;
 use patience::Patience;
 use run::Gathered;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// What a listener asks of its clients.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What this server calls itself.
-    pub hostname: String,
-    pub tls: Security,
-    pub auth: Requirement,
-    /// Networks that may send without AUTH.
-    pub trusted: Vec<IpNet>,
-    /// Networks of proxies that may say who the client is.
-    pub xclient: Vec<IpNet>,
-    /// Octets (RFC 1870).
-    pub max_message_size: u64,
-    /// Recipients of one message.
-    pub max_recipients: usize,
-}
-
-impl Options {
-    /// Whether this client may send only once it has logged in.
-    pub fn must_log_in(&self, client: IpAddr) -> bool {
-        let is_trusted = self.trusted.iter().any(|network| network.contains(&client));
-        self.auth == Requirement::Required && !is_trusted
-    }
-}
-
-/// How a listener is secured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Security {
-    /// Plain text only.
-    None,
-    /// Plain text, until the client says STARTTLS (RFC 3207).
-    StartTls,
-    /// TLS from the first octet (RFC 8314).
-    Implicit,
-}
-
-/// Whether clients must log in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Requirement {
-    Required,
-    Optional,
-    None,
-}
-
-/// The TLS of a connection, as the `Received:` line names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    pub version: String,
-    pub cipher: String,
-}
 
 /// A client's session between two steps.
 pub struct Session(Box<State>);
@@ -98,8 +55,10 @@ pub enum Step {
     StartTls(StartTls),
     /// Is this password right?
     Login(Login),
+    /// In which groups is this user, for whom a proxy speaks?
+    SpokenFor(SpokenFor),
     /// Does policy let these events pass?
-    Admit(Admit),
+    Admit(Box<Admit>),
     /// What does the upstream say to these commands?
     Relay(Relay),
     /// Send the output, then pass the message on.
@@ -124,6 +83,7 @@ struct State {
     offered: Extensions,
     announced: Extensions,
     user: Option<Arc<str>>,
+    groups: Arc<[Box<str>]>,
     challenge: Option<Challenge>,
     transaction: Option<Transaction>,
     run: Vec<Gathered>,
@@ -139,9 +99,14 @@ struct State {
     /// When the session was last stepped.
     now: Timestamp,
     patience: Patience,
+    /// Whether any limit counts command lines.
+    counts_commands: bool,
+    ledger: Ledger,
+    settlement: Settlement,
     /// Refusals by limits, and by the upstream, of which not all get a line in the log.
     refusals: u32,
     other_refusals: u32,
+    remarks: u32,
     closing: bool,
 }
 
@@ -150,7 +115,10 @@ struct Transaction {
     /// When MAIL was accepted.
     began: Timestamp,
     asked: usize,
-    accepted: usize,
+    /// The recipients that were accepted.
+    recipients: Vec<Arc<str>>,
+    /// What was charged, and may have to be given back when the transaction ends.
+    charges: Vec<Charged>,
     /// DATA has been charged, and is not charged again.
     message_charged: bool,
     /// Octets of the pieces that have come by BDAT; `None` before the first.
@@ -177,9 +145,10 @@ const MAX_RUN: usize = 500;
 const MAX_RECORDED: u32 = 100;
 
 impl Session {
-    /// A session that begins with the greeting. `id` names it in replies, headers and logs; `tls` is set where TLS came first.
-    pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Self {
-        let mut state = State {
+    /// Begins a session, with the question whether this client may connect. `id` names it in replies, headers and logs; `tls` is set
+    /// where TLS came first.
+    pub fn begin(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Step {
+        let state = State {
             options,
             id,
             peer: client.to_canonical(),
@@ -190,6 +159,7 @@ impl Session {
             offered: Extensions::default(),
             announced: Extensions::default(),
             user: None,
+            groups: Arc::default(),
             challenge: None,
             transaction: None,
             run: Vec::new(),
@@ -201,18 +171,31 @@ impl Session {
             records: Vec::new(),
             now,
             patience: Patience::default(),
+            counts_commands: false,
+            ledger: Ledger::default(),
+            settlement: Settlement::default(),
             refusals: 0,
             other_refusals: 0,
+            remarks: 0,
             closing: false,
         };
-        state.greet();
-        Self(Box::new(state))
+        let mut session = Self(Box::new(state));
+        match session.0.may_speak_for_others() {
+            // It has connected for somebody whom it will name.
+            true => {
+                session.0.greet();
+                Step::Read(session)
+            }
+            false => session.ask_connect(),
+        }
     }
 
-    /// Handles the input at hand as far as the session can alone. `offered` is what the upstream offers, as far as it is known.
-    pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions) -> Step {
+    /// Handles the input at hand as far as the session can alone. `offered` is what the upstream offers, as far as it is known;
+    /// `counts_commands` is whether policy is to be asked about every command line.
+    pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions, counts_commands: bool) -> Step {
         self.0.now = now;
         self.0.offered = offered;
+        self.0.counts_commands = counts_commands;
         loop {
             let state = &mut *self.0;
             input.skip(std::mem::take(&mut state.unwanted));
@@ -278,7 +261,7 @@ impl Session {
                     }
                 }
             }
-            if self.0.run.iter().all(Gathered::is_answered) {
+            if !self.0.has_questions() {
                 self.0.answer_run();
             }
         }
@@ -292,6 +275,11 @@ impl Session {
     /// What there is to log and count since the last call.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.0.records)
+    }
+
+    /// What there is to charge and to give back since the last call, after the fact: before the client hears what came of it.
+    pub fn take_settlement(&mut self) -> Settlement {
+        std::mem::take(&mut self.0.settlement)
     }
 
     /// Whether a transaction is under way, which a shutdown should not cut short.
@@ -358,6 +346,12 @@ impl Session {
 
     fn close(mut self) -> Step {
         let state = &mut *self.0;
+        // What nobody was asked about any more.
+        for gathered in std::mem::take(&mut state.run) {
+            if let Gathered::Rcpt(_, charges) = gathered {
+                state.settlement.give_back(charges);
+            }
+        }
         state.abandon(state.now);
         let unrecorded = [state.refusals, state.other_refusals].map(|count| count.saturating_sub(MAX_RECORDED));
         let refusals = unrecorded.iter().sum();
@@ -402,8 +396,19 @@ impl Session {
         }
     }
 
-    /// Does what a command says, with nothing gathered before it.
-    fn perform(mut self, command: Command) -> Step {
+    /// Takes a command on, with nothing gathered before it.
+    fn perform(self, command: Command) -> Step {
+        match command {
+            Command::Mail(_) | Command::Rcpt(_) => self.sort(command),
+            // These are asked about in their own right.
+            Command::Auth { .. } | Command::Data | Command::Bdat(_) | Command::Quit => self.obey(command),
+            command if self.0.counts_commands => self.ask_command(command),
+            command => self.obey(command),
+        }
+    }
+
+    /// Does what a command says.
+    fn obey(mut self, command: Command) -> Step {
         match command {
             Command::Mail(_) | Command::Rcpt(_) => return self.sort(command),
             Command::Hello(hello) => self.0.hello(hello, self.0.now),
@@ -411,7 +416,7 @@ impl Session {
             Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),
             Command::Data => return self.data(),
             Command::Bdat(chunk) => return self.bdat(chunk),
-            Command::Xclient(xclient) => self.0.speak_for(xclient),
+            Command::Xclient(xclient) => return self.speak_for(xclient),
             Command::Rset => {
                 self.0.abandon(self.0.now);
                 self.0.reply(&Reply::new(250, "2.0.0 Ok"));
@@ -461,7 +466,7 @@ impl State {
     /// What there has been too much of. Whoever has recipients that were accepted may send them the message, whatever became of
     /// the others.
     fn exhausted_by(&self) -> Option<&'static str> {
-        let may_go_on = self.transaction.as_ref().is_some_and(|transaction| transaction.accepted > 0);
+        let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
         let refused = self.patience.is_tired_of_refusals() && !may_go_on;
         self.patience.exhausted_by().or(refused.then_some("Too much has been refused"))
     }
@@ -511,10 +516,6 @@ impl State {
     fn longest_line(&self, input: &Input) -> usize {
         let is_auth = input.unused().get(..5).is_some_and(|verb| verb.eq_ignore_ascii_case(b"AUTH "));
         if self.challenge.is_some() || is_auth { MAX_SASL } else { MAX_COMMAND }
-    }
-
-    fn facts(&self) -> Facts {
-        Facts { client: Some(self.client), user: self.user.clone() }
     }
 
     fn may_speak_for_others(&self) -> bool {

@@ -30,17 +30,21 @@ impl State {
         let Some(transaction) = &mut self.transaction else {
             return match gathered >= limit {
                 true => Gathered::Answered(too_many(&self.id, limit)),
-                false => Gathered::Rcpt(rcpt),
+                false => Gathered::Rcpt(rcpt, Vec::new()),
             };
         };
+        // What has been charged for the message would not be for them.
+        if transaction.message_charged && transaction.chunked.is_none() {
+            return Gathered::Fault(Reply::new(503, "5.5.1 DATA has been said already; say it again, or RSET"));
+        }
         if transaction.chunked.is_some() {
             return Gathered::Fault(Reply::new(503, "5.5.1 The message has begun already"));
         }
         let refusal = match &transaction.upstream {
-            _ if transaction.accepted + gathered >= limit => too_many(&self.id, limit),
+            _ if transaction.recipients.len() + gathered >= limit => too_many(&self.id, limit),
             Upstream::Refused(reply) => reply.clone(),
             Upstream::Lost => upstream_away(&self.id, None),
-            Upstream::Unaware | Upstream::Aware => return Gathered::Rcpt(rcpt),
+            Upstream::Unaware | Upstream::Aware => return Gathered::Rcpt(rcpt, Vec::new()),
         };
         transaction.asked += 1;
         Gathered::Answered(refusal)

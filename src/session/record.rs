@@ -1,7 +1,8 @@
 //! What a session has to tell: the core counts and logs nothing itself.
 
 use super::data::Ending;
-use crate::policy::verdict::Refusal;
+use crate::policy::event::Stage;
+use crate::policy::verdict::{Refusal, Remark};
 use crate::smtp::reply::Reply;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,6 +29,12 @@ pub enum Record {
         /// Worth a line: it is not one of very many.
         is_logged: bool,
     },
+    /// What a limit says that the client does not hear.
+    Remarked {
+        remark: Remark,
+        stage: Stage,
+        is_logged: bool,
+    },
     Message(Delivery),
 }
 
@@ -45,7 +52,7 @@ pub struct Refused {
 #[derive(Clone, Debug)]
 pub enum By {
     Limit {
-        refusal: Refusal,
+        refusal: Box<Refusal>,
         /// What the reply names it by.
         reference: String,
     },
@@ -53,24 +60,6 @@ pub enum By {
     Upstream,
     /// Nobody: the upstream was of no use, for this reason.
     Away(String),
-}
-
-/// Where in the dialogue it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    Mail,
-    Rcpt,
-    Data,
-}
-
-impl Stage {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mail => "mail",
-            Self::Rcpt => "rcpt",
-            Self::Data => "data",
-        }
-    }
 }
 
 /// A message, delivered or not.

@@ -2,10 +2,10 @@
 
 use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
-use super::record::{By, Refused, Stage};
+use super::record::{By, Refused};
 use super::{Session, State, Step, Upstream};
-use crate::policy::event::{Asked, Event};
-use crate::policy::verdict::{Refusal, Verdict};
+use crate::policy::event::{Event, Stage};
+use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -14,8 +14,8 @@ use crate::time::Timestamp;
 pub(super) enum Gathered {
     /// MAIL, to be asked of policy.
     Mail(Mail),
-    /// RCPT, to be asked of policy, then of the upstream.
-    Rcpt(Rcpt),
+    /// RCPT, to be asked of policy, then of the upstream; with what was charged for it and may have to be given back.
+    Rcpt(Rcpt, Vec<Charged>),
     /// DATA or the first BDAT, to be asked of policy, then of the upstream; always alone, since it depends on what was said to the recipients.
     Data,
     /// Answered already.
@@ -34,46 +34,30 @@ impl Gathered {
     }
 
     pub(super) fn is_rcpt(&self) -> bool {
-        matches!(self, Self::Rcpt(_))
+        matches!(self, Self::Rcpt(..))
     }
 
     pub(super) fn is_answered(&self) -> bool {
         matches!(self, Self::Answered(_) | Self::Fault(_))
     }
 
-    fn event(&self) -> Option<Event> {
+    fn stage(&self) -> Stage {
+        match self {
+            Self::Mail(_) => Stage::Mail,
+            Self::Rcpt(..) => Stage::Rcpt,
+            Self::Data => Stage::Data,
+            Self::Answered(_) | Self::Fault(_) => Stage::Command,
+        }
+    }
+
+    /// What policy is asked about it; `counts_commands` is whether it is asked about what is answered already, too.
+    pub(super) fn event(&self, counts_commands: bool) -> Option<Event> {
         match self {
             Self::Mail(_) => Some(Event::Mail),
-            Self::Rcpt(rcpt) => Some(Event::Recipient(rcpt.recipient.to_string().to_lowercase().into())),
+            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.to_string().into())),
             Self::Data => Some(Event::Message),
-            Self::Answered(_) | Self::Fault(_) => None,
+            Self::Answered(_) | Self::Fault(_) => counts_commands.then_some(Event::Command),
         }
-    }
-}
-
-/// Does policy let these events pass?
-pub struct Admit {
-    session: Session,
-    asked: Asked,
-}
-
-impl Admit {
-    pub fn asked(&self) -> &Asked {
-        &self.asked
-    }
-
-    /// Takes one verdict an event, in order; where there is none, the client is to come again. `now` is the time of the decision.
-    pub fn answer(self, verdicts: Vec<Verdict>, now: Timestamp) -> Step {
-        let Self { mut session, .. } = self;
-        let mut verdicts = verdicts.into_iter();
-        for gathered in std::mem::take(&mut session.0.run) {
-            let gathered = match gathered {
-                answered if answered.is_answered() => answered,
-                asked => session.0.judge(asked, verdicts.next(), now),
-            };
-            session.0.run.push(gathered);
-        }
-        session.relay_or_answer()
     }
 }
 
@@ -106,7 +90,7 @@ impl Relay {
         let State { run, transaction, .. } = &*self.0.0;
         let recipients: Vec<&Rcpt> = run
             .iter()
-            .filter_map(|gathered| if let Gathered::Rcpt(rcpt) = gathered { Some(rcpt) } else { None })
+            .filter_map(|gathered| if let Gathered::Rcpt(rcpt, _) = gathered { Some(rcpt) } else { None })
             .collect();
         if recipients.is_empty() {
             return Request::Data;
@@ -145,7 +129,9 @@ impl Relay {
                         None => Body::begin(session),
                     };
                 }
-                (Gathered::Rcpt(rcpt), answer) => session.0.recipient_answered(&rcpt, answer, &mut recorded),
+                (Gathered::Rcpt(rcpt, charges), answer) => {
+                    session.0.recipient_answered(&rcpt, charges, answer, &mut recorded)
+                }
                 (_, answer) => session.0.data_refused(answer),
             };
             session.0.run.push(Gathered::Answered(reply));
@@ -158,13 +144,11 @@ impl Relay {
 impl Session {
     /// Asks policy about the run.
     pub(super) fn ask(mut self) -> Step {
-        let events: Vec<Event> = self.0.run.iter().filter_map(Gathered::event).collect();
-        if events.is_empty() {
+        if !self.0.has_questions() {
             self.0.answer_run();
             return Step::Next(self);
         }
-        let asked = Asked { facts: self.0.facts(), events };
-        Step::Admit(Admit { session: self, asked })
+        self.ask_run()
     }
 
     /// Asks the upstream about what is not answered yet.
@@ -199,56 +183,65 @@ impl State {
                     }
                 }
                 // Nobody calls this with a question open; should it happen, the client is not left waiting.
-                Gathered::Mail(_) | Gathered::Rcpt(_) | Gathered::Data => self.reply(&not_now()),
+                Gathered::Mail(_) | Gathered::Rcpt(..) | Gathered::Data => self.reply(&not_now()),
             }
         }
         self.check_patience();
     }
 
+    /// Whether anything of the run is to be asked of policy.
+    pub(super) fn has_questions(&self) -> bool {
+        !self.run.iter().all(Gathered::is_answered) || (self.counts_commands && !self.run.is_empty())
+    }
+
     /// The reply to what policy does not let pass; what it lets pass goes on to the upstream.
-    fn judge(&mut self, gathered: Gathered, verdict: Option<Verdict>, now: Timestamp) -> Gathered {
+    pub(super) fn judge(&mut self, gathered: Gathered, verdict: Option<Verdict>, now: Timestamp) -> Gathered {
         if gathered.is_rcpt()
             && let Some(transaction) = &mut self.transaction
         {
             transaction.asked += 1;
         }
-        let reply = match (verdict, gathered) {
-            (Some(Verdict::Pass), Gathered::Mail(mail)) => self.begin(mail, now),
-            (Some(Verdict::Pass), gathered) => {
+        let Some(Verdict { ruling, remarks, charges, .. }) = verdict else {
+            return if gathered.is_answered() { gathered } else { Gathered::Answered(not_now()) };
+        };
+        let stage = gathered.stage();
+        self.remark(remarks, stage);
+        match (ruling, gathered) {
+            (Ruling::Pass, Gathered::Mail(mail)) => {
+                let reply = self.begin(mail, now);
+                self.keep_charges(charges);
+                Gathered::Answered(reply)
+            }
+            (Ruling::Pass, Gathered::Rcpt(rcpt, _)) => Gathered::Rcpt(rcpt, charges),
+            (Ruling::Pass, gathered) => {
                 if let (Gathered::Data, Some(transaction)) = (&gathered, &mut self.transaction) {
                     transaction.message_charged = true;
                 }
-                return gathered;
+                self.keep_charges(charges);
+                gathered
             }
-            (Some(Verdict::Void), _) => Reply::new(503, "5.5.1 Say MAIL first"),
-            (Some(Verdict::Refuse(refusal)), gathered) => self.refused(&gathered, refusal),
-            (None, _) => not_now(),
-        };
-        Gathered::Answered(reply)
+            (Ruling::Void, _) => Gathered::Answered(Reply::new(503, "5.5.1 Say MAIL first")),
+            (Ruling::Refuse(refusal), gathered) => {
+                // Of limits in shadow, for which it would have happened.
+                self.settlement.give_back(charges);
+                let (from, to) = match &gathered {
+                    Gathered::Mail(mail) => (Some(mail.sender.to_string()), None),
+                    Gathered::Rcpt(rcpt, _) => (self.sender(), Some(rcpt.recipient.to_string())),
+                    _ => (self.sender(), None),
+                };
+                Gathered::Answered(self.refused(*refusal, stage, from, to))
+            }
+        }
     }
 
-    /// The reply to whoever is over a limit, and the record of it.
-    fn refused(&mut self, gathered: &Gathered, refusal: Refusal) -> Reply {
-        self.patience.count_refusal();
-        let reference = self.next_reference();
-        let text = refusal.text(&reference);
-        let reply = match gathered {
-            _ if refusal.fits_later() => Reply::new(450, format!("4.7.1 {text}")),
-            // RFC 5321 §4.5.3.1.10: 452 for recipients, so that the message may go to fewer.
-            Gathered::Rcpt(_) => Reply::new(452, format!("4.5.3 {text}")),
-            _ => Reply::new(552, format!("5.3.4 {text}")),
-        };
-        let (stage, from, to) = match gathered {
-            Gathered::Mail(mail) => (Stage::Mail, Some(mail.sender.to_string()), None),
-            Gathered::Rcpt(rcpt) => (Stage::Rcpt, self.sender(), Some(rcpt.recipient.to_string())),
-            _ => (Stage::Data, self.sender(), None),
-        };
-        let by = By::Limit { refusal, reference };
-        self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
-        reply
+    /// What may have to be given back when the transaction ends.
+    pub(super) fn keep_charges(&mut self, charges: Vec<Charged>) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.charges.extend(charges);
+        }
     }
 
-    fn recipient_answered(&mut self, rcpt: &Rcpt, answer: Answer, recorded: &mut bool) -> Reply {
+    fn recipient_answered(&mut self, rcpt: &Rcpt, charges: Vec<Charged>, answer: Answer, recorded: &mut bool) -> Reply {
         let is_of_all = !matches!(answer, Answer::Reply(_));
         let (stage, reply, by, upstream) = match answer {
             Answer::Reply(reply) => (Stage::Rcpt, reply.enhanced(), By::Upstream, Upstream::Aware),
@@ -261,13 +254,28 @@ impl State {
             }
         };
         if let Some(transaction) = &mut self.transaction {
-            transaction.accepted += usize::from(reply.is_positive());
             transaction.upstream = upstream;
         }
-        if !reply.is_positive() {
-            self.patience.count_refusal();
-        }
         let has_its_line = is_of_all && *recorded;
+        match &mut self.transaction {
+            Some(transaction) if reply.is_positive() => {
+                transaction.recipients.push(rcpt.recipient.to_string().into());
+                transaction.charges.extend(charges);
+            }
+            _ => {
+                self.patience.count_refusal();
+                // Other recipients may still get the message.
+                let (of_message, of_recipient) =
+                    charges.into_iter().partition(|charged| charged.until == Until::MessageSent);
+                self.keep_charges(of_message);
+                self.settlement.give_back(of_recipient);
+                // MAIL is refused once, however many recipients hear of it.
+                if (500..600).contains(&reply.code()) && !has_its_line {
+                    let rejected = (stage == Stage::Rcpt).then(|| rcpt.recipient.to_string().into());
+                    self.settlement.reject(self.facts(None), rejected);
+                }
+            }
+        }
         if !reply.is_positive() && !has_its_line {
             let (from, to) = (self.sender(), Some(rcpt.recipient.to_string()));
             self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
@@ -279,7 +287,12 @@ impl State {
     /// The reply to DATA when the upstream does not want the message, or says what cannot be.
     fn data_refused(&mut self, answer: Answer) -> Reply {
         let (reply, by) = match answer {
-            Answer::Reply(reply) if reply.code() >= 400 => (reply.enhanced(), By::Upstream),
+            Answer::Reply(reply) if reply.code() >= 400 => {
+                if reply.code() >= 500 {
+                    self.settlement.reject(self.facts(None), None);
+                }
+                (reply.enhanced(), By::Upstream)
+            }
             // A success here is nonsense: nothing has been sent yet.
             Answer::Reply(reply) | Answer::MailRefused(reply) => {
                 (upstream_away(&self.id, None), By::Away(format!("it answered DATA with {reply}")))
@@ -300,6 +313,6 @@ impl State {
     }
 }
 
-fn not_now() -> Reply {
+pub(super) fn not_now() -> Reply {
     Reply::new(451, "4.3.0 This cannot be answered now; try again later")
 }

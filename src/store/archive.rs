@@ -6,7 +6,8 @@ use super::place::Place;
 use super::{Durability, OnFailure, Options};
 use crate::engine::State;
 use crate::policy::Budget;
-use crate::policy::key::{Key, Owner};
+use crate::policy::field::Field;
+use crate::policy::key::Key;
 use crate::policy::limit::{Algorithm, Count};
 use crate::time::{Timestamp, parse_time};
 use base64::Engine as _;
@@ -315,17 +316,18 @@ fn read_line(text: &str) -> Result<(Place, Budget), String> {
     };
     let owner = object.get("owner").and_then(Value::as_object).ok_or("\"owner\" is no object, or missing")?;
     let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
-    let owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
-    if let Some((owner, _)) = owners.iter().find(|(name, _)| !Owner::ALL.iter().any(|owner| owner.name() == *name)) {
+    let mut owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
+    if let Some((owner, _)) = owners.iter().find(|(name, _)| Field::parse(name).is_none()) {
         return Err(format!("nobody is counted by \"{owner}\""));
     }
+    owners.sort_by_key(|(name, _)| Field::parse(name));
     let (count, algorithm) = (word("count")?, word("algorithm")?);
     if !Count::ALL.iter().any(|known| known.name() == count) {
         return Err(format!("\"{count}\" is nothing that is counted"));
     }
     // What is counted distinct follows it.
     let first = algorithm.split(' ').next();
-    if !Algorithm::ALL.iter().any(|known| Some(known.name()) == first) {
+    if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
         return Err(format!("\"{algorithm}\" is no algorithm"));
     }
     let key = Key::from_parts(word("limit")?, count, algorithm, owners.into_iter());

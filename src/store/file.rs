@@ -103,6 +103,14 @@ impl OpenError {
     }
 }
 
+/// Budgets as the file has them, over a connection of its own.
+pub fn look(path: &Path, places: &[Place]) -> Result<Vec<Option<Budget>>, String> {
+    let unreadable = |why: String| format!("budgets cannot be read: {why}");
+    let file = File::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let load = |place| file.load(place).map_err(|error| unreadable(words(&error)));
+    places.iter().map(load).collect()
+}
+
 /// What can be done about a file that is damaged.
 pub const ADVICE: &str =
     "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";

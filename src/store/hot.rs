@@ -55,6 +55,8 @@ enum Stage {
     Changed,
     /// Its row could not be read. It counts from nothing and in memory alone until it can be, and both can be added.
     Unread,
+    /// It counts what is there at the moment, and no file keeps it.
+    Volatile,
 }
 
 /// What came of an act.
@@ -131,6 +133,7 @@ impl Hot {
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> Acted<R> {
         let mut held = self.hold(places);
+        self.begin_volatile(&mut held, places);
         let (read, waits) = held.missing(places);
         if !waits.is_empty() {
             return Acted::Missing { read, waits };
@@ -154,10 +157,36 @@ impl Hot {
         if taken != freed {
             self.octets.fetch_add(taken.wrapping_sub(freed), Ordering::Relaxed);
         }
-        match changes.is_empty() {
+        match changes.iter().all(|(place, _)| held.slot(place).is_some_and(|slot| slot.stage == Stage::Volatile)) {
             true => Acted::Free(answer),
             false => Acted::Changed(answer, write(&mut held, changes, queue)),
         }
+    }
+
+    /// A budget as it is at the moment; `None` if it is not here.
+    pub fn peek(&self, place: &Place) -> Option<Option<Budget>> {
+        self.lock(shard_of(place)).budgets.get(&place.key).map(|slot| slot.budget.clone())
+    }
+
+    /// Of what is counted while it is there no file tells.
+    fn begin_volatile(&self, held: &mut Held<'_>, places: &[Place]) {
+        for place in places {
+            let Some(shard) = held.shard(place) else { continue };
+            if !shard.budgets.contains_key(&place.key) && place.key.is_volatile() {
+                let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
+                self.put(shard, place.clone(), slot);
+            }
+        }
+    }
+
+    /// One less is there of what a volatile budget counts.
+    pub fn release(&self, place: &Place) {
+        let mut shard = self.lock(shard_of(place));
+        let Some(slot) = shard.budgets.get_mut(&place.key) else { return };
+        slot.budget = slot.budget.take().filter(|budget| budget.state.level > 1.0).map(|mut budget| {
+            budget.state.level -= 1.0;
+            budget
+        });
     }
 
     /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue. Those that come
@@ -297,7 +326,7 @@ impl Hot {
                     shard.changed.push(place.clone());
                 }
                 // It has changed meanwhile, and is to be folded again as it is.
-                (Stage::Changed | Stage::Folded | Stage::Unread, _) => {}
+                (Stage::Changed | Stage::Folded | Stage::Unread | Stage::Volatile, _) => {}
             }
         }
     }
@@ -330,13 +359,14 @@ impl Hot {
             let is_needed = match slot.stage {
                 Stage::Folded => false,
                 Stage::Unread => !is_urgent,
+                Stage::Volatile => slot.budget.is_some(),
                 // As long as they can be written they are not lost.
                 Stage::Changed | Stage::Folding => !(is_urgent && may_lose),
             };
             let keep = std::mem::take(&mut slot.used) || is_needed;
             if !keep {
                 dropped += octets(key, slot);
-                lost += usize::from(slot.stage != Stage::Folded);
+                lost += usize::from(!matches!(slot.stage, Stage::Folded | Stage::Volatile));
             }
             keep
         });
@@ -442,6 +472,7 @@ fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue) -> 
                 continue;
             }
             Stage::Changed => {}
+            Stage::Volatile => continue,
             Stage::Folded | Stage::Folding => {
                 slot.stage = Stage::Changed;
                 shard.changed.push(place.clone());

@@ -6,6 +6,7 @@ use super::file::{self, File, Kept};
 use super::place::Place;
 use super::queue::Errand;
 use super::troubles::Attempt;
+use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -187,7 +188,8 @@ impl Walk {
     /// Looks at the next budgets. False: there are no more.
     fn go_on(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
         let policy = core.policy();
-        let in_force: HashMap<_, _> = policy.limits.iter().map(|limit| (limit.kind(), limit)).collect();
+        let kinds = |limit| Limit::kinds(limit).map(move |kind| (kind, limit));
+        let in_force: HashMap<_, _> = policy.limits.iter().flat_map(kinds).collect();
         if self.after.is_none() {
             core.queue.send(Errand::Note(in_force.keys().cloned().collect(), now));
             self.kinds = file.kinds()?.into_iter().collect();

@@ -18,8 +18,11 @@ mod writer;
 use crate::metrics::Metrics;
 use crate::policy::event::Asked;
 use crate::policy::key::Key;
+use crate::policy::ledger::Ledger;
+use crate::policy::limit::{Count, Limit};
+use crate::policy::verdict::Charged;
 use crate::policy::verdict::Verdict;
-use crate::policy::{self, Charged, Loaded, Policy, Question};
+use crate::policy::{self, Budget, Loaded, Policy, Question};
 use crate::time::{Timestamp, format_duration};
 use file::File;
 pub use file::OpenError;
@@ -153,24 +156,73 @@ impl Store {
 
     /// Decides a run of events at `now` and charges what passes, as one act. When this returns, the charges are durable, unless the
     /// store is degraded. Nobody waits for the file for much longer than a second.
-    pub async fn admit(&self, now: Timestamp, asked: &Asked) -> Result<Vec<Verdict>, Unavailable> {
+    ///
+    /// `ledger` is what the session counts by itself.
+    pub async fn admit(&self, now: Timestamp, asked: &Asked, ledger: &mut Ledger) -> Result<Vec<Verdict>, Unavailable> {
         let policy = self.core.policy();
-        let question = Question::new(&policy, asked);
+        let question = Question::new(&policy, asked, now);
         if question.keys().is_empty() {
-            return Ok(policy::decide(&policy, now, asked, &question, &mut Loaded::default()));
+            return Ok(policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger));
         }
         let _timer = self.core.metrics.admit_seconds.start_timer();
-        let decide = |now, loaded: &mut Loaded| policy::decide(&policy, now, asked, &question, loaded);
-        self.act(now, question.keys(), decide).await
+        let mut held = Vec::new();
+        let decide = |now, loaded: &mut Loaded| {
+            let verdicts = policy::decide(&policy, now, asked, &question, loaded, ledger);
+            held = verdicts.iter().flat_map(|verdict| verdict.held.iter().cloned()).collect();
+            verdicts
+        };
+        let admitted = self.act(now, question.keys(), decide).await;
+        if admitted.is_err() {
+            // Nobody hears of these places, and nobody would give them up.
+            self.release(&held);
+        }
+        admitted
+    }
+
+    /// A session has ended that had places in these budgets of what may be there at once.
+    pub fn release(&self, held: &[Key]) {
+        held.iter().for_each(|key| self.core.hot.release(&Place::of(key.clone())));
+    }
+
+    /// Whether any limit counts this.
+    pub fn counts(&self, count: Count) -> bool {
+        self.core.policy().counts(count)
     }
 
     /// Gives back charges, as one act, durable like them.
     pub async fn give_back(&self, now: Timestamp, charges: &[Charged]) -> Result<(), Unavailable> {
-        let policy = self.core.policy();
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        self.act(now, &keys, |_, loaded| policy::give_back(&policy, charges, &keys, loaded)).await
+        self.act(now, &keys, |_, loaded| policy::give_back(charges, &keys, loaded)).await
+    }
+
+    /// These budgets as they are at the moment, copied: nothing is changed by that, nor kept in memory. The error says why one of
+    /// them is not known.
+    pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
+        let places: Vec<Place> = keys.iter().cloned().map(Place::of).collect();
+        let mut found: Vec<Option<Option<Budget>>> = places.iter().map(|place| self.core.hot.peek(place)).collect();
+        // What no file keeps is nowhere else.
+        let is_elsewhere = |place: &&Place| !place.key.is_volatile();
+        let missing = places.iter().zip(&found).filter(|(_, known)| known.is_none()).map(|(place, _)| place);
+        let missing: Vec<Place> = missing.filter(is_elsewhere).cloned().collect();
+        if !missing.is_empty() {
+            if !self.core.is_open() {
+                return Err("budgets cannot be read: the state file is not open".to_owned());
+            }
+            let path = self.core.options.path.clone();
+            let read = tokio::task::spawn_blocking(move || file::look(&path, &missing)).await;
+            let mut read = read.map_err(|error| error.to_string())??.into_iter();
+            for (place, known) in places.iter().zip(&mut found).filter(|(_, known)| known.is_none()) {
+                *known = if is_elsewhere(&place) { read.next() } else { None };
+            }
+        }
+        Ok(found.into_iter().map(Option::flatten).collect())
+    }
+
+    /// The limits in force.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.core.policy()
     }
 
     /// From now on these limits hold. Budgets of limits that stay keep their history.
@@ -335,7 +387,7 @@ impl Core {
         let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let former = std::mem::replace(&mut *place, Arc::new(policy));
         drop(place);
-        let kinds: Vec<String> = former.limits.iter().map(|limit| limit.kind()).collect();
+        let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
         if let Some(now) = self.hot.latest() {
             self.queue.send(Errand::Note(kinds.clone(), now));
         }
@@ -344,7 +396,7 @@ impl Core {
 
     /// Says which of these limits are no longer in force, or mean something else, and returns them.
     fn tell_gone(&self, former: impl Iterator<Item = String>) -> Vec<String> {
-        let in_force: HashSet<String> = self.policy().limits.iter().map(|limit| limit.kind()).collect();
+        let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
         let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
         for limit in &gone {
             let keep = format_duration(keeper::KEEP);

@@ -50,7 +50,7 @@ async fn demonstrate(folder: &Path) -> Result<Running, Failure> {
     let maildir = folder.join("Maildir");
     let sink = Sink::start(&maildir).await.map_err(|error| Failure::new(exit::OS, error))?;
     make_certificate(folder)?;
-    Users::add(&folder.join("users"), USER, &password).map_err(|e| Failure::new(exit::CANNOT_CREATE, e))?;
+    Users::add(&folder.join("users"), USER, &password, &[]).map_err(|e| Failure::new(exit::CANNOT_CREATE, e))?;
     let path = folder.join("weir.toml");
     std::fs::write(&path, configuration(sink.address())).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
     let config = config::read(&path).map_err(|error| match error {

@@ -2,7 +2,7 @@
 
 use super::history::Message;
 use super::replay::Outcome;
-use crate::time::{Timestamp, format_duration, parse_amount, parse_duration, parse_time};
+use crate::time::{Timestamp, Units, format_duration, parse_amount, parse_duration, parse_time};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl std::str::FromStr for Flood {
         let from = parse_time(from).map_err(|error| error.to_string())?;
         let bad = || format!("\"{speed}\" is not a speed such as 1/s, 30/m or 500/h; {form}");
         let (amount, unit) = speed.split_once('/').ok_or_else(bad)?;
-        let amount = parse_amount(amount).map_err(|_| bad())?;
+        let amount = parse_amount(amount, Units::Things).map_err(|_| bad())?;
         // "s" is "1s", and "10s" is itself.
         let one = if ["s", "m", "h", "d"].contains(&unit) { "1" } else { "" };
         let unit = parse_duration(&format!("{one}{unit}")).map_err(|_| bad())?;

@@ -20,9 +20,11 @@ pub struct Message {
     pub user: Arc<str>,
     pub client: Option<IpAddr>,
     pub recipients: Vec<Arc<str>>,
+    /// Octets.
+    pub size: Option<u64>,
     /// Tells messages of one sender at one time apart.
     id: Option<Box<str>>,
-    sender: Box<str>,
+    pub sender: Arc<str>,
 }
 
 /// Messages in the order of their time.
@@ -73,6 +75,7 @@ struct Columns {
     recipient: usize,
     client: Option<usize>,
     user: Option<usize>,
+    size: Option<usize>,
     message: Option<usize>,
 }
 
@@ -154,7 +157,10 @@ impl History {
             match self.good_row()? {
                 Some(row) if row.at == at => match self.ready.iter_mut().rev().find(|message| message.is_that_of(&row))
                 {
-                    Some(message) => message.recipients.extend(row.recipients),
+                    Some(message) => {
+                        message.recipients.extend(row.recipients);
+                        message.size = message.size.max(row.size);
+                    }
                     None => self.ready.push_back(row),
                 },
                 other => {
@@ -207,6 +213,7 @@ impl Columns {
             recipient: required("recipient")?,
             client: place("client"),
             user: place("user"),
+            size: place("size"),
             message: place("message"),
         })
     }
@@ -290,6 +297,7 @@ fn row_of_csv(line: &[u8], columns: &Columns) -> Result<Message, String> {
         value(columns.recipient)?,
         more(columns.client)?,
         more(columns.user)?,
+        more(columns.size)?,
         more(columns.message)?,
     ])
 }
@@ -303,11 +311,11 @@ fn row_of_json(line: &[u8]) -> Result<Message, String> {
         other => Err(format!("{name} is {other}")),
     };
     let [t, sender, recipient] = [value("t")?, value("sender")?, value("recipient")?];
-    row([&t, &sender, &recipient, &value("client")?, &value("user")?, &value("message")?])
+    row([&t, &sender, &recipient, &value("client")?, &value("user")?, &value("size")?, &value("message")?])
 }
 
 /// A message of one row, of texts; those that may be missing are empty then.
-fn row([t, sender, recipient, client, user, message]: [&str; 6]) -> Result<Message, String> {
+fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result<Message, String> {
     let at = parse_time(t).map_err(|error| error.to_string())?;
     let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Box::from);
     if sender.is_empty() && user.is_empty() {
@@ -324,11 +332,16 @@ fn row([t, sender, recipient, client, user, message]: [&str; 6]) -> Result<Messa
         "" => None,
         text => Some(text.parse::<IpAddr>().map_err(|_| format!("\"{text}\" is no address of a client"))?),
     };
+    let size = match size {
+        "" => None,
+        text => Some(text.parse::<u64>().map_err(|_| format!("\"{text}\" is no size in octets"))?),
+    };
     Ok(Message {
         at,
         user: lower_case(user),
         client: client.map(|address| address.to_canonical()),
         recipients: vec![lower_case(recipient)],
+        size,
         id: given(message),
         sender: sender.into(),
     })
@@ -343,7 +356,7 @@ impl Message {
     /// A message that stands in no history.
     pub fn new(at: Timestamp, user: Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
         let sender = (*user).into();
-        Self { at, user, client: Some(client), recipients, id: None, sender }
+        Self { at, user, client: Some(client), recipients, size: None, id: None, sender }
     }
 
     /// Whether a row of the same time belongs to this message.
@@ -369,7 +382,7 @@ mod tests {
     fn message(seconds: i64, user: &str, recipients: &[&str]) -> Message {
         let recipients = recipients.iter().map(|recipient| (*recipient).into()).collect();
         let at = Timestamp::from_micros(seconds * 1_000_000);
-        Message { at, user: user.into(), client: None, recipients, id: None, sender: user.into() }
+        Message { at, user: user.into(), client: None, recipients, size: None, id: None, sender: user.into() }
     }
 
     #[test]
@@ -391,10 +404,13 @@ mod tests {
     #[test]
     fn clients_users_and_messages_are_read_where_they_stand() {
         let text = "t,sender,recipient,client,user,size,message\n\
-            1,a,b,::ffff:192.0.2.1,U,10,m1\n1,a,c,192.0.2.1,u,10,m2\n1,a,c,192.0.2.1,u,10,m1\n";
+            1,a,b,::ffff:192.0.2.1,U,10,m1\n1,a,c,192.0.2.1,u,,m2\n1,a,c,192.0.2.1,u,30,m1\n";
         let (messages, _) = all(text.as_bytes());
         assert_eq!(messages.iter().map(|m| m.recipients.len()).collect::<Vec<_>>(), [2, 1]);
         assert!(messages.iter().all(|m| &*m.user == "u" && m.client == "192.0.2.1".parse().ok()));
+        assert_eq!(messages.iter().map(|m| m.size).collect::<Vec<_>>(), [Some(30), None]);
+        let (_, bad) = all(b"t,sender,recipient,size\n1,a,b,-1\n1,a,b,1.5\n1,a,b,10M\n1,a,b,10\n");
+        assert!(bad.count == 3 && bad.named[2].1 == "\"10M\" is no size in octets", "{bad:?}");
     }
 
     #[test]

@@ -4,20 +4,24 @@ mod flood;
 mod history;
 mod plot;
 mod replay;
+mod tally;
 
 use super::{ConfigArgument, Failure, complain, exit, read_config};
 use crate::policy::Policy;
-use crate::policy::limit::Limit;
-use crate::time::{Timestamp, format_amount, format_duration};
+use crate::policy::limit::{Limit, Mode};
+use crate::policy::quota::Quota;
+use crate::policy::verdict::Refusal;
+use crate::time::{Timestamp, format_duration};
 use flood::Flood;
 use history::{Bad, History, Message, ReadError};
 use plot::Traffic;
-use replay::{Outcome, Replay, Tally};
+use replay::{Outcome, Replay, set_aside};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tally::Tally;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -65,6 +69,8 @@ impl Totals {
 /// A replay and what is gathered about it.
 struct Run<'a> {
     policy: &'a Policy,
+    /// Of each limit, by its place.
+    titles: Vec<String>,
     replay: Replay<'a>,
     totals: Totals,
     traffic: Option<Traffic>,
@@ -81,12 +87,14 @@ enum Ended {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let config = read_config(&arguments.config.config)?;
+    let mut policy = read_config(&arguments.config.config)?.policy;
+    let titles = (0..policy.limits.len()).map(|place| policy.title(place)).collect();
+    let unsaid = set_aside(&mut policy);
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
         // Better known now than after a long replay.
-        plot::check(&config.policy)
+        plot::check(&policy)
             .and_then(|()| File::create(path).map(drop).map_err(|e| e.to_string()))
             .map_err(not_drawn(path))?;
     }
@@ -95,8 +103,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Failure::new(code, format!("{name}: {error}"))
     })?;
     let mut run = Run {
-        policy: &config.policy,
-        replay: Replay::new(&config.policy),
+        policy: &policy,
+        titles,
+        replay: Replay::new(&policy, &unsaid),
         totals: Totals::default(),
         traffic: arguments.plot.as_ref().map(|_| Traffic::default()),
         flood: arguments.flood.clone(),
@@ -149,7 +158,7 @@ impl Run<'_> {
                 traffic.add(&message);
             }
             if let Some(out) = &mut decisions
-                && !print_json(out, &message, &outcome)?
+                && !print_json(out, self.policy, &message, &outcome)?
             {
                 return Ok(Ended::Unread);
             }
@@ -169,19 +178,32 @@ impl Run<'_> {
 
     /// A line for each limit, and one for the flood.
     fn json_summary(&self) -> String {
-        let limit = |(limit, tally): (&Limit, &Tally)| {
-            let first = tally
-                .first
-                .as_ref()
-                .map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
-            let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
-            serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
-            "users-hit": tally.hit.len(), "worst": worst, "first-refusal": first })
-            .to_string()
-        };
-        let mut lines: Vec<String> = self.policy.limits.iter().zip(&self.replay.tallies).map(limit).collect();
+        let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
+        let mut lines: Vec<String> =
+            limits.map(|((place, limit), tally)| self.limit_json(place, limit, tally).to_string()).collect();
         lines.extend(self.flood.as_ref().map(|flood| flood.json().to_string()));
         lines.join("\n") + "\n"
+    }
+
+    fn limit_json(&self, place: usize, limit: &Limit, tally: &Tally) -> serde_json::Value {
+        let first = tally.first.as_ref();
+        let first = first.map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
+        let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
+        let mut line = serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
+            "users-hit": tally.hit.len(), "worst": worst, "first-refusal": first });
+        if self.titles[place] != *limit.name {
+            line["rate"] = rate(&limit.quota).into();
+        }
+        if limit.mode != Mode::Enforce {
+            line["mode"] = limit.mode.name().into();
+        }
+        if tally.warned > 0 {
+            line["warned"] = tally.warned.into();
+        }
+        if tally.events == 0 {
+            line["unknown"] = tally.unknown(limit).into();
+        }
+        line
     }
 
     fn summary(&self, took: Duration) -> String {
@@ -196,36 +218,57 @@ impl Run<'_> {
             took.as_secs_f64(),
             speed
         );
-        for (limit, tally) in self.policy.limits.iter().zip(&self.replay.tallies) {
-            if tally.events == 0 && totals.messages > 0 {
-                text.push_str(&format!("\n{}: held for no message: the history does not say the client\n", limit.name));
-                continue;
-            }
-            let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
-            text.push_str(&format!(
-                "\n{}: {} {} per {}, {}\n  refused      {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",
-                limit.name,
-                format_amount(limit.rate.amount),
-                limit.count.name(),
-                format_duration(limit.rate.period),
-                limit.algorithm.name(),
-                tally.refused,
-                tally.events,
-                tally.hit.len(),
-                totals.users.len()
-            ));
-            if let Some((user, count)) = worst(tally) {
-                text.push_str(&format!("  worst        {user}, {count} refused\n"));
-            }
-            if let Some((at, user)) = &tally.first {
-                text.push_str(&format!("  first        {}, {user}\n", at.rfc3339()));
-            }
+        for ((title, limit), tally) in self.titles.iter().zip(&self.policy.limits).zip(&self.replay.tallies) {
+            text += &match tally.events == 0 && totals.messages > 0 {
+                true => held_never(title, limit, tally),
+                false => self.limit_summary(limit, tally),
+            };
         }
         if let Some(flood) = &self.flood {
             text.push_str(&format!("\n{}\n", flood.summary()));
         }
         text
     }
+
+    fn limit_summary(&self, limit: &Limit, tally: &Tally) -> String {
+        let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
+        let (mode, refused) = match limit.mode {
+            Mode::Enforce => (String::new(), "refused     "),
+            mode => (format!(", in {}", mode.name()), "would refuse"),
+        };
+        let mut text = format!(
+            "\n{}: {} {} per {}, {}{mode}\n  {refused} {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",
+            limit.name,
+            limit.quota.amount(),
+            limit.count.name(),
+            limit.quota.period(),
+            limit.algorithm.name(),
+            tally.refused,
+            tally.events,
+            tally.hit.len(),
+            self.totals.users.len()
+        );
+        if tally.warned > 0 {
+            text.push_str(&format!("  warned of    {} events\n", tally.warned));
+        }
+        if let Some((user, count)) = worst(tally) {
+            text.push_str(&format!("  worst        {user}, {count} refused\n"));
+        }
+        if let Some((at, user)) = &tally.first {
+            text.push_str(&format!("  first        {}, {user}\n", at.rfc3339()));
+        }
+        text
+    }
+}
+
+/// Why a limit has done nothing.
+fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
+    let unknown: Vec<String> = tally.unknown(limit).iter().map(|what| format!("the {what}")).collect();
+    let why = match unknown.is_empty() {
+        true => "none is of those whom it is for".to_owned(),
+        false => format!("the history does not say {}", unknown.join(", ")),
+    };
+    format!("\n{title}: held for no message: {why}\n")
 }
 
 /// Rows that could not be used are named on standard error.
@@ -251,7 +294,7 @@ fn printed(written: std::io::Result<()>) -> Result<bool, Failure> {
 }
 
 /// A line for each recipient, and one for a message that was refused after them.
-fn print_json(out: &mut impl Write, message: &Message, outcome: &Outcome) -> Result<bool, Failure> {
+fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome: &Outcome) -> Result<bool, Failure> {
     let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
     let whole = outcome.message.is_some().then_some((None, &outcome.message));
     for (recipient, refusal) in recipients.chain(whole) {
@@ -262,12 +305,25 @@ fn print_json(out: &mut impl Write, message: &Message, outcome: &Outcome) -> Res
             line["also"] = refusal.also.iter().map(|name| &**name).collect::<Vec<_>>().into();
             line["level"] = refusal.level.into();
             line["wait"] = refusal.wait_text().into();
+            if let Some(rate) = one_of_several(policy, refusal) {
+                line["rate"] = rate.into();
+            }
         }
         if !printed(writeln!(out, "{line}"))? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// The rate of the limit that refuses, where it has others, too.
+fn one_of_several(policy: &Policy, refusal: &Refusal) -> Option<String> {
+    let rates = policy.limits.iter().filter(|limit| limit.name == refusal.limit).count();
+    (rates > 1).then(|| rate(&refusal.quota))
+}
+
+fn rate(quota: &Quota) -> String {
+    format!("{} / {}", quota.amount(), quota.period())
 }
 
 /// The user who was refused most, and how often.

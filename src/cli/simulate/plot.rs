@@ -3,8 +3,9 @@
 
 use super::history::Message;
 use crate::policy::Policy;
-use crate::policy::key::Owner;
+use crate::policy::field::Field;
 use crate::policy::limit::{Count, Limit};
+use crate::policy::quota::Quota;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::HashMap;
@@ -43,8 +44,8 @@ impl Traffic {
             let area = SVGBackend::with_string(&mut svg, (PANEL.0, height)).into_drawing_area();
             area.fill(&WHITE).map_err(|error| error.to_string())?;
             let panels = area.split_evenly((limits.len(), 1));
-            for (limit, panel) in limits.into_iter().zip(&panels) {
-                self.panel(limit, panel).map_err(|error| error.to_string())?;
+            for (place, panel) in limits.into_iter().zip(&panels) {
+                self.panel(&policy.title(place), &policy.limits[place], panel).map_err(|error| error.to_string())?;
             }
             area.present().map_err(|error| error.to_string())?;
         }
@@ -53,13 +54,15 @@ impl Traffic {
 
     fn panel<'a>(
         &self,
+        title: &str,
         limit: &Limit,
         panel: &DrawingArea<SVGBackend<'a>, Shift>,
     ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
         let busiest = self.busiest(limit.count);
         let span = busiest.iter().map(|(_, sent)| span(sent)).max().unwrap_or_default().max(Duration::from_secs(60));
         let windows = windows(span);
-        let envelope: Vec<(f64, f64)> = windows.iter().map(|w| (w.as_secs_f64(), limit.rule.envelope(*w))).collect();
+        let most = |window| limit.quota.rule().map(|rule| rule.envelope(window));
+        let envelope: Vec<(f64, f64)> = windows.iter().filter_map(|w| Some((w.as_secs_f64(), most(*w)?))).collect();
         let observed = |sent: &[Sent]| -> Vec<(f64, f64)> {
             windows.iter().map(|w| (w.as_secs_f64(), most_in(sent, limit.count, *w) as f64)).collect()
         };
@@ -67,7 +70,7 @@ impl Traffic {
         let all = lines.iter().flat_map(|(_, points)| points).chain(&envelope);
         let top = all.map(|(_, y)| *y).fold(1.0, f64::max) * 1.5;
         let mut chart = ChartBuilder::on(panel)
-            .caption(format!("{}: the most {} in any window", limit.name, limit.count.name()), ("sans-serif", 18))
+            .caption(format!("{title}: the most {} in any window", limit.count.name()), ("sans-serif", 18))
             .margin(12)
             .x_label_area_size(36)
             .y_label_area_size(64)
@@ -111,9 +114,14 @@ fn about(seconds: f64) -> String {
     format!("{:.0}{unit}", seconds / size)
 }
 
-/// Limits whose envelope is that of a user's traffic: their budgets are users', and everything counts.
-fn drawable(policy: &Policy) -> Vec<&Limit> {
-    policy.limits.iter().filter(|limit| limit.per == [Owner::User] && limit.distinct.is_none()).collect()
+/// Limits whose envelope is that of a user's traffic, by their places: their budgets are users', and all messages or recipients count.
+fn drawable(policy: &Policy) -> Vec<usize> {
+    let is_drawable = |limit: &Limit| {
+        let has_envelope = matches!(limit.quota, Quota::Rate { .. }) && limit.watch.is_none();
+        let counts_all = matches!(limit.count, Count::Messages | Count::Recipients) && limit.distinct.is_none();
+        limit.per == [Field::User] && counts_all && has_envelope
+    };
+    (0..policy.limits.len()).filter(|place| is_drawable(&policy.limits[*place])).collect()
 }
 
 /// Whether there is anything to draw.
@@ -128,10 +136,7 @@ pub fn check(policy: &Policy) -> Result<(), String> {
 }
 
 fn amount((_, recipients): &Sent, count: Count) -> u64 {
-    match count {
-        Count::Messages => 1,
-        Count::Recipients => *recipients,
-    }
+    if count == Count::Recipients { *recipients } else { 1 }
 }
 
 fn span(sent: &[Sent]) -> Duration {

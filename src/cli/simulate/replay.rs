@@ -1,35 +1,28 @@
 //! Messages of the past through the policy of now: the very decision that the server takes, with the time of then.
 
 use super::history::Message;
-use crate::policy::event::{Asked, Event, Facts};
+use super::tally::{Marks, Tally};
+use crate::policy::event::{Asked, Event, Facts, Stage};
 use crate::policy::key::Key;
-use crate::policy::limit::Count;
-use crate::policy::verdict::{Refusal, Verdict};
+use crate::policy::ledger::Ledger;
+use crate::policy::limit::{Count, Limit};
+use crate::policy::quota::{Quota, Scope};
+use crate::policy::verdict::{Refusal, Ruling, Verdict};
 use crate::policy::{self, Budget, Loaded, Policy, Question};
-use crate::time::Timestamp;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// A replay, as far as it has come.
 pub struct Replay<'a> {
     policy: &'a Policy,
-    /// Whether any limit asks about DATA.
-    counts_messages: bool,
+    /// Whether any limit asks about DATA, and about the end of the message.
+    asks: [bool; 2],
     /// `None` while a decision has it, and for those nobody has used.
     budgets: HashMap<Key, Option<Budget>>,
+    ledger: Ledger,
+    /// What limits said to the message at hand, one a limit.
+    marks: Marks,
     /// One a limit.
     pub tallies: Vec<Tally>,
-}
-
-/// What a limit did.
-#[derive(Debug, Default, PartialEq)]
-pub struct Tally {
-    /// Recipients or messages that came, where the limit held.
-    pub events: u64,
-    pub refused: u64,
-    /// Refused events by user.
-    pub hit: HashMap<Arc<str>, u64>,
-    pub first: Option<(Timestamp, Arc<str>)>,
 }
 
 /// What came of one message.
@@ -54,49 +47,91 @@ impl Outcome {
     }
 }
 
+/// Sets limits aside of which the history says only a part of what they count, and names what it does not say, for each limit.
+pub fn set_aside(policy: &mut Policy) -> Vec<Option<&'static str>> {
+    let unsaid = |limit: &Limit| {
+        let is_of_connection = |quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
+        match limit.count {
+            // It has MAIL, RCPT and DATA alone.
+            Count::Commands => Some("commands"),
+            _ if limit.quotas().any(is_of_connection) => Some("connections"),
+            _ => None,
+        }
+    };
+    let unsaid: Vec<_> = policy.limits.iter().map(unsaid).collect();
+    for limit in policy.limits.iter_mut().zip(&unsaid).filter_map(|(limit, unsaid)| unsaid.map(|_| limit)) {
+        (limit.quota, limit.overrides) = (Quota::Unlimited, None);
+    }
+    let watched = |limit: &Limit| limit.watch.and_then(|watched| unsaid[watched]);
+    policy.limits.iter().zip(&unsaid).map(|(limit, own)| own.or_else(|| watched(limit))).collect()
+}
+
 impl<'a> Replay<'a> {
-    pub fn new(policy: &'a Policy) -> Self {
-        let tallies = policy.limits.iter().map(|_| Tally::default()).collect();
-        let counts_messages = policy.limits.iter().any(|limit| limit.count == Count::Messages);
-        Self { policy, counts_messages, budgets: HashMap::new(), tallies }
+    /// `unsaid` is what [`set_aside`] says.
+    pub fn new(policy: &'a Policy, unsaid: &[Option<&'static str>]) -> Self {
+        let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
+        let has_octets = policy.counts(Count::Bytes);
+        Self {
+            policy,
+            asks: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
+            budgets: HashMap::new(),
+            ledger: Ledger::default(),
+            marks: Marks::new(policy.limits.len()),
+            tallies: unsaid.iter().map(|unsaid| Tally::new(*unsaid)).collect(),
+        }
     }
 
-    /// Sends a message: MAIL and all RCPT, then DATA if any recipient is left.
+    /// Sends a message: MAIL and all RCPT, then DATA and its end if any recipient is left.
     pub fn send(&mut self, message: &Message) -> Outcome {
-        let facts = Facts { client: message.client, user: Some(message.user.clone()) };
-        for (limit, tally) in self.policy.limits.iter().zip(&mut self.tallies) {
-            tally.events += match limit.count {
-                _ if !limit.holds(&facts) => 0,
-                Count::Recipients => message.recipients.len() as u64,
-                Count::Messages => 1,
-            };
-        }
+        let facts = Facts {
+            client: message.client,
+            user: Some(message.user.clone()),
+            authenticated: true,
+            sender: Some(message.sender.clone()),
+            size: message.size,
+            ..Facts::default()
+        };
         let recipients = message.recipients.iter().map(|recipient| Event::Recipient(recipient.clone()));
-        let asked = Asked { facts, events: std::iter::once(Event::Mail).chain(recipients).collect() };
+        let events = std::iter::once(Event::Mail).chain(recipients).collect();
+        let mut asked = Asked { facts, events, declared: Vec::new() };
+        self.ledger = Ledger::default();
+        self.marks.clear();
+        let mut charges = Vec::new();
         let mut verdicts = self.decide(message, &asked).into_iter();
-        let mail = verdicts.next().and_then(refusal);
-        let refused: Vec<Option<Refusal>> = match &mail {
+        let mut ruled = |verdict: Verdict| {
+            charges.extend(verdict.charges);
+            refusal(verdict.ruling)
+        };
+        let mail = verdicts.next().and_then(&mut ruled);
+        let recipients: Vec<Option<Refusal>> = match &mail {
             Some(mail) => message.recipients.iter().map(|_| Some(mail.clone())).collect(),
-            None => verdicts.map(refusal).collect(),
+            None => verdicts.map(ruled).collect(),
         };
-        let whole = if self.counts_messages && mail.is_none() && refused.iter().any(Option::is_none) {
-            let asked = Asked { facts: asked.facts, events: vec![Event::Message] };
-            self.decide(message, &asked).pop().and_then(refusal)
-        } else {
-            None
-        };
-        let outcome = Outcome { recipients: refused, message: whole };
-        if outcome.is_refused() {
-            self.note_refusals(message, mail.is_some(), &outcome);
-        }
-        outcome
+        let accepted = message.recipients.iter().zip(&recipients).filter(|(_, refused)| refused.is_none());
+        asked.facts.recipients = accepted.map(|(recipient, _)| recipient.clone()).collect();
+        let goes_on = !asked.facts.recipients.is_empty();
+        let whole = [Event::Message, Event::End { size: message.size }].into_iter().zip(self.asks);
+        let whole = whole.filter(|(_, asks)| goes_on && *asks).find_map(|(event, _)| {
+            asked.events = vec![event];
+            asked.declared = charges.extract_if(.., |charged| charged.until.is_of_size()).collect();
+            let verdict = self.decide(message, &asked).pop()?;
+            charges.extend(verdict.charges);
+            refusal(verdict.ruling)
+        });
+        self.close(message, &asked.facts);
+        Outcome { recipients, message: whole }
     }
 
     fn decide(&mut self, message: &Message, asked: &Asked) -> Vec<Verdict> {
-        let question = Question::new(self.policy, asked);
+        let question = Question::new(self.policy, asked, message.at);
+        question.looking().for_each(|limit| self.marks.hold(limit));
+        question.limits().for_each(|limit| self.marks.count(limit));
         let keys = question.keys().iter();
         let mut loaded: Loaded = keys.map(|key| self.budgets.get_mut(key).and_then(Option::take)).collect();
-        let verdicts = policy::decide(self.policy, message.at, asked, &question, &mut loaded);
+        let verdicts = policy::decide(self.policy, message.at, asked, &question, &mut loaded, &mut self.ledger);
+        for (event, verdict) in asked.events.iter().zip(&verdicts) {
+            self.marks.note(event, verdict);
+        }
         let budgets = loaded.into_slots().map(|slot| slot.budget);
         for (key, budget) in question.into_keys().into_iter().zip(budgets) {
             match self.budgets.get_mut(&key) {
@@ -107,29 +142,26 @@ impl<'a> Replay<'a> {
         verdicts
     }
 
-    fn note_refusals(&mut self, message: &Message, at_mail: bool, outcome: &Outcome) {
-        for (place, limit) in self.policy.limits.iter().enumerate() {
-            let refuses = |refusal: &&Refusal| refusal.limit == limit.name || refusal.also.contains(&limit.name);
-            let by_recipients = outcome.recipients.iter().flatten().filter(refuses).count() as u64;
-            let by_message = u64::from(outcome.message.iter().any(|refusal| refuses(&refusal)));
-            let tally = &mut self.tallies[place];
-            let refused = match limit.count {
-                Count::Recipients => by_recipients,
-                Count::Messages if at_mail => by_recipients.min(1),
-                Count::Messages => by_message,
-            };
-            if refused > 0 {
-                tally.refused += refused;
-                *tally.hit.entry(message.user.clone()).or_default() += refused;
-                tally.first.get_or_insert_with(|| (message.at, message.user.clone()));
+    /// Adds up what limits said to a message.
+    fn close(&mut self, message: &Message, facts: &Facts) {
+        for (place, (limit, tally)) in self.policy.limits.iter().zip(&mut self.tallies).enumerate() {
+            tally.add(limit, self.marks.of(place), message);
+            if tally.wants_reason() {
+                let reason = |event| {
+                    let asked = Asked { facts: facts.clone(), events: vec![event], declared: Vec::new() };
+                    Question::reason(self.policy, &asked, message.at, place)
+                };
+                let recipient = message.recipients.first().cloned().map(Event::Recipient);
+                let events = [Event::Mail, Event::Message, Event::End { size: message.size }];
+                tally.wonder(events.into_iter().chain(recipient).filter_map(reason));
             }
         }
     }
 }
 
-fn refusal(verdict: Verdict) -> Option<Refusal> {
-    match verdict {
-        Verdict::Refuse(refusal) => Some(refusal),
-        Verdict::Pass | Verdict::Void => None,
+fn refusal(ruling: Ruling) -> Option<Refusal> {
+    match ruling {
+        Ruling::Refuse(refusal) => Some(*refusal),
+        Ruling::Pass | Ruling::Void => None,
     }
 }

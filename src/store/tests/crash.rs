@@ -24,11 +24,9 @@ impl Random {
 
 /// Neither level goes down while the test runs.
 fn limits() -> Policy {
-    let all = policy("1G / 3650d").limits.remove(0);
-    let mut new = policy("500 / 3650d").limits.remove(0);
-    let filter = crate::engine::distinct::Rule::new(500.0, Duration::from_secs(3650 * 86_400), None).unwrap();
-    (new.name, new.distinct) = ("new".into(), Some(Distinct { what: What::Recipient, filter }));
-    Policy { limits: vec![all, new] }
+    let mut new = limit("new", Field::User, "500 / 3650d");
+    new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+    of(vec![limit("l", Field::User, "1G / 3650d"), new])
 }
 
 fn open(folder: &Path) -> Store {
@@ -52,7 +50,7 @@ async fn hammer(folder: &Path, seed: u64) {
                     let mut asked = asked(&format!("user{user}"), 1);
                     // One that nobody was ever asked about.
                     asked.events = vec![Event::Recipient(format!("{seed}.{task}.{n}@example.net").into())];
-                    store.admit(at(n as i64 / 1000), &asked).await.unwrap();
+                    store.admit(at(n as i64 / 1000), &asked, &mut Ledger::default()).await.unwrap();
                     (&*acknowledged).write_all(&(user as u32).to_le_bytes()).unwrap();
                 }
             })

@@ -6,20 +6,34 @@ mod versions;
 
 use super::*;
 use crate::policy::event::{Event, Facts};
-use crate::policy::key::Owner;
-use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, What};
-use crate::policy::verdict::Template;
-use crate::time::parse_rate;
+use crate::policy::field::Field;
+use crate::policy::fold::Folding;
+use crate::policy::hours::Zone;
+use crate::policy::limit::{Algorithm, Distinct};
+use crate::policy::quota::Quota;
+use crate::policy::verdict::Ruling;
+use crate::time::{Units, parse_rate};
 use std::path::Path;
 
+fn limit(name: &str, per: Field, rate: &str) -> Limit {
+    let rate = parse_rate(rate, Units::Things).unwrap();
+    Limit::new(name, Count::Recipients, vec![per], Quota::rate(Algorithm::Ewma, rate, None))
+}
+
+/// These limits in force.
+fn of(limits: Vec<Limit>) -> Policy {
+    Policy::new(limits, Folding::default(), Zone::default())
+}
+
 fn policy(rate: &str) -> Policy {
-    let rate = parse_rate(rate).unwrap();
-    let text = Arc::new(Template::standard(Count::Recipients));
-    let (name, per) = ("l".into(), vec![Owner::User]);
-    let (algorithm, charge) = (Algorithm::Ewma, Charge::Accepted);
-    let rule = algorithm.rule(rate, None);
-    let limit = Limit { name, count: Count::Recipients, per, rate, algorithm, rule, charge, distinct: None, text };
-    Policy { limits: vec![limit] }
+    of(vec![limit("l", Field::User, rate)])
+}
+
+/// The same, of new recipients alone.
+fn new_recipients(rate: &str, remember: Option<Duration>) -> Policy {
+    let mut limit = limit("l", Field::User, rate);
+    limit.distinct = Some(Distinct { what: Field::Recipient, remember });
+    of(vec![limit])
 }
 
 fn open(path: &Path) -> Result<Store, OpenError> {
@@ -28,8 +42,9 @@ fn open(path: &Path) -> Result<Store, OpenError> {
 }
 
 fn asked(user: &str, recipients: usize) -> Asked {
-    let facts = Facts { client: "192.0.2.7".parse().ok(), user: Some(user.into()) };
-    Asked { facts, events: (0..recipients).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect() }
+    let facts = Facts { client: "192.0.2.7".parse().ok(), user: Some(user.into()), ..Facts::default() };
+    let events = (0..recipients).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
+    Asked { facts, events, declared: Vec::new() }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -37,7 +52,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn passed(verdicts: &[Verdict]) -> usize {
-    verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Pass)).count()
+    verdicts.iter().filter(|verdict| matches!(verdict.ruling, Ruling::Pass)).count()
 }
 
 #[tokio::test]
@@ -45,12 +60,12 @@ async fn charges_outlive_the_store_that_made_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60)).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 60);
     store.close().await;
     let store = open(&path).unwrap();
     // 60 a second ago leave room for 40 more: a little has decayed, so the hundredth still fits.
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await.unwrap()), 40);
-    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60)).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 40);
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut Ledger::default()).await.unwrap()), 60);
 }
 
 #[tokio::test]
@@ -58,14 +73,14 @@ async fn a_journal_that_was_never_folded_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 60)).await.unwrap();
+    store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap();
     // A copy of the files as they are is what a sudden end of the process leaves.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
     }
     let store = open(&crashed.path().join("state.db")).unwrap();
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60)).await.unwrap()), 40);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 40);
 }
 
 #[tokio::test]
@@ -80,16 +95,14 @@ async fn a_second_store_on_the_file_is_refused() {
 #[tokio::test]
 async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let mut policy = policy("400K / 1d");
-    let filter = crate::engine::distinct::Rule::new(400e3, std::time::Duration::from_secs(86_400), None).unwrap();
-    policy.limits[0].distinct = Some(Distinct { what: What::Recipient, filter });
+    let policy = new_recipients("400K / 1d", None);
     let options =
         Options { path: folder.path().join("state.db"), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // Filters of 800 kB each: more than fit.
     let users: Vec<String> = (0..250).map(|n| format!("user{n}")).collect();
     for user in &users {
-        store.admit(at(0), &asked(user, 1)).await.unwrap();
+        store.admit(at(0), &asked(user, 1), &mut Ledger::default()).await.unwrap();
     }
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while store.core.hot.len() == users.len() {
@@ -101,7 +114,7 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
     for user in &users {
         question.facts.user = Some(user.as_str().into());
         // The first recipient was known, the second was not.
-        store.admit(at(1), &question).await.unwrap();
+        store.admit(at(1), &question, &mut Ledger::default()).await.unwrap();
         let level = level(&store, &question).await;
         assert!((level - 2.0).abs() < 0.01, "{user}: {level}");
     }
@@ -126,7 +139,7 @@ fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
 
 /// How full the one budget of a question is.
 async fn level(store: &Store, asked: &Asked) -> f64 {
-    let keys = Question::new(&store.core.policy(), asked).into_keys();
+    let keys = Question::new(&store.core.policy(), asked, at(0)).into_keys();
     let look = |_, loaded: &mut Loaded| loaded.states().next().flatten().map_or(0.0, |state| state.level);
     store.act(at(0), &keys, look).await.unwrap()
 }
@@ -136,7 +149,7 @@ async fn nobody_else_can_read_the_state() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder.path().join("state.db")).unwrap();
-    store.admit(at(0), &asked("alice", 1)).await.unwrap();
+    store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap();
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let entry = entry.unwrap();
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
@@ -148,19 +161,17 @@ async fn values_seen_outlive_the_store_that_saw_them() {
     let folder = tempfile::tempdir().unwrap();
     let open = |folder: &Path| {
         let path = folder.join("state.db");
-        let mut policy = policy("10.5 / 1d");
-        let filter = crate::engine::distinct::Rule::new(10.5, std::time::Duration::from_secs(86_400), None).unwrap();
-        policy.limits[0].distinct = Some(Distinct { what: What::Recipient, filter });
+        let policy = new_recipients("10.5 / 1d", None);
         let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
         Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
     };
     let store = open(folder.path());
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 8)).await.unwrap()), 8);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 8), &mut Ledger::default()).await.unwrap()), 8);
     store.close().await;
     let store = open(folder.path());
     // Eight are known, and two more fit.
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20)).await.unwrap()), 10);
-    assert_eq!(passed(&store.admit(at(0), &asked("carol", 8)).await.unwrap()), 8);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap()), 10);
+    assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut Ledger::default()).await.unwrap()), 8);
     // Carol's filter is in the journal: a copy of the files as they are has to replay it.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
@@ -168,5 +179,25 @@ async fn values_seen_outlive_the_store_that_saw_them() {
     }
     drop(store);
     let store = open(crashed.path());
-    assert_eq!(passed(&store.admit(at(0), &asked("carol", 20)).await.unwrap()), 10);
+    assert_eq!(passed(&store.admit(at(0), &asked("carol", 20), &mut Ledger::default()).await.unwrap()), 10);
+}
+
+#[tokio::test]
+async fn a_look_sees_what_is_in_memory_and_in_the_file_and_changes_neither() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let keys = |user| Question::new(&policy("100 / 1d"), &asked(user, 1), at(0)).keys().to_vec();
+    let level = |found: &[Option<Budget>]| found[0].as_ref().map(|budget| budget.state.level);
+    let store = open(&path).unwrap();
+    store.admit(at(0), &asked("alice", 3), &mut Ledger::default()).await.unwrap();
+    assert_eq!(level(&store.look(&keys("alice")).await.unwrap()), Some(3.0));
+    store.close().await;
+    let store = open(&path).unwrap();
+    // Folded by now: the file alone has it.
+    assert_eq!(store.core.hot.len(), 0);
+    let found = store.look(&[keys("bob"), keys("alice")].concat()).await.unwrap();
+    assert_eq!((level(&found), level(&found[1..])), (None, Some(3.0)));
+    assert_eq!((store.core.hot.len(), store.core.hot.has_changed()), (0, false));
+    assert_eq!(store.core.hot.latest(), None, "time has not passed by that");
+    store.close().await;
 }

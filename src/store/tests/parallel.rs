@@ -1,6 +1,11 @@
 //! What parallel acts get is what some order gives.
 
 use super::*;
+use crate::policy::event::Stage;
+use crate::policy::field::Widths;
+use crate::policy::limit::{Charge, Mode};
+use crate::policy::quota::{Scope, Share};
+use crate::policy::verdict::Until;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parallel_admits_never_overshoot() {
@@ -9,7 +14,9 @@ async fn parallel_admits_never_overshoot() {
     let tasks: Vec<_> = (0..200)
         .map(|_| {
             let store = store.clone();
-            tokio::spawn(async move { passed(&store.admit(at(0), &asked("alice", 3)).await.unwrap()) })
+            tokio::spawn(async move {
+                passed(&store.admit(at(0), &asked("alice", 3), &mut Ledger::default()).await.unwrap())
+            })
         })
         .collect();
     let mut total = 0;
@@ -31,54 +38,92 @@ async fn decisions_that_come_out_of_order_do_not_make_time_pass_twice() {
     for n in 0..2_000i64 {
         let lag = (n * 7919) % 5_000;
         let now = Timestamp::from_micros(at(0).micros() + n * 5_000 - lag);
-        total += passed(&store.admit(now, &asked("alice", 100)).await.unwrap());
+        total += passed(&store.admit(now, &asked("alice", 100), &mut Ledger::default()).await.unwrap());
     }
     // E(10 s) of the moving average.
     assert!((10_000..=11_000).contains(&total), "{total}");
 }
 
 /// What was done in parallel, in the order in which it was done.
-type Log = std::sync::Mutex<Vec<(Timestamp, Asked, String)>>;
+type Log = std::sync::Mutex<Vec<(Timestamp, Asked, Ledger, String)>>;
 
 /// A limit for each user, one for each client, and one that counts the new recipients of each user.
 fn three_limits() -> Policy {
-    let limit = |name: &str, owner, rate| {
-        let mut limit = policy(rate).limits.remove(0);
-        (limit.name, limit.per) = (name.into(), vec![owner]);
-        limit
-    };
-    let mut buckets = limit("clients", Owner::Client, "300 / 1h");
+    let mut buckets = limit("clients", Field::Client(Widths::default()), "300 / 1h");
     buckets.algorithm = Algorithm::TokenBucket;
-    buckets.rule = buckets.algorithm.rule(buckets.rate, None);
-    let mut strangers = limit("strangers", Owner::User, "40 / 1d");
-    let filter = crate::engine::distinct::Rule::new(40.0, std::time::Duration::from_secs(86_400), None).unwrap();
-    strangers.distinct = Some(Distinct { what: What::Recipient, filter });
-    Policy { limits: vec![limit("users", Owner::User, "100 / 1d"), buckets, strangers] }
+    buckets.quota = Quota::rate(buckets.algorithm, parse_rate("300 / 1h", Units::Things).unwrap(), None);
+    let mut strangers = limit("strangers", Field::User, "40 / 1d");
+    strangers.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+    of(vec![limit("users", Field::User, "100 / 1d"), buckets, strangers])
+}
+
+/// Every form that a limit can have.
+fn many_forms() -> Policy {
+    let form = |name: &str, count, per: &[Field], quota| Limit::new(name, count, per.to_vec(), quota);
+    let rate = |rate| Quota::rate(Algorithm::Ewma, parse_rate(rate, Units::Things).unwrap(), None);
+    let counter = |scope, most| Quota::Counter { scope, most };
+    let share = Share { most: 0.3, period: Duration::from_secs(3_600), of: Count::Recipients, at_least: 5.0 };
+    let client = Field::Client(Widths::default());
+    let mut limits = vec![
+        form("attempts", Count::Recipients, &[Field::User], rate("80 / 1h")),
+        form("shadow", Count::Recipients, &[client], rate("50 / 1h")),
+        form("sent", Count::Messages, &[Field::User, client], rate("40 / 1d")),
+        form("octets", Count::Bytes, &[Field::User], rate("9K / 1d")),
+        form("at-once", Count::Sessions, &[client], counter(Scope::AtOnce, 90.0)),
+        form("in-message", Count::Recipients, &[], counter(Scope::Message, 3.0)),
+        form("in-connection", Count::Messages, &[], counter(Scope::Connection, 4.0)),
+        form("rejections", Count::Rejections, &[Field::User], Quota::Share(share)),
+        form("domains", Count::Messages, &[Field::RecipientDomain], rate("900 / 1d")),
+        form("strangers", Count::Recipients, &[Field::User], rate("60 / 1d")),
+        form("eye", Count::Messages, &[], Quota::Unlimited),
+    ];
+    (limits[0].charge, limits[1].mode, limits[2].charge) = (Charge::Attempts, Mode::Shadow, Charge::Sent);
+    let month = Some(Duration::from_secs(30 * 86_400));
+    limits[9].distinct = Some(Distinct { what: Field::Recipient, remember: month });
+    (limits[10].watch, limits[10].stage) = (Some(0), Stage::Data);
+    of(limits)
+}
+
+/// What a session asks one after the other.
+fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
+    let to = |n: usize| Event::Recipient(format!("r{n}@example{}.net", n % 3).into());
+    let envelope = [Event::Mail].into_iter().chain((0..recipients).map(to)).collect();
+    vec![
+        vec![Event::Connect],
+        envelope,
+        vec![Event::Rejected(Some("r0@example0.net".into()))],
+        vec![Event::Message],
+        vec![Event::End { size: Some(700) }],
+    ]
 }
 
 /// A thousand tasks decide about so many users and clients. What each was told, and what is in the file afterwards, is what one
 /// after the other would have given, in the order in which the store took them.
-async fn is_serial(users: u64, clients: u64) {
+async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let folder = tempfile::tempdir().unwrap();
     let options =
         Options { path: folder.path().join("state.db"), durability: Durability::Process, on_failure: OnFailure::Allow };
-    let store = Store::open(&options, three_limits(), Arc::new(Metrics::new().unwrap())).unwrap();
-    let (store, log, policy) = (Arc::new(store), Arc::new(Log::default()), Arc::new(three_limits()));
+    let store = Store::open(&options, policy(), Arc::new(Metrics::new().unwrap())).unwrap();
+    let (store, log, policy) = (Arc::new(store), Arc::new(Log::default()), Arc::new(policy()));
     let tasks: Vec<_> = (0..1000u64)
         .map(|task| {
             let (store, log, policy) = (store.clone(), log.clone(), policy.clone());
             tokio::spawn(async move {
-                for n in 0..3u64 {
-                    let random = (task * 3 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-                    let mut asked = asked(&format!("user{}", random % users), 1 + (random >> 8) as usize % 4);
-                    asked.facts.client = Some(std::net::Ipv4Addr::from((random >> 16) as u32 % clients as u32).into());
-                    let question = Question::new(&policy, &asked);
-                    let decide = |now, loaded: &mut Loaded| {
-                        let verdicts = policy::decide(&policy, now, &asked, &question, loaded);
-                        // While the budgets are held: whoever shares one with this comes before or after it here, too.
-                        log.lock().unwrap().push((now, asked.clone(), format!("{verdicts:?}")));
-                    };
+                let random = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+                let mut asked = asked(&format!("user{}", random % users), 0);
+                asked.facts.client = Some(std::net::Ipv4Addr::from((random >> 16) as u32 % clients as u32).into());
+                (asked.facts.size, asked.facts.recipients) = (Some(500), vec!["r0@example0.net".into()]);
+                let mut ledger = Ledger::default();
+                for events in dialogue(1 + (random >> 8) as usize % 4) {
+                    asked.events = events;
                     let now = Timestamp::from_micros(at(0).micros() + (task / 7) as i64 * 1_000_000);
+                    let question = Question::new(&policy, &asked, now);
+                    let decide = |now, loaded: &mut Loaded| {
+                        let before = ledger.clone();
+                        let verdicts = policy::decide(&policy, now, &asked, &question, loaded, &mut ledger);
+                        // While the budgets are held: whoever shares one with this comes before or after it here, too.
+                        log.lock().unwrap().push((now, asked.clone(), before, format!("{verdicts:?}")));
+                    };
                     store.act(now, question.keys(), decide).await.unwrap();
                 }
             })
@@ -91,14 +136,16 @@ async fn is_serial(users: u64, clients: u64) {
 
     let mut budgets = std::collections::BTreeMap::new();
     let log = Arc::into_inner(log).unwrap().into_inner().unwrap();
-    assert_eq!(log.len(), 3000);
-    for (now, asked, told) in log {
-        let question = Question::new(&policy, &asked);
+    assert_eq!(log.len(), 5000);
+    for (now, asked, mut ledger, told) in log {
+        let question = Question::new(&policy, &asked, now);
         let mut loaded: Loaded = question.keys().iter().map(|key| budgets.get(key).cloned()).collect();
-        let verdicts = policy::decide(&policy, now, &asked, &question, &mut loaded);
+        let verdicts = policy::decide(&policy, now, &asked, &question, &mut loaded, &mut ledger);
         assert_eq!(format!("{verdicts:?}"), told);
         budgets.extend(loaded.into_changed().map(|(place, budget)| (question.keys()[place].clone(), budget)));
     }
+    // What is there at once is gone with the process.
+    budgets.retain(|key, _| !key.is_volatile());
     let file = File::read(&options.path).unwrap();
     let mut kept = std::collections::BTreeMap::new();
     file.stretch(i64::MIN, i64::MAX, |place, budget| drop(kept.insert(place.key, budget))).unwrap();
@@ -107,12 +154,14 @@ async fn is_serial(users: u64, clients: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_tasks_on_one_budget_get_what_some_order_gives() {
-    is_serial(1, 1).await;
+    is_serial(three_limits, 1, 1).await;
+    is_serial(many_forms, 1, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_tasks_on_many_budgets_get_what_some_order_gives() {
-    is_serial(20, 7).await;
+    is_serial(three_limits, 20, 7).await;
+    is_serial(many_forms, 20, 7).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -120,7 +169,7 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = Arc::new(open(&path).unwrap());
-    let keys = Question::new(&policy("100 / 1d"), &asked("alice", 1)).into_keys();
+    let keys = Question::new(&policy("100 / 1d"), &asked("alice", 1), at(0)).into_keys();
     // Each charges 3 and gives 2 back, all at one instant.
     let tasks: Vec<_> = (0..20)
         .map(|_| {
@@ -129,12 +178,14 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
                 let charge = |now, loaded: &mut Loaded| {
                     let before = loaded.states().next().flatten();
                     let (policy, asked) = (policy("100 / 1d"), asked("alice", 2));
-                    policy::decide(&policy, now, &asked, &Question::new(&policy, &asked), loaded);
+                    let question = Question::new(&policy, &asked, now);
+                    policy::decide(&policy, now, &asked, &question, loaded, &mut Ledger::default());
                     crate::engine::Receipt { before, after: loaded.states().next().flatten().unwrap() }
                 };
-                store.admit(at(0), &asked("alice", 1)).await.unwrap();
+                store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap();
                 let receipt = store.act(at(0), &keys, charge).await.unwrap();
-                let charged = Charged { key: keys[0].clone(), receipt };
+                let rule = policy("100 / 1d").limits[0].quota.rule().unwrap();
+                let charged = Charged { key: keys[0].clone(), receipt, rule, until: Until::Sent };
                 store.give_back(at(0), &[charged]).await.unwrap();
             })
         })

@@ -4,7 +4,7 @@ use super::*;
 
 /// A filter that has learnt the first recipients of `asked`, as files have kept it since version 2.
 fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
-    let rule = policy.limits[0].distinct.unwrap().filter;
+    let rule = policy.limits[0].distinct.unwrap().filter(&policy.limits[0].quota).unwrap();
     let learn =
         |filter, n| Some(rule.learn(filter, at(0), crate::engine::distinct::Value::of(&format!("{n}@example.net"))));
     (0..values).fold(None, learn).unwrap()
@@ -14,9 +14,7 @@ fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
 async fn a_file_of_version_2_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let mut policy = policy("100 / 1d");
-    let rule = crate::engine::distinct::Rule::new(100.0, std::time::Duration::from_secs(86_400), None).unwrap();
-    policy.limits[0].distinct = Some(Distinct { what: What::Recipient, filter: rule });
+    let policy = new_recipients("100 / 1d", None);
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
         "CREATE TABLE budget (key TEXT PRIMARY KEY, at INTEGER NOT NULL, level REAL NOT NULL, seen BLOB) STRICT, WITHOUT ROWID;
@@ -38,8 +36,8 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // Whom they have written to is known, and the hundredth is over.
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 120)).await.unwrap()), 99);
-    assert_eq!(passed(&store.admit(at(0), &asked("bob", 120)).await.unwrap()), 99);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut Ledger::default()).await.unwrap()), 99);
+    assert_eq!(passed(&store.admit(at(0), &asked("bob", 120), &mut Ledger::default()).await.unwrap()), 99);
     assert_eq!(level(&store, &asked("alice", 1)).await, 99.0);
     assert_eq!(level(&store, &asked("bob", 1)).await, 99.0);
     assert_eq!(store.health(), Health::Good);
@@ -60,7 +58,10 @@ async fn a_file_of_version_1_is_brought_up_to_date() {
     old.execute("INSERT INTO budget VALUES (?1, ?2, 90.0)", rusqlite::params![key, at(0).micros()]).unwrap();
     drop(old);
     let store = open(&path).unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20)).await.unwrap()), 9);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap()), 9);
     store.close().await;
-    assert_eq!(passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20)).await.unwrap()), 0);
+    assert_eq!(
+        passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap()),
+        0
+    );
 }

@@ -1,0 +1,53 @@
+//! `weir check --explain`: a limit of every form, and what is said of it.
+
+use crate::harness::{run, weir};
+use std::path::Path;
+
+#[test]
+fn every_form_of_limit_is_explained_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/explain");
+    let output = run(weir().args(["check", "--explain", "-c"]).arg(folder.join("every-form.toml")), "");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let expected = std::fs::read_to_string(folder.join("every-form.txt")).unwrap();
+    for (said, expected) in said.split("\n\n").zip(expected.split("\n\n")) {
+        assert_eq!(said, expected);
+    }
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn every_form_of_limit_is_printed_so_that_it_reads_again() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/explain");
+    let read = |text: String| match weir::config::parse(&folder.join("printed.toml"), text) {
+        Ok(config) => config,
+        Err(weir::config::ConfigError::Problems(problems)) => panic!("{}", problems.render(false)),
+        Err(weir::config::ConfigError::Io(..)) => unreachable!(),
+    };
+    let values = |config: &weir::config::Config| -> Vec<(String, &str, Option<String>)> {
+        config.settings.iter().map(|s| (s.section.clone(), s.key, s.value.clone())).collect()
+    };
+    let config = read(std::fs::read_to_string(folder.join("every-form.toml")).unwrap());
+    let again = read(config.effective());
+    assert_eq!(values(&again), values(&config));
+}
+
+#[test]
+fn the_reference_is_explained_without_an_empty_place() {
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
+    let text = std::fs::read_to_string(reference).unwrap();
+    // The files that the reference names are not here, but for the numbers.
+    let limits = &text[text.find("[addresses]").unwrap()..];
+    let limits = limits.replace("file = \"bulk-hosts.txt\"", "items = [\"192.0.2.1\"]");
+    let folder = tempfile::tempdir().unwrap();
+    let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/bulk-hosts.csv");
+    std::fs::copy(csv, folder.path().join("bulk-hosts.csv")).unwrap();
+    let head = "listener.submission = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", xclient = [\"192.0.2.9\"] }\n\
+        upstream = [{ address = \"127.0.0.1:2525\" }]\nstate.path = \"state.db\"\n";
+    std::fs::write(folder.path().join("weir.toml"), format!("{head}{limits}")).unwrap();
+    let output = run(weir().args(["check", "--explain", "-c"]).arg(folder.path().join("weir.toml")), "");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(said.lines().filter(|line| !line.starts_with(' ') && line.contains(": ")).count(), 5, "{said}");
+    assert!(!said.contains("; ;") && !said.contains("  ;") && said.contains("list:bulk-hosts"), "{said}");
+}

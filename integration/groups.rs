@@ -1,0 +1,69 @@
+//! Groups of the users file, and limits that match on them: for whoever logs in, and for whom a proxy vouches.
+
+use crate::harness::{Client, Site, Upstream, run, weir};
+
+/// Students may send to two recipients a day; the others are free.
+const LIMIT: &str = "[[limit]]\nname = \"students\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2.5 / 1d\"\n\
+    match = { group = \"Students\" }\n";
+
+fn site(upstream: &Upstream) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.2\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{LIMIT}",
+        upstream.address()
+    ))
+}
+
+/// Puts a user into groups.
+fn put(site: &Site, user: &str, groups: &[&str]) {
+    let mut command = weir();
+    command.args(["user", "groups", "-c"]).arg(site.path("weir.toml")).arg(user).args(groups);
+    let output = run(&mut command, "");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// How many of four messages get through.
+fn sent(client: &mut Client) -> usize {
+    let is_refused = |client: &mut Client| client.ask("MAIL FROM:<a@example.org>").starts_with("450");
+    let send = |_: &usize| {
+        if is_refused(client) {
+            return false;
+        }
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.say("DATA", "354");
+        client.say("hello\r\n.", "250");
+        true
+    };
+    (0..4).take_while(send).count()
+}
+
+#[test]
+fn a_limit_for_a_group_is_for_those_who_are_in_it_when_they_log_in() {
+    let upstream = Upstream::start();
+    let site = site(&upstream);
+    site.add_user("bob");
+    put(&site, "bob", &["staff", "students"]);
+    let weir = site.start();
+    let log_in = |name| Client::logged_in(weir.address("s"), name);
+    assert_eq!((sent(&mut log_in("alice")), sent(&mut log_in("BOB"))), (4, 2));
+    put(&site, "bob", &["staff"]);
+    put(&site, "alice", &["students"]);
+    assert_eq!((sent(&mut log_in("alice")), sent(&mut log_in("bob"))), (2, 4));
+}
+
+#[test]
+fn a_user_whom_a_proxy_names_has_the_groups_of_the_users_file() {
+    let upstream = Upstream::start();
+    let site = site(&upstream);
+    site.add_user("bob");
+    put(&site, "bob", &["students"]);
+    let weir = site.start();
+    let mut client = Client::connect_from("127.0.0.2".parse().unwrap(), weir.address("s"));
+    client.say("EHLO proxy.example", "250");
+    // The last one stays who it is, as only the address is said to be another one.
+    for (who, expected) in [("LOGIN=alice", 4), ("LOGIN=carol", 4), ("LOGIN=bob", 2), ("ADDR=192.0.2.7", 0)] {
+        client.say(&format!("XCLIENT {who}"), "220");
+        client.say("EHLO pc.example", "250");
+        assert_eq!(sent(&mut client), expected, "{who}");
+    }
+}

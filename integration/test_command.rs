@@ -1,0 +1,301 @@
+//! `weir test`: what would happen, limit by limit, in the words of those that decide; and nothing is charged.
+
+use crate::harness::{Client, Process, Site, Upstream, run, weir};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+const LISTENERS: &str = "listener.s = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }\n\
+    listener.strict = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"required\" }\n";
+
+const LIMITS: &str = r#"
+[[limit]]
+name = "failures"
+count = "login-failures"
+per = ["client"]
+rate = "10 / 1d"
+[[limit]]
+name = "tokens"
+count = "recipients"
+per = ["user"]
+rate = "10 / 1d"
+algorithm = "token-bucket"
+overrides = "some.csv"
+[[limit.action]]
+deny = "554 5.7.1 {level} of {limit} tokens used ({reference})"
+[[limit]]
+name = "messages"
+count = "messages"
+per = ["client"]
+rate = ["30 / 1h", "100 / 1d"]
+[[limit]]
+name = "students"
+count = "recipients"
+per = ["client"]
+match = [{ user = "*@students.example.org", tls = true }, { group = "students" }]
+rate = "30 / 1h"
+[[limit]]
+name = "few"
+count = "recipients"
+per = ["client"]
+mode = "shadow"
+rate = "2 / 1h"
+except = { recipient = "postmaster" }
+[[limit]]
+name = "octets"
+count = "bytes"
+per = ["client"]
+rate = "10M / 1d"
+[[limit]]
+name = "strangers"
+count = "recipients"
+per = ["user"]
+rate = "30 / 1d"
+distinct = "recipient"
+"#;
+
+fn site(upstream: &str, limits: &str) -> Site {
+    let site = Site::new(&format!("{LISTENERS}upstream = [{{ address = \"{upstream}\", tls = \"none\" }}]\n"));
+    std::fs::write(site.path("some.csv"), "user,rate\nbob,9 / 1d\nalice,2 / 1d\n").unwrap();
+    let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
+    std::fs::write(site.path("weir.toml"), config + limits).unwrap();
+    site
+}
+
+/// `weir test` here: its exit code, standard output and standard error.
+fn test(site: &Site, arguments: &str) -> (Option<i32>, String, String) {
+    let arguments = arguments.split_whitespace();
+    let output = run(weir().args(["test", "-c"]).arg(site.path("weir.toml")).args(arguments), "");
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+const EXPLAINED: &str = "at 2026-03-01T10:00:00Z, with empty budgets
+
+connection from 192.0.2.7
+  not here: failures, tokens, messages (30 / 1h), messages (100 / 1d), students, few, octets, strangers
+  -> passes
+
+AUTH as alice
+  failures: charges 1 in client=192.0.2.7: 0 -> 1 of 10 login-failures per 1d: passes
+  not here: tokens, messages (30 / 1h), messages (100 / 1d), students, few, octets, strangers
+  -> passes
+
+login of alice
+  not here: failures, tokens, messages (30 / 1h), messages (100 / 1d), students, few, octets, strangers
+  -> passes
+
+MAIL FROM:<a@example.org>
+  tokens: looks whether there is room for 1 in user=alice: 0 -> 1 of 2 recipients per 1d (some.csv, line 3): passes
+  messages (30 / 1h): looks whether there is room for 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h: passes
+  messages (100 / 1d): looks whether there is room for 1 in client=192.0.2.7: 0 -> 1 of 100 messages per 1d: passes
+  students: does not hold: no match: tls is false, user is alice; group is not known
+  octets: looks whether there is room for 20480 in client=192.0.2.7: 0 -> 20480 of 10485760 bytes per 1d: passes
+  strangers: does not hold: recipient is not known
+  not here: failures, few
+  -> passes
+
+RCPT TO:<postmaster@example.net>
+  tokens: charges 1 in user=alice: 0 -> 1 of 2 recipients per 1d (some.csv, line 3): passes
+  students: does not hold: no match: tls is false, user is alice; group is not known
+  few: does not hold: excepted: recipient is postmaster@example.net
+  strangers: charges 1 new recipient in user=alice: 0 -> 1 of 30 recipients per 1d: passes
+  not here: failures, messages (30 / 1h), messages (100 / 1d), octets
+  -> passes
+
+RCPT TO:<c@example.net>
+  tokens: charges 1 in user=alice: 1 -> 2 of 2 recipients per 1d (some.csv, line 3): passes
+  students: does not hold: no match: tls is false, user is alice; group is not known
+  few: charges 1 in client=192.0.2.7: 0 -> 1 of 2 recipients per 1h: passes
+  strangers: charges 1 new recipient in user=alice: 1 -> 2 of 30 recipients per 1d: passes
+  not here: failures, messages (30 / 1h), messages (100 / 1d), octets
+  -> passes
+
+RCPT TO:<postmaster@example.net>
+  tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
+  students: does not hold: no match: tls is false, user is alice; group is not known
+  few: does not hold: excepted: recipient is postmaster@example.net
+  strangers: charges 0 new recipient in user=alice: 2 -> 2 of 30 recipients per 1d: passes
+  not here: failures, messages (30 / 1h), messages (100 / 1d), octets
+  -> 554 5.7.1 2 of 2 tokens used (test-1)
+
+RCPT TO:<d@example.net>
+  tokens: charges 1 in user=alice: 2 -> 3 of 2 recipients per 1d (some.csv, line 3): refuses: 554 5.7.1 2 of 2 tokens used (test)
+  students: does not hold: no match: tls is false, user is alice; group is not known
+  few: charges 1 in client=192.0.2.7: 1 -> 2 of 2 recipients per 1h: would refuse, but is in shadow: \
+450 4.7.1 1 of 2 recipients per 1h; try again in 1s (test)
+  strangers: charges 1 new recipient in user=alice: 2 -> 3 of 30 recipients per 1d: passes
+  not here: failures, messages (30 / 1h), messages (100 / 1d), octets
+  -> 554 5.7.1 2 of 2 tokens used (test-2)
+
+DATA
+  messages (30 / 1h): charges 1 in client=192.0.2.7: 0 -> 1 of 30 messages per 1h: passes
+  messages (100 / 1d): charges 1 in client=192.0.2.7: 0 -> 1 of 100 messages per 1d: passes
+  octets: charges 20480 in client=192.0.2.7: 0 -> 20480 of 10485760 bytes per 1d: passes
+  not here: failures, tokens, students, few, strangers
+  -> passes
+
+end of the message, 20480 octets
+  octets: settles at 20480 in client=192.0.2.7: 0 -> 20480 of 10485760 bytes per 1d: passes
+  not here: failures, tokens, messages (30 / 1h), messages (100 / 1d), students, few, strangers
+  -> passes
+
+refused: RCPT TO:<postmaster@example.net>: 554 5.7.1 2 of 2 tokens used (test-1)
+refused: RCPT TO:<d@example.net>: 554 5.7.1 2 of 2 tokens used (test-2)
+";
+
+#[test]
+fn each_limit_says_what_it_would_do_and_why() {
+    let site = site("127.0.0.1:2525", LIMITS);
+    let session = "--client 192.0.2.7 --user alice --listener s --mail-from a@example.org --rcpt-to postmaster@example.net \
+        --rcpt-to c@example.net --rcpt-to <postmaster@example.net> --rcpt-to d@example.net --size 20K --at 2026-03-01T10:00";
+    let (code, out, err) = test(&site, session);
+    assert_eq!((code, err.as_str()), (Some(1), ""));
+    assert_eq!(out, EXPLAINED);
+    // Again, as nothing is kept.
+    assert_eq!(test(&site, session).1, EXPLAINED);
+    let (code, out, _) = test(&site, &format!("{session} --stage mail"));
+    assert!(code == Some(0) && out.contains("MAIL FROM") && !out.contains("RCPT TO"), "{out}");
+    assert!(out.ends_with("\nnothing is refused: the smart host has the last word\n"), "{out}");
+    let (code, out, _) = test(&site, &format!("{session} --json"));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["refused"], &report["live"]), (Some(1), &json!(true), &json!(false)));
+    assert_eq!(report["replies"][1], "554 5.7.1 2 of 2 tokens used (test-2)");
+    let limits = &report["acts"][5]["limits"];
+    let find = |name| limits.as_array().unwrap().iter().find(|limit| limit["limit"] == name).unwrap();
+    let tokens = find("tokens");
+    assert_eq!((&tokens["outcome"], &tokens["overrides"]), (&json!("pass"), &json!("some.csv, line 3")));
+    assert_eq!(
+        (&tokens["level"], &tokens["after"], &tokens["budget"]),
+        (&json!(1.0), &json!(2.0), &json!(["user=alice"]))
+    );
+    assert_eq!((&find("students")["holds"], &find("students")["why"]), (&json!(false), &json!("match")));
+}
+
+#[test]
+fn facts_make_limits_hold_that_would_not_without_them() {
+    let site = site("127.0.0.1:2525", LIMITS);
+    let session = "--client 192.0.2.7 --mail-from <> --rcpt-to c@example.net --stage rcpt";
+    for (facts, words) in [
+        ("--user a@students.example.org --tls", "students: charges 1 in client=192.0.2.7"),
+        ("--user alice --group students", "students: charges 1 in client=192.0.2.7"),
+        (
+            "--user alice --group staff",
+            "students: does not hold: no match: tls is false, user is alice; group is staff",
+        ),
+        ("", "tokens: does not hold: user is not known"),
+        ("--user bob", "of 9 recipients per 1d (some.csv, line 2)"),
+        ("--user carol", "0 -> 1 of 10 recipients per 1d: passes"),
+    ] {
+        let (code, out, _) = test(&site, &format!("{session} {facts}"));
+        assert!(code == Some(0) && out.contains(words), "{facts}: {words:?} is not in\n{out}");
+    }
+    let (code, out, _) = test(&site, &format!("{session} --listener strict"));
+    assert_eq!(code, Some(1));
+    assert!(
+        out.ends_with("refused, not by a limit: MAIL: the listener strict wants a login, and there is no --user\n"),
+        "{out}"
+    );
+}
+
+#[test]
+fn what_cannot_be_tested_is_named() {
+    let site = site("127.0.0.1:2525", LIMITS);
+    for (arguments, words) in [
+        ("", "--client <ADDRESS>"),
+        ("--client here", "\"here\" is not an IP address"),
+        ("--client ::1 --mail-from a@", "\"a@\" is not an address"),
+        ("--client ::1 --rcpt-to c@d", "--rcpt-to needs --mail-from"),
+        ("--client ::1 --stage rctp", "\"rctp\" is not a stage"),
+        ("--client ::1 --stage rcpt --mail-from a@b", "--stage rcpt needs --rcpt-to"),
+        ("--client ::1 --listener t", "there is no listener \"t\": there are s, strict"),
+        ("--client ::1 --at noon", "\"noon\" is not a time"),
+    ] {
+        let (code, out, err) = test(&site, arguments);
+        assert_eq!((code, out.as_str()), (Some(64), ""), "{arguments}");
+        assert!(err.contains(words), "{arguments}: {err}");
+    }
+    let (code, _, err) = test(&site, "--client ::1 --live");
+    assert!(code == Some(69) && err.contains("no Weir is running"), "{err}");
+    std::fs::write(site.path("weir.toml"), "limits = 1").unwrap();
+    assert_eq!(test(&site, "--client ::1").0, Some(78));
+    std::fs::remove_file(site.path("weir.toml")).unwrap();
+    assert_eq!(test(&site, "--client ::1").0, Some(66));
+    assert_eq!(test(&site, "--client ::1 --live").0, Some(66));
+}
+
+/// What is posted to the running Weir by its socket, and its answer.
+fn post(site: &Site, body: &str) -> String {
+    let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
+    let length = body.len();
+    write!(stream, "POST /test HTTP/1.1\r\nHost: weir\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// All budgets of the state file, and how many entries its journal has.
+fn kept(site: &Site) -> (String, u64) {
+    let said = |command| {
+        let output = run(weir().args(["state", command, "-c"]).arg(site.path("weir.toml")), "");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let info = said("info");
+    let entries = info.lines().find_map(|line| line.strip_prefix("journal: ")).unwrap();
+    (said("dump"), entries.split(' ').next().unwrap().parse().unwrap())
+}
+
+const TOKENS: &str = "[[limit]]\nname = \"tokens\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"3 / 1000d\"\n\
+    algorithm = \"token-bucket\"\n";
+
+fn send(weir: &Process, recipients: usize) -> Vec<String> {
+    let mut client = Client::logged_in(weir.address("s"), "alice");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    (0..recipients).map(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>"))).collect()
+}
+
+#[test]
+fn the_running_weir_tells_from_its_budgets_and_charges_nothing() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string(), TOKENS);
+    let weir = site.start();
+    assert!(send(&weir, 2).iter().all(|reply| reply.starts_with("250")));
+    let before = kept(&site);
+    let session = "--live --client 127.0.0.1 --mail-from a@example.org --rcpt-to c@example.net --rcpt-to d@example.net";
+    for _ in 0..5 {
+        let (code, out, err) = test(&site, &format!("{session} --user alice"));
+        assert_eq!((code, err.as_str()), (Some(1), ""));
+        assert!(out.contains(", with the budgets of the running Weir\n"), "{out}");
+        assert!(out.contains("  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients per 1000d: passes\n"), "{out}");
+        assert!(out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients per 1000d;"), "{out}");
+        // Whoever has no budget gets none by that.
+        let (code, out, _) = test(&site, &format!("{session} --user bob"));
+        assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");
+    }
+    let (_, out, _) = test(&site, &format!("{session} --user alice --json"));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&report["live"], &report["refused"]), (&json!(true), &json!(true)));
+    let after = kept(&site);
+    // What is in the journal may have gone home meanwhile.
+    assert!(after.0 == before.0 && after.1 <= before.1, "{after:?}, and before {before:?}");
+    // There is room for one more, as it said.
+    let replies = send(&weir, 2);
+    assert!(replies[0].starts_with("250") && replies[1].starts_with("450"), "{replies:?}");
+    assert_ne!(kept(&site).0, before.0);
+}
+
+#[test]
+fn what_is_posted_is_checked_like_what_is_typed() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string(), TOKENS);
+    let _weir = site.start();
+    let answer = post(&site, r#"{"client":"192.0.2.7","mail-from":"a@","rcpt-to":["c@d"]}"#);
+    assert!(answer.starts_with("HTTP/1.1 422 ") && answer.contains("mail-from: \"a@\" is not an address"), "{answer}");
+    let answer = post(&site, r#"{"client":"192.0.2.7","mail-from":"a@b","rcpt-to":["c@d"],"user":"alice"}"#);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let report: Value = serde_json::from_str(body).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 ") && report["refused"] == json!(false), "{answer}");
+    let (code, _, err) = test(&site, "--live --client ::1 --listener t");
+    assert!(code == Some(64) && err.contains("there is no listener \"t\""), "{err}");
+}

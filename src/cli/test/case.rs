@@ -1,0 +1,250 @@
+//! What is to be tested: a session, as it is said on the command line or posted to the running Weir, checked.
+
+use crate::policy::event::{NULL_SENDER, Stage};
+use crate::smtp::address::{Path, parse_path};
+use crate::smtp::sasl::is_user_name;
+use crate::time::{Timestamp, Units, parse_amount, parse_time};
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+
+/// A session with one message, as far as it is to go.
+#[derive(clap::Args, Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Who connects
+    #[arg(long, value_name = "ADDRESS", value_parser = client)]
+    pub client: IpAddr,
+    /// Who logs in, with the right password; without it nobody does
+    #[arg(long, value_name = "NAME", value_parser = user)]
+    pub user: Option<String>,
+    /// A group that the user is in; may be given more than once
+    #[arg(long = "group", value_name = "NAME", value_parser = name)]
+    pub groups: Vec<String>,
+    /// The sender; <> for that of bounces
+    #[arg(long = "mail-from", value_name = "ADDRESS", value_parser = sender)]
+    pub sender: Option<String>,
+    /// A recipient; may be given more than once
+    #[arg(long = "rcpt-to", value_name = "ADDRESS", value_parser = recipient)]
+    pub recipients: Vec<String>,
+    /// How large the message is: octets, as in 20000 or 10M
+    #[arg(long, value_parser = size)]
+    pub size: Option<u64>,
+    /// Where to stop: connect, auth, mail, rcpt, data or end
+    #[arg(long, value_parser = stage)]
+    pub stage: Option<Stage>,
+    /// What the client calls itself
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub helo: Option<String>,
+    /// Where the client connects; where there is one listener, it is that
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub listener: Option<String>,
+    /// The connection is encrypted
+    #[arg(long)]
+    pub tls: bool,
+    /// When, as in 2026-03-01T10:00; now, if it is not said
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub at: Option<Timestamp>,
+}
+
+/// More recipients than this are no message.
+const MAX_RECIPIENTS: usize = 10_000;
+
+impl Case {
+    /// Whether what is said is enough for how far it is to go. The error names what is missing.
+    pub fn check(&self) -> Result<(), String> {
+        let needs = |what: &str, needed: &str| Err(format!("{what} needs {needed}"));
+        let goes_to = |stage| self.stage.is_some_and(|last| last >= stage);
+        let stage = self.stage.map(|stage| format!("--stage {}", stage.name())).unwrap_or_default();
+        match self {
+            Self { user: None, groups, .. } if !groups.is_empty() => needs("--group", "--user: groups are of users"),
+            Self { sender: None, recipients, .. } if !recipients.is_empty() => needs("--rcpt-to", "--mail-from"),
+            Self { sender: None, size: Some(_), .. } => needs("--size", "--mail-from, which declares it"),
+            Self { user: None, stage: Some(Stage::Auth), .. } => needs(&stage, "--user"),
+            Self { sender: None, .. } if goes_to(Stage::Mail) => needs(&stage, "--mail-from"),
+            Self { recipients, .. } if recipients.is_empty() && goes_to(Stage::Rcpt) => needs(&stage, "--rcpt-to"),
+            Self { recipients, .. } if recipients.len() > MAX_RECIPIENTS => {
+                Err(format!("{} recipients are too many: {MAX_RECIPIENTS} at most", recipients.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is to go that far.
+    pub fn reaches(&self, stage: Stage) -> bool {
+        self.stage.is_none_or(|last| stage <= last)
+    }
+
+    /// For the running Weir.
+    pub fn to_json(&self) -> Value {
+        json!({ "client": self.client.to_string(), "user": self.user, "group": self.groups, "mail-from": self.sender,
+            "rcpt-to": self.recipients, "size": self.size, "stage": self.stage.map(Stage::name), "helo": self.helo,
+            "listener": self.listener, "tls": self.tls, "at": self.at.map(Timestamp::rfc3339_exact) })
+    }
+
+    /// Reads what [`Case::to_json`] writes, or somebody else; the error names the bad value.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
+        let Value::Object(object) = value else { return Err("this is not a JSON object".to_owned()) };
+        if let Some(unknown) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!("there is no \"{unknown}\": there are {}", KEYS.join(", ")));
+        }
+        let facts = Said(&object);
+        let tls = facts.0.get("tls").filter(|tls| !tls.is_null()).map_or(Some(false), Value::as_bool);
+        let case = Self {
+            client: facts.one("client", client)?.ok_or("there is no client")?,
+            user: facts.one("user", user)?,
+            groups: facts.all("group", name)?,
+            sender: facts.one("mail-from", sender)?,
+            recipients: facts.all("rcpt-to", recipient)?,
+            size: facts.one("size", size)?,
+            stage: facts.one("stage", stage)?,
+            helo: facts.one("helo", name)?,
+            listener: facts.one("listener", name)?,
+            tls: tls.ok_or_else(|| format!("tls is {}: write true or false", facts.0["tls"]))?,
+            at: facts.one("at", time)?,
+        };
+        case.check().map(|()| case)
+    }
+}
+
+/// What may be said. The last says how to answer, and is for [`super::live`].
+const KEYS: [&str; 12] =
+    ["client", "user", "group", "mail-from", "rcpt-to", "size", "stage", "helo", "listener", "tls", "at", "as"];
+
+/// What is said in JSON.
+struct Said<'a>(&'a Map<String, Value>);
+
+impl Said<'_> {
+    fn one<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+        let text = match self.0.get(key) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            Some(other) => return Err(format!("{key} is {other}: write a text")),
+        };
+        read(&text).map(Some).map_err(|why| format!("{key}: {why}"))
+    }
+
+    fn all<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+        let item = |item: &Value| match item {
+            Value::String(text) => read(text).map_err(|why| format!("{key}: {why}")),
+            other => Err(format!("{key} has {other} in it: write texts")),
+        };
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Array(items)) => items.iter().map(item).collect(),
+            Some(other) => Err(format!("{key} is {other}: write a list of texts")),
+        }
+    }
+}
+
+fn client(text: &str) -> Result<IpAddr, String> {
+    let address = text.parse::<IpAddr>().map(|address| address.to_canonical());
+    address.map_err(|_| format!("\"{text}\" is not an IP address: write 192.0.2.7 or 2001:db8::7"))
+}
+
+fn user(text: &str) -> Result<String, String> {
+    is_user_name(text).then(|| text.to_owned()).ok_or_else(|| format!("\"{text}\" is not a user name"))
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let good = !text.is_empty() && text.len() <= 255 && !text.contains(char::is_control);
+    good.then(|| text.to_owned()).ok_or_else(|| format!("\"{}\" is not a name", text.escape_debug()))
+}
+
+fn sender(text: &str) -> Result<String, String> {
+    match path(text) {
+        Some(Path::Null) => Ok(NULL_SENDER.to_owned()),
+        Some(Path::Mailbox(_)) => Ok(bare(text)),
+        _ => Err(format!("\"{text}\" is not an address: write alice@example.org, or <> for the sender of bounces")),
+    }
+}
+
+fn recipient(text: &str) -> Result<String, String> {
+    match path(text) {
+        Some(Path::Mailbox(_) | Path::Postmaster(_)) => Ok(bare(text)),
+        _ => Err(format!("\"{text}\" is not an address: write bob@example.net")),
+    }
+}
+
+/// An address, with its brackets or without.
+fn path(text: &str) -> Option<Path> {
+    let bracketed = format!("<{}>", bare(text));
+    let (path, rest) = parse_path(&bracketed)?;
+    (rest.is_empty() && !text.is_empty()).then_some(path)
+}
+
+fn bare(text: &str) -> String {
+    text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(text).to_owned()
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let octets = parse_amount(text, Units::Octets).map_err(|error| error.to_string())?;
+    match octets.fract() == 0.0 {
+        true => Ok(octets as u64),
+        false => Err(format!("\"{text}\" is not a whole number of octets")),
+    }
+}
+
+fn stage(text: &str) -> Result<Stage, String> {
+    let known = Stage::NAMED.into_iter().find(|stage| stage.name() == text);
+    known.ok_or_else(|| format!("\"{text}\" is not a stage: {}", Stage::NAMED.map(Stage::name).join(", ")))
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    parse_time(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_the_same_after_it_was_posted() {
+        let case = Case {
+            client: "192.0.2.7".parse().unwrap(),
+            user: Some("alice".into()),
+            groups: vec!["staff".into()],
+            sender: Some(NULL_SENDER.into()),
+            recipients: vec!["bob@example.net".into(), "postmaster".into()],
+            size: Some(20_000),
+            stage: Some(Stage::Data),
+            helo: Some("client.example".into()),
+            listener: Some("submission".into()),
+            tls: true,
+            at: Some(Timestamp::from_micros(1_700_000_000_000_001)),
+        };
+        assert_eq!(Case::from_json(&case.to_json().to_string()), Ok(case));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_case_is_named() {
+        for (text, words) in [
+            ("hello", "not JSON"),
+            ("[]", "not a JSON object"),
+            ("{}", "there is no client"),
+            (r#"{"client":"here"}"#, "client: \"here\" is not an IP address"),
+            (r#"{"client":"::1","tsl":true}"#, "there is no \"tsl\": there are client, user"),
+            (r#"{"client":"::1","tls":"yes"}"#, "tls is \"yes\": write true or false"),
+            (r#"{"client":"::1","user":"a b"}"#, "user: \"a b\" is not a user name"),
+            (r#"{"client":"::1","user":["a"]}"#, "user is [\"a\"]: write a text"),
+            (r#"{"client":"::1","mail-from":"a@"}"#, "mail-from: \"a@\" is not an address"),
+            (r#"{"client":"::1","mail-from":"a@b> x"}"#, "\"a@b> x\" is not an address"),
+            (r#"{"client":"::1","mail-from":"postmaster"}"#, "\"postmaster\" is not an address"),
+            (r#"{"client":"::1","mail-from":"a@b","rcpt-to":["<>"]}"#, "rcpt-to: \"<>\" is not an address"),
+            (r#"{"client":"::1","mail-from":"a@b","rcpt-to":"c@d"}"#, "write a list of texts"),
+            (r#"{"client":"::1","rcpt-to":["c@d"]}"#, "--rcpt-to needs --mail-from"),
+            (r#"{"client":"::1","mail-from":"a@b","size":1.5}"#, "size: \"1.5\" is not a whole number of octets"),
+            (r#"{"client":"::1","mail-from":"a@b","size":"0"}"#, "the amount must be above 0"),
+            (r#"{"client":"::1","size":9}"#, "--size needs --mail-from"),
+            (r#"{"client":"::1","group":["staff"]}"#, "--group needs --user"),
+            (r#"{"client":"::1","stage":"rctp"}"#, "\"rctp\" is not a stage: connect, auth, mail, rcpt, data, end"),
+            (r#"{"client":"::1","stage":"auth"}"#, "--stage auth needs --user"),
+            (r#"{"client":"::1","stage":"mail"}"#, "--stage mail needs --mail-from"),
+            (r#"{"client":"::1","mail-from":"a@b","stage":"end"}"#, "--stage end needs --rcpt-to"),
+            (r#"{"client":"::1","at":"noon"}"#, "at: \"noon\" is not a time"),
+        ] {
+            let error = Case::from_json(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A session played through, question by question as a real one would ask, on copies of budgets: nothing is charged.
+
+use super::case::Case;
+use crate::policy::event::{Asked, Event, Facts, Stage};
+use crate::policy::key::Key;
+use crate::policy::ledger::Ledger;
+use crate::policy::limit::Count;
+use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
+use crate::policy::{self, Budget, Explained, Loaded, Policy, Question};
+use crate::session::{self, Security, refusal_reply};
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Budgets by their keys; `None` is one that nobody has used.
+pub type Budgets = HashMap<Key, Option<Budget>>;
+
+/// Where a session is played through.
+#[derive(Clone, Copy)]
+pub struct Stand<'a> {
+    pub policy: &'a Policy,
+    /// What this server calls itself.
+    pub hostname: &'a str,
+    /// Where the client connects, if that is known.
+    listener: Option<&'a session::Options>,
+    pub now: Timestamp,
+}
+
+impl<'a> Stand<'a> {
+    /// The error: there is no such listener.
+    pub fn new(
+        case: &Case,
+        policy: &'a Policy,
+        listeners: &'a [Arc<session::Options>],
+        now: Timestamp,
+    ) -> Result<Self, String> {
+        let listener = match (&case.listener, listeners) {
+            (None, [only]) => Some(only),
+            (None, _) => None,
+            (Some(name), _) => Some(listeners.iter().find(|listener| *listener.name == **name).ok_or_else(|| {
+                let names: Vec<&str> = listeners.iter().map(|listener| &*listener.name).collect();
+                format!("there is no listener \"{name}\": there are {}", names.join(", "))
+            })?),
+        };
+        // All have the same.
+        let hostname = listeners.first().map_or("localhost", |listener| &listener.hostname);
+        Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now: case.at.unwrap_or(now) })
+    }
+
+    /// What the listener refuses by itself, whatever limits say.
+    pub fn refused(&self, case: &Case) -> Vec<String> {
+        let Some(listener) = self.listener.filter(|_| case.sender.is_some() && case.reaches(Stage::Mail)) else {
+            return Vec::new();
+        };
+        let (name, mut all) = (&listener.name, Vec::new());
+        if case.user.is_none() && listener.must_log_in(case.client) {
+            all.push(format!("MAIL: the listener {name} wants a login, and there is no --user"));
+        }
+        if case.size.is_some_and(|size| size > listener.max_message_size) {
+            all.push(format!("MAIL: max-message-size is {} octets", listener.max_message_size));
+        }
+        if case.recipients.len() > listener.max_recipients && case.reaches(Stage::Rcpt) {
+            all.push(format!("RCPT: max-recipients is {}", listener.max_recipients));
+        }
+        all
+    }
+}
+
+/// Something that the client does, and what comes of it.
+pub struct Act {
+    /// For people: `RCPT TO:<bob@example.net>`.
+    pub what: String,
+    pub stage: Stage,
+    pub said: Vec<Explained>,
+    /// What refuses it, in the words that the client hears.
+    pub refused: Option<String>,
+}
+
+/// What a session came to.
+pub struct Played {
+    pub acts: Vec<Act>,
+    /// Budgets that were taken for empty, as they were not among those that were known.
+    pub missing: Vec<Key>,
+}
+
+/// Plays a session through on a copy of these budgets.
+pub fn play(stand: Stand<'_>, case: &Case, known: &Budgets) -> Played {
+    let (budgets, ledger) = (known.clone(), Ledger::default());
+    let mut play = Play { stand, case, known, budgets, ledger, acts: Vec::new(), missing: Vec::new(), refusals: 0 };
+    // It ends where nothing can come any more.
+    let _ = play.all();
+    Played { acts: play.acts, missing: play.missing }
+}
+
+struct Play<'a> {
+    stand: Stand<'a>,
+    case: &'a Case,
+    known: &'a Budgets,
+    budgets: Budgets,
+    ledger: Ledger,
+    acts: Vec<Act>,
+    missing: Vec<Key>,
+    refusals: usize,
+}
+
+/// What is refused without a chance to go on.
+struct Ended;
+
+impl Play<'_> {
+    fn all(&mut self) -> Result<(), Ended> {
+        self.connect()?;
+        self.log_in()?;
+        let Some(sender) = self.case.sender.clone().filter(|_| self.reaches(Stage::Mail)) else { return Ok(()) };
+        let mut facts = self.facts();
+        (facts.sender, facts.size) = (Some(sender.as_str().into()), self.case.size);
+        let shown = sender.trim_matches(['<', '>']);
+        let mut charges = self.act(format!("MAIL FROM:<{shown}>"), &facts, Event::Mail)?.charges;
+        let mut accepted = Vec::new();
+        for recipient in self.case.recipients.iter().filter(|_| self.case.reaches(Stage::Rcpt)) {
+            let recipient: Arc<str> = recipient.as_str().into();
+            let event = Event::Recipient(recipient.clone());
+            match self.try_act(format!("RCPT TO:<{recipient}>"), &facts, event, Vec::new()) {
+                Tried::Passed(verdict) => {
+                    accepted.push(recipient);
+                    charges.extend(verdict.charges);
+                }
+                Tried::Refused => {}
+                Tried::Ended => return Err(Ended),
+            }
+        }
+        if accepted.is_empty() {
+            return Ok(());
+        }
+        facts.recipients = accepted;
+        if self.reaches(Stage::Data) {
+            charges.extend(self.act("DATA".to_owned(), &facts, Event::Message)?.charges);
+        }
+        if self.reaches(Stage::End) {
+            let size = self.case.size;
+            let what =
+                size.map_or("end of the message".to_owned(), |size| format!("end of the message, {size} octets"));
+            charges.retain(|charged| charged.until.is_of_size());
+            self.settle(what, &facts, Event::End { size }, charges)?;
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self) -> Result<(), Ended> {
+        let facts = self.facts();
+        // Where STARTTLS comes later, nothing is encrypted yet.
+        let begins_plain = self.stand.listener.is_some_and(|listener| listener.tls == Security::StartTls);
+        let tls = facts.tls.map(|tls| tls && !begins_plain);
+        let facts = Facts { tls, helo: None, user: None, authenticated: false, groups: Arc::default(), ..facts };
+        self.act(format!("connection from {}", self.case.client), &facts, Event::Connect)?;
+        if self.stand.policy.counts(Count::Commands) && self.reaches(Stage::Auth) {
+            self.act("EHLO".to_owned(), &facts, Event::Command)?;
+        }
+        Ok(())
+    }
+
+    fn log_in(&mut self) -> Result<(), Ended> {
+        let Some(user) = self.case.user.clone().filter(|_| self.reaches(Stage::Auth)) else { return Ok(()) };
+        let facts = self.facts();
+        let claimed = Facts { authenticated: false, groups: Arc::default(), ..facts.clone() };
+        let charges = self.act(format!("AUTH as {user}"), &claimed, Event::Auth)?.charges;
+        // The password is right.
+        self.give_back(charges.into_iter().filter(|charged| charged.until == Until::Password).collect());
+        self.act(format!("login of {user}"), &facts, Event::Login).map(|_| ())
+    }
+
+    /// Whether it is to go that far.
+    fn reaches(&self, stage: Stage) -> bool {
+        self.case.reaches(stage)
+    }
+
+    /// What is known once the client has logged in, if it does.
+    fn facts(&self) -> Facts {
+        let Case { client, user, groups, helo, tls, .. } = self.case;
+        let is_implicit = self.stand.listener.is_some_and(|listener| listener.tls == Security::Implicit);
+        Facts {
+            listener: self.stand.listener.map(|listener| listener.name.clone()),
+            client: Some(*client),
+            tls: Some(*tls || is_implicit),
+            helo: helo.as_deref().map(Arc::from),
+            user: user.as_deref().map(Arc::from),
+            authenticated: user.is_some(),
+            groups: groups.iter().map(|group| group.as_str().into()).collect(),
+            ..Facts::default()
+        }
+    }
+
+    fn act(&mut self, what: String, facts: &Facts, event: Event) -> Result<Verdict, Ended> {
+        self.settle(what, facts, event, Vec::new())
+    }
+
+    /// Something after which nothing comes when it is refused.
+    fn settle(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<Charged>) -> Result<Verdict, Ended> {
+        match self.try_act(what, facts, event, declared) {
+            Tried::Passed(verdict) => Ok(verdict),
+            Tried::Refused | Tried::Ended => Err(Ended),
+        }
+    }
+
+    fn try_act(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<Charged>) -> Tried {
+        let (stage, Stand { policy, now, .. }) = (event.stage().unwrap_or(Stage::Command), self.stand);
+        let asked = Asked { facts: facts.clone(), events: vec![event], declared };
+        let question = Question::new(policy, &asked, now);
+        let mut loaded = self.load(question.keys());
+        let said = policy::explain(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
+        let mut verdicts = policy::decide(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
+        self.keep(&question.into_keys(), loaded);
+        let verdict = verdicts.pop().unwrap_or_default();
+        let refused = match &verdict.ruling {
+            Ruling::Refuse(refusal) => {
+                self.refusals += 1;
+                let reference = format!("test-{}", self.refusals);
+                Some(refusal_reply(refusal, stage, self.stand.hostname, &reference))
+            }
+            Ruling::Pass | Ruling::Void => None,
+        };
+        let words = refused.as_ref().map(|(reply, _)| line(reply));
+        self.acts.push(Act { what, stage, said, refused: words });
+        match refused {
+            None => Tried::Passed(verdict),
+            Some((_, false)) => Tried::Refused,
+            Some((_, true)) => Tried::Ended,
+        }
+    }
+
+    fn give_back(&mut self, charges: Vec<Charged>) {
+        let keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
+        let mut loaded = self.load(&keys);
+        policy::give_back(&charges, &keys, &mut loaded);
+        self.keep(&keys, loaded);
+    }
+
+    fn load(&mut self, keys: &[Key]) -> Loaded {
+        self.missing.extend(keys.iter().filter(|key| !self.known.contains_key(*key)).cloned());
+        keys.iter().map(|key| self.budgets.get(key).cloned().flatten()).collect()
+    }
+
+    fn keep(&mut self, keys: &[Key], loaded: Loaded) {
+        let budgets = loaded.into_slots().map(|slot| slot.budget);
+        self.budgets.extend(keys.iter().cloned().zip(budgets));
+    }
+}
+
+/// What came of something.
+enum Tried {
+    Passed(Verdict),
+    Refused,
+    /// Refused, and the client is sent away.
+    Ended,
+}
+
+/// A reply as it goes over the wire.
+pub fn line(reply: &Reply) -> String {
+    let mut octets = Vec::new();
+    reply.write_to(&mut octets);
+    String::from_utf8_lossy(octets.trim_ascii_end()).into_owned()
+}

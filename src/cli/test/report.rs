@@ -1,0 +1,164 @@
+//! What came of a session that was played through: for people, and for machines.
+
+use super::rehearsal::{Act, Played, Stand, line};
+use crate::policy::limit::{Effect, Limit, Mode};
+use crate::policy::verdict::Refusal;
+use crate::policy::why::{Reason, Why};
+use crate::policy::{Explained, Policy, Weighed};
+use crate::session::refusal_reply;
+use crate::time::format_amount;
+use serde_json::{Value, json};
+
+/// What there is to say.
+pub struct Report<'a> {
+    pub stand: Stand<'a>,
+    pub played: Played,
+    /// What the listener refuses by itself.
+    pub refused: Vec<String>,
+    /// Whether these are the budgets of the running Weir.
+    pub is_live: bool,
+}
+
+impl Report<'_> {
+    /// Whether anything would be refused that the client hears of.
+    pub fn is_refused(&self) -> bool {
+        !self.refused.is_empty() || self.played.acts.iter().any(|act| act.refused.is_some())
+    }
+
+    pub fn text(&self) -> String {
+        let budgets = if self.is_live { "with the budgets of the running Weir" } else { "with empty budgets" };
+        let mut text = format!("at {}, {budgets}\n", self.stand.now.rfc3339());
+        for act in &self.played.acts {
+            text += &format!("\n{}\n", act.what);
+            for one in &act.said {
+                text += &self.limit_text(act, one);
+            }
+            text += &self.elsewhere(act);
+            text += &format!("  -> {}\n", act.refused.as_deref().unwrap_or("passes"));
+        }
+        text + "\n" + &self.verdict()
+    }
+
+    /// The limits that have nothing to do with such an event.
+    fn elsewhere(&self, act: &Act) -> String {
+        let others = act.said.iter().filter(|one| is_elsewhere(one));
+        let titles: Vec<String> = others.map(|one| self.stand.policy.title(one.limit)).collect();
+        if titles.is_empty() { String::new() } else { format!("  not here: {}\n", titles.join(", ")) }
+    }
+
+    fn limit_text(&self, act: &Act, one: &Explained) -> String {
+        let (title, limit) = (self.stand.policy.title(one.limit), &self.stand.policy.limits[one.limit]);
+        match &one.said {
+            Err(Reason { why: Why::Elsewhere, .. }) => String::new(),
+            Err(reason) => format!("  {title}: does not hold: {reason}\n"),
+            Ok(weighed) => format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(act, limit, weighed)),
+        }
+    }
+
+    /// What the limit does about it.
+    fn outcome(&self, act: &Act, limit: &Limit, weighed: &Weighed) -> String {
+        match &weighed.refusal {
+            Some(refusal) => {
+                let reply = self.reply(act, refusal);
+                match limit.mode {
+                    Mode::Enforce => format!("refuses: {reply}"),
+                    mode => format!("would refuse, but is in {}: {reply}", mode.name()),
+                }
+            }
+            None if weighed.warns => "passes, with a warning in the log".to_owned(),
+            None => "passes".to_owned(),
+        }
+    }
+
+    /// What the client would hear if this limit were alone. With others, the strongest speaks.
+    fn reply(&self, act: &Act, refusal: &Refusal) -> String {
+        line(&refusal_reply(refusal, act.stage, self.stand.hostname, "test").0)
+    }
+
+    /// What the client hears in the end.
+    fn verdict(&self) -> String {
+        let by_limits = self.played.acts.iter().filter_map(|act| Some((act, act.refused.as_deref()?)));
+        let by_limits = by_limits.map(|(act, reply)| format!("refused: {}: {reply}\n", act.what));
+        let by_listener = self.refused.iter().map(|why| format!("refused, not by a limit: {why}\n"));
+        let all: String = by_limits.chain(by_listener).collect();
+        if all.is_empty() { "nothing is refused: the smart host has the last word\n".to_owned() } else { all }
+    }
+
+    pub fn json(&self) -> Value {
+        let acts: Vec<Value> = self.played.acts.iter().map(|act| self.act_json(act)).collect();
+        let replies: Vec<&str> = self.played.acts.iter().filter_map(|act| act.refused.as_deref()).collect();
+        json!({ "at": self.stand.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
+            "replies": replies, "by-listener": self.refused, "acts": acts })
+    }
+
+    fn act_json(&self, act: &Act) -> Value {
+        let limits: Vec<Value> = act.said.iter().map(|one| self.limit_json(act, one)).collect();
+        json!({ "what": act.what, "stage": act.stage.name(), "reply": act.refused, "limits": limits })
+    }
+
+    fn limit_json(&self, act: &Act, one: &Explained) -> Value {
+        let Policy { limits, .. } = self.stand.policy;
+        let limit = &limits[one.limit];
+        let mut value = json!({ "limit": &*limit.name, "count": limit.count.name(), "mode": limit.mode.name() });
+        match &one.said {
+            Err(reason) => {
+                value["holds"] = false.into();
+                value["why"] = reason.why.name().into();
+                value["because"] = reason.to_string().into();
+            }
+            Ok(weighed) => {
+                let outcome = match (&weighed.refusal, weighed.warns) {
+                    (Some(refusal), _) => refusal.verb.name(),
+                    (None, true) => "warn",
+                    (None, false) => "pass",
+                };
+                value["holds"] = true.into();
+                value["effect"] = verb(weighed.effect).0.into();
+                value["budget"] = weighed.key.as_ref().map(|key| key.owners().collect::<Vec<_>>()).into();
+                value["allowed"] = weighed.quota.most().into();
+                value["period"] = weighed.quota.period().into();
+                value["overrides"] = weighed.row.as_deref().into();
+                value["level"] = weighed.level.into();
+                value["adds"] = weighed.amount.into();
+                value["after"] = weighed.after.into();
+                value["outcome"] = outcome.into();
+                value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(act, refusal)).into();
+                value["wait"] = weighed.refusal.as_ref().map(Refusal::wait_text).into();
+            }
+        }
+        value
+    }
+}
+
+fn is_elsewhere(one: &Explained) -> bool {
+    matches!(one.said, Err(Reason { why: Why::Elsewhere, .. }))
+}
+
+/// What an event means to a limit: a word for machines, and how a sentence about the amount goes on.
+fn verb(effect: Effect) -> (&'static str, &'static str) {
+    match effect {
+        Effect::Charge => ("charge", "charges"),
+        Effect::Look => ("look", "looks whether there is room for"),
+        Effect::Note => ("note", "notes"),
+        Effect::Settle => ("settle", "settles at"),
+        Effect::Watch => ("watch", "watches, with"),
+    }
+}
+
+/// `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d (bulk-hosts.csv, line 2)`.
+fn measured(limit: &Limit, weighed: &Weighed) -> String {
+    let Weighed { effect, key, quota, row, level, amount, after, .. } = weighed;
+    let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();
+    let Some(key) = key else { return format!("allows nothing here{row}") };
+    let owners: Vec<&str> = key.owners().collect();
+    let whose = if owners.is_empty() { "the one budget".to_owned() } else { owners.join(" ") };
+    let (level, after, most) = (quota.level(*level), quota.level(*after), quota.most());
+    let (count, period) = (limit.count.name(), quota.period());
+    let what = match (limit.distinct, effect) {
+        (Some(distinct), _) => format!("{} new {}", format_amount(*amount), distinct.what.name()),
+        (None, Effect::Watch) => "nothing more".to_owned(),
+        (None, _) => format_amount(*amount),
+    };
+    let verb = verb(*effect).1;
+    format!("{verb} {what} in {whose}: {level} -> {after} of {most} {count} per {period}{row}")
+}

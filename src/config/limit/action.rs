@@ -1,0 +1,210 @@
+//! `[[limit.action]]`: what happens to whoever is over.
+
+use super::later;
+use crate::config::section::{self, Section, flag, text};
+use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::limit::{Charge, Limit};
+use crate::policy::template::Template;
+use crate::time::{Units, format_duration, parse_amount, parse_duration};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use toml::de::DeValue;
+
+/// A rung, and where it stands.
+type Placed = (Rung, Range<usize>);
+
+/// Reads all rungs of a limit, which is without them yet. `is_climbed` is whether levels rise beyond what is refused.
+pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool) -> Ladder {
+    let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(rung).collect();
+    rungs.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
+    if !is_climbed {
+        check_order(s, &rungs);
+    }
+    check_verbs(s, &rungs);
+    check_delays(s, &rungs, limit);
+    check_suspensions(s, &rungs, limit);
+    for (rung, span) in &rungs {
+        if let Action::Delay(_) | Action::Route(_) | Action::Suspend(_) | Action::Notify(_) = rung.action {
+            s.error(span, later::action(rung.action.name()), None);
+        }
+    }
+    if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
+}
+
+/// The actions of one table, all from the same level on.
+fn rung(mut s: Section<'_>) -> Vec<Placed> {
+    let at = s.value("at", "1.0", times);
+    let mut actions: Vec<(Action, Range<usize>)> = Vec::new();
+    let mut add = |read: Option<section::Placed<Action>>| actions.extend(read.map(|read| (read.value, read.span)));
+    add(s.optional("warn", |value| match flag(value)? {
+        true => Ok(Action::Warn),
+        false => Err("false does nothing: leave it out".to_owned()),
+    }));
+    add(s.optional("delay", |value| delay(&text(value)?).map(Action::Delay)));
+    for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
+        let read = s.optional(key, |value| words(value, verb));
+        if let Some(read) = &read {
+            check_promise(&s, verb, read.value.as_deref(), &read.span);
+        }
+        add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));
+    }
+    let name = |value: &DeValue<'_>| text(value).map(Arc::from);
+    add(s.optional("route", |value| name(value).map(Action::Route)));
+    add(s.optional("suspend", |value| period(&text(value)?).map(Action::Suspend)));
+    add(s.optional("notify", |value| name(value).map(Action::Notify)));
+    if !s.has_any(&VERBS) {
+        let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
+        s.error(&s.span(), "a rung without an action does nothing", Some(help));
+    }
+    s.finish();
+    actions.into_iter().map(|(action, span)| (Rung { at, action }, span)).collect()
+}
+
+const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
+
+/// From how many times the limit on.
+fn times(value: &DeValue<'_>) -> Result<f64, String> {
+    let written = match value {
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Integer(number) => number.to_string(),
+        _ => return Err("write how many times the limit, as a number: 0.8".to_owned()),
+    };
+    let number = written.replace('_', "").parse().ok().filter(|at| (0.01..=1000.0).contains(at));
+    number.ok_or_else(|| format!("{written} is not from 0.01 to 1000 times the limit"))
+}
+
+/// For how long.
+fn period(text: &str) -> Result<Duration, String> {
+    match parse_duration(text).map_err(|error| error.to_string())? {
+        time if time.is_zero() => Err("write for how long, as in \"1d\"".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// The words of a refusal: a text, or `true` for the standard one.
+fn words(value: &DeValue<'_>, verb: Verb) -> Result<Option<Arc<Template>>, String> {
+    match value.as_bool() {
+        Some(true) => return Ok(None),
+        Some(false) => return Err("false does nothing: leave it out".to_owned()),
+        None => {}
+    }
+    let template = Template::parse(&text(value)?).map_err(|error| error.to_string())?;
+    let class = match (verb, template.code()) {
+        (Verb::Defer, Some(code)) if code.basic >= 500 => Some((code, "4xx: deny is for good")),
+        (Verb::Deny, Some(code)) if code.basic < 500 => Some((code, "5xx: defer is for now")),
+        _ => None,
+    };
+    match class {
+        Some((code, class)) => Err(format!("{} is no code of a {}, which is {class}", code.basic, verb.name())),
+        None => Ok(Some(Arc::new(template))),
+    }
+}
+
+/// Nothing that is for good may be said to pass later.
+fn check_promise(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
+    let Some(text) = text.filter(|text| text.says_later()) else { return };
+    if verb == Verb::Deny || text.code().is_some_and(|code| code.basic >= 500) {
+        let message =
+            format!("{}: the text says that it may be tried again, and the code that it is for good", verb.name());
+        s.warn(span, message, Some("defer is for now"));
+    }
+}
+
+/// Reads `2s`, `1s per 10`, `until-free`.
+fn delay(text: &str) -> Result<Delay, String> {
+    if text == "until-free" {
+        return Ok(Delay::UntilFree);
+    }
+    let (time, units) = match text.split_once(" per ") {
+        Some((time, units)) => {
+            let units = parse_amount(units.trim(), Units::Things).map_err(|error| error.to_string())?;
+            (time, Some(units))
+        }
+        None => (text, None),
+    };
+    let time = parse_duration(time.trim()).map_err(|error| error.to_string())?;
+    if time.is_zero() {
+        return Err("a delay of nothing delays nothing".to_owned());
+    }
+    Ok(units.map_or(Delay::For(time), |units| Delay::Per { time, units }))
+}
+
+/// Whatever is refused is not charged, so that nobody gets higher.
+fn check_order(s: &Section<'_>, rungs: &[Placed]) {
+    let Some((refusing, _)) = rungs.iter().find(|(rung, _)| rung.action.refuses()) else { return };
+    for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing.at) {
+        let message = format!(
+            "nobody climbs to {} times the limit: from {} on it is refused, and what is refused is not charged",
+            rung.at, refusing.at
+        );
+        s.error(span, message, Some("charge = \"attempts\" charges it, but not in buckets; or give it a lower rung"));
+    }
+}
+
+/// Of several refusals that are reached the strongest holds, of the same verb the highest.
+fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
+    let verb = |rung: &Rung| if let Action::Refuse(verb, _) = rung.action { Some(verb) } else { None };
+    let refusals: Vec<_> = rungs.iter().filter_map(|(rung, span)| Some((rung.at, verb(rung)?, span))).collect();
+    for (n, (at, verb, span)) in refusals.iter().enumerate() {
+        if let Some((from, stronger, _)) = refusals.iter().find(|(from, other, _)| from <= at && other > verb) {
+            let (name, stronger) = (verb.name(), stronger.name());
+            s.error(
+                span,
+                format!("{name} at {at} never happens: from {from} on it is {stronger}, which is stronger"),
+                None,
+            );
+        } else if refusals[..n].iter().any(|(other_at, other, _)| other_at == at && other == verb) {
+            s.error(span, format!("there is another {} at {at}", verb.name()), None);
+        }
+    }
+}
+
+fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
+    let delays = || {
+        rungs.iter().filter_map(|(rung, span)| match rung.action {
+            Action::Delay(delay) => Some((delay, span)),
+            _ => None,
+        })
+    };
+    let holds_back = |(rung, _): &Placed| rung.action.refuses() || matches!(rung.action, Action::Route(_));
+    if let Some((_, span)) = delays().next().filter(|_| !rungs.iter().any(holds_back)) {
+        let help = "whoever has many connections is not slowed down: add a rung that defers";
+        s.warn(span, "delay is the only action that holds anybody back", Some(help));
+    }
+    for (delay, span) in delays() {
+        if limit.stage == Stage::End {
+            s.error(span, "delay: nothing waits at the end of a message, as clients would send it again", None);
+        }
+        if let Delay::For(time) | Delay::Per { time, .. } = delay
+            && time > PATIENCE
+        {
+            let (time, most) = (format_duration(time), format_duration(PATIENCE));
+            let message =
+                format!("{time} is longer than clients wait: what would be delayed for more than {most} is refused");
+            s.warn(span, message, None);
+        }
+    }
+}
+
+/// How long a command is delayed at most.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
+    let Some((_, span)) = rungs.iter().find(|(rung, _)| matches!(rung.action, Action::Suspend(_))) else { return };
+    let is_one = matches!(limit.per[..], [Field::User | Field::Client(_) | Field::Sender | Field::UserDomain]);
+    if !is_one {
+        let names: Vec<_> = limit.per.iter().map(|field| field.name()).collect();
+        let message = match names.is_empty() {
+            true => "suspend: one budget for all names nobody".to_owned(),
+            false => format!("suspend: {} are not one whom to suspend", names.join(", ")),
+        };
+        s.error(span, message, Some("per = [\"user\"], or client, sender or user-domain alone"));
+    }
+    if limit.charge == Charge::Attempts && limit.distinct.is_none() {
+        let help = "charge = \"accepted\", or distinct = \"recipient\"";
+        s.warn(span, "suspend: a client that obediently tries again would climb to it", Some(help));
+    }
+}

@@ -1,0 +1,278 @@
+//! What a limit says that does not go together, or that never happens.
+
+use super::{Context, rate};
+use crate::config::section::{Placed, Section};
+use crate::engine::distinct::MAX_OCTETS;
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::limit::{Charge, Count, Distinct, Limit};
+use crate::policy::quota::{Quota, Scope};
+use crate::time::{format_amount, format_duration};
+use std::ops::Range;
+
+/// A limit as it was read, and where.
+pub struct Draft<'a> {
+    /// Without its rates and its ladder.
+    pub limit: Limit,
+    pub rates: Option<&'a Placed<Vec<Quota>>>,
+    pub count: Placed<Count>,
+    pub stage: Option<Placed<Stage>>,
+    pub charge: Placed<Charge>,
+    pub per: Option<Placed<Vec<Field>>>,
+    /// Of `match` and `except`.
+    pub keys: Vec<Placed<&'static str>>,
+    /// The column of `overrides` that says for whom.
+    pub column: Option<Placed<&'static str>>,
+    pub distinct: Option<Placed<Distinct>>,
+    pub remember: Option<Range<usize>>,
+}
+
+/// When a limit is asked: not everything is known then.
+pub struct Moment {
+    pub stage: Stage,
+    /// `None`: it watches another limit.
+    pub count: Option<Count>,
+}
+
+impl Draft<'_> {
+    fn quotas(&self) -> &[Quota] {
+        self.rates.map_or(&[], |rates| &rates.value)
+    }
+
+    fn has(&self, is: impl Fn(&Quota) -> bool) -> bool {
+        self.quotas().iter().any(is)
+    }
+
+    /// Whether levels rise beyond what is refused.
+    pub fn is_climbed(&self) -> bool {
+        self.limit.charge == Charge::Attempts || self.limit.count == Count::Rejections
+    }
+}
+
+pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
+    check_charge(s, draft);
+    check_stage(s, draft);
+    if !cx.has_logins() {
+        warn_of_users(s, draft);
+    } else if !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
+        s.warn(&draft.count.span, "nobody logs in", Some(NO_AUTH));
+    }
+    if let Some(distinct) = &draft.distinct {
+        check_distinct(s, draft, distinct);
+        check_filter(s, draft, distinct);
+    }
+    let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count));
+    if let Some(((message, help), rates)) = fault.zip(draft.rates) {
+        s.warn(&rates.span, message, Some(&help));
+    }
+}
+
+/// What is charged has to be able to be, and to be given back.
+fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
+    let Draft { limit, charge, .. } = draft;
+    let is_counter = |quota: &Quota| matches!(quota, Quota::Counter { .. });
+    let error = |message: &str| s.error(&charge.span, message, Some("charge = \"accepted\""));
+    match charge.value {
+        Charge::Accepted => {}
+        Charge::Attempts => {
+            if limit.algorithm.is_bucket() {
+                error("attempts would dig a hole without bottom into a bucket");
+            }
+            if draft.has(is_counter) {
+                error("attempts would fill a counter that nothing empties");
+            }
+            if limit.count == Count::Rejections {
+                error("rejections are no attempts: each is charged, whatever is refused");
+            }
+        }
+        Charge::Sent => {
+            if limit.distinct.is_some() {
+                error("what was seen cannot be given back: distinct counts what was let through");
+            }
+            if !matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes) {
+                error(&format!("{} are not sent: only messages, recipients and bytes are", limit.count.name()));
+            }
+            if draft.has(is_counter) {
+                error("a counter gives nothing back");
+            }
+        }
+    }
+}
+
+/// Everything that the limit looks at must be known when it is charged.
+fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
+    let limit = &draft.limit;
+    if let Some(Placed { value: stage, span }) = draft.stage.as_ref().filter(|stage| stage.value != limit.stage) {
+        let (count, at) = (limit.count.name(), limit.stage.name());
+        let message =
+            format!("{count} are charged at {at} and not at {}, as this limit is about recipients", stage.name());
+        s.error(span, message, Some("leave stage out"));
+    }
+    let moment = Moment { stage: limit.stage, count: Some(limit.count) };
+    if let Some(per) = &draft.per {
+        per.value.iter().for_each(|field| moment.check(s, &per.span, &field.name(), false));
+    }
+    if let Some(column) = &draft.column {
+        moment.check(s, &column.span, column.value, false);
+    }
+    if let Some(distinct) = draft.distinct.as_ref().filter(|distinct| !distinct.value.what.is_of_recipient()) {
+        moment.check(s, &distinct.span, &distinct.value.what.name(), false);
+    }
+    draft.keys.iter().for_each(|key| moment.check(s, &key.span, key.value, true));
+    check_recipients(s, draft);
+}
+
+/// Budgets of recipients that nobody could bound, or that nothing would be charged to.
+fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
+    let limit = &draft.limit;
+    let Some(per) = draft.per.as_ref().filter(|_| limit.is_per_recipient()) else { return };
+    let is_of_connection = |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
+    if draft.quotas().iter().any(is_of_connection) {
+        let message = "a connection would have to remember everybody whom it has ever sent to";
+        s.error(&per.span, message, Some("write a rate in a period, or \"/ message\""));
+    }
+    let is_of_messages = |quota: &Quota| matches!(quota, Quota::Share(share) if share.of == Count::Messages);
+    if draft.quotas().iter().any(is_of_messages) {
+        let message = "messages are not of one recipient, so that there is no share of them";
+        s.error(&per.span, message, Some("of = \"recipients\""));
+    }
+}
+
+impl Moment {
+    /// Says when something that a limit looks at is never known.
+    pub fn check(&self, s: &Section<'_>, span: &Range<usize>, key: &str, is_match: bool) {
+        if self.knows(key, is_match) {
+            return;
+        }
+        let when = match (self.count, self.stage) {
+            (None, stage) => format!("at {}", stage.name()),
+            (Some(Count::Commands), _) => "when commands are counted".to_owned(),
+            (Some(count), stage) => format!("when {} are counted, at {}", count.name(), stage.name()),
+        };
+        s.error(span, format!("{key}: {} {when}", self.absence(key)), Some(self.remedy(key)));
+    }
+
+    /// Of recipients, those of a whole message will do for a match.
+    fn knows(&self, key: &str, is_match: bool) -> bool {
+        let is_at_message = matches!(self.stage, Stage::Data | Stage::End);
+        match key {
+            "helo" | "user" | "user-domain" => self.stage > Stage::Connect,
+            "group" | "authenticated" => self.stage > Stage::Connect && !self.is_before_password(),
+            "sender" | "sender-domain" | "own-sender" => self.stage > Stage::Auth,
+            "recipient" | "recipient-domain" => self.stage == Stage::Rcpt || is_match && is_at_message,
+            "message-recipients" => is_at_message,
+            _ => true,
+        }
+    }
+
+    fn is_before_password(&self) -> bool {
+        self.count == Some(Count::LoginFailures) || self.count.is_none() && self.stage == Stage::Auth
+    }
+
+    fn absence(&self, key: &str) -> &'static str {
+        match key {
+            "helo" => "the client has not said EHLO",
+            "group" | "authenticated" if self.stage > Stage::Connect => "the password has not been tried",
+            "user" | "user-domain" | "group" | "authenticated" => "nobody has logged in",
+            "message-recipients" => "the number of recipients is not known",
+            "recipient" | "recipient-domain" if matches!(self.stage, Stage::Data | Stage::End) => {
+                "there is no single recipient"
+            }
+            "recipient" | "recipient-domain" => "there is no recipient",
+            _ => "there is no sender",
+        }
+    }
+
+    fn remedy(&self, key: &str) -> &'static str {
+        let is_of_login = matches!(key, "user" | "user-domain" | "group" | "authenticated");
+        match self.count {
+            None => "name a later stage, or leave it out",
+            Some(Count::Connections) if is_of_login => "count = \"sessions\" counts those of a user, or \"logins\"",
+            Some(Count::Sessions) if is_of_login => "stage = \"auth\" counts those in which somebody has logged in",
+            Some(Count::Recipients) => "recipients are known one by one at rcpt: leave stage and partial out",
+            _ => "leave it out, or count something else",
+        }
+    }
+}
+
+const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
+
+/// Says when a limit is for users and nobody logs in.
+fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
+    let is_login = |key: &str| matches!(key, "user" | "user-domain" | "group" | "own-sender");
+    let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
+    let count = Some(&draft.count.span).filter(|_| counts_logins);
+    let per = draft.per.as_ref().filter(|per| per.value.iter().any(|field| field.is_of_user()));
+    let distinct = draft.distinct.as_ref().filter(|distinct| distinct.value.what.is_of_user());
+    if let Some(span) = count.or(per.map(|per| &per.span)).or(distinct.map(|distinct| &distinct.span)) {
+        s.warn(span, "this limit is for users, and nobody logs in: it never holds", Some(NO_AUTH));
+    }
+    for key in draft.keys.iter().chain(&draft.column).filter(|key| is_login(key.value)) {
+        let message = format!("{} matches nobody, as nobody logs in", key.value);
+        s.warn(&key.span, message, Some(NO_AUTH));
+    }
+}
+
+/// A value that is the same for all of a budget, or that an event does not have, is never new.
+fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
+    let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
+    let has_recipient = matches!(limit.count, Count::Recipients | Count::Rejections);
+    let is_in = |field: &Field| {
+        field == what
+            || matches!(
+                (field, what),
+                (Field::User, Field::UserDomain)
+                    | (Field::Sender, Field::SenderDomain)
+                    | (Field::Recipient, Field::RecipientDomain)
+            )
+    };
+    let name = what.name();
+    if limit.count == Count::Bytes {
+        s.error(span, "bytes are not new", Some("count = \"messages\""));
+    } else if what.is_of_recipient() && !has_recipient {
+        let message = format!("{} are not new by their {name}", limit.count.name());
+        s.error(span, message, Some("count = \"recipients\""));
+    } else if let Some(field) = limit.per.iter().find(|field| is_in(field)) {
+        let message = format!("each {} has one {name}, which is new but once", field.name());
+        s.error(span, message, Some(&format!("leave \"{}\" out of per, or distinct out", field.name())));
+    }
+    if draft.has(|quota| matches!(quota, Quota::Share(_))) {
+        s.error(span, "a share is of all rejections, new or not", Some("leave distinct out"));
+    }
+    if draft.has(|quota| matches!(quota, Quota::Counter { scope: Scope::AtOnce, .. })) {
+        s.error(span, "what is there at once is counted as it is, new or not", Some("leave distinct out"));
+    }
+}
+
+/// What was seen has to have room, and to be known for long enough.
+fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
+    let all = || {
+        let others = draft.limit.overrides.iter();
+        let others = others.flat_map(|overrides| (0..draft.quotas().len()).flat_map(|n| overrides.quotas(n)));
+        draft.quotas().iter().copied().chain(others)
+    };
+    let needs_one = |quota: &Quota| matches!(quota, Quota::Rate { .. } | Quota::Counter { .. });
+    let is_too_large = |quota: &Quota| needs_one(quota) && distinct.value.filter(quota).is_none();
+    if let Some(quota) = all().find(is_too_large) {
+        let (most, amount) = (MAX_OCTETS / 2, quota.amount());
+        let message = format!("{amount} are too many: a filter of distinct values has room for {most}");
+        s.error(&distinct.span, message, Some("it has to hold rate × (1 + remember / period)"));
+    }
+    let (Some(remember), Some(span)) = (distinct.value.remember, &draft.remember) else { return };
+    if draft.limit.charge == Charge::Attempts {
+        s.error(span, "what was refused would be remembered as known", Some("charge = \"accepted\", or no remember"));
+    }
+    if draft.has(|quota| matches!(quota, Quota::Counter { .. })) {
+        s.error(span, "what a message or a connection counts is forgotten with it", Some("leave remember out"));
+    }
+    let shorter = all().find_map(|quota| match quota {
+        Quota::Rate { rate, .. } if rate.period > remember => Some(rate),
+        _ => None,
+    });
+    if let Some(rate) = shorter {
+        let (remember, amount, period) =
+            (format_duration(remember), format_amount(rate.amount), format_duration(rate.period));
+        let message = format!("remember = {remember} is shorter than the period of the rate {amount} / {period}");
+        s.error(span, message, Some("without remember, what is seen is known for this period"));
+    }
+}

@@ -1,0 +1,149 @@
+//! What limits are read with: the lists that they name, and the rest of the configuration that they are about.
+
+use super::super::files::{Files, first_few};
+use super::super::list::Lists;
+use super::super::section::{Section, Source};
+use super::named::{Named, Naming};
+use super::whom::{Key, network};
+use crate::policy::field::Field;
+use crate::policy::fold::Folding;
+use crate::policy::networks::Networks;
+use crate::policy::pattern::{Shape, Table};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a limit may refer to.
+pub struct Context<'a> {
+    pub source: &'a Source<'a>,
+    pub lists: &'a Lists,
+    pub files: &'a mut Files,
+    pub folding: &'a Folding,
+    /// The names of all listeners, in lower case.
+    pub listeners: Vec<String>,
+    /// Whether anybody can log in here.
+    pub has_auth: bool,
+    /// Whether proxies name users, who need have no account.
+    pub has_xclient: bool,
+    /// Lists as they have been compiled: several limits may name one.
+    pub compiled: Compiled,
+    /// The users and groups that limits name.
+    pub named: Named,
+}
+
+#[derive(Default)]
+pub struct Compiled {
+    networks: HashMap<String, Arc<Networks<()>>>,
+    /// By the list's name, and by what folds its items.
+    tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
+    used: BTreeSet<String>,
+}
+
+impl Context<'_> {
+    /// A list, as networks. Each of its faults is named where the list is.
+    pub(super) fn networks(&mut self, s: &Section<'_>, span: &Range<usize>, name: &str) -> Option<Arc<Networks<()>>> {
+        if let Some(known) = self.compiled.networks.get(name) {
+            return Some(known.clone());
+        }
+        let mut networks = Networks::default();
+        self.compile(s, span, name, Key::Client, |item| {
+            networks.insert(network(item)?, ()).map_err(|error| error.to_string())
+        })?;
+        let networks = Arc::new(networks);
+        self.compiled.networks.insert(name.to_owned(), networks.clone());
+        Some(networks)
+    }
+
+    /// A list, as patterns for the values of a key.
+    pub(super) fn table(
+        &mut self,
+        s: &Section<'_>,
+        span: &Range<usize>,
+        name: &str,
+        key: Key,
+    ) -> Option<Arc<Table<()>>> {
+        let place = (name.to_owned(), key.shape(), matches!(key, Key::Field(Field::User, _)));
+        if let Some(known) = self.compiled.tables.get(&place) {
+            return Some(known.clone());
+        }
+        let (mut table, folding) = (Table::new(key.shape()), self.folding);
+        self.compile(s, span, name, key, |item| key.insert(&mut table, folding, item, ()))?;
+        let table = Arc::new(table);
+        self.compiled.tables.insert(place, table.clone());
+        Some(table)
+    }
+
+    fn compile(
+        &mut self,
+        s: &Section<'_>,
+        span: &Range<usize>,
+        name: &str,
+        key: Key,
+        mut put: impl FnMut(&str) -> Result<(), String>,
+    ) -> Option<()> {
+        self.compiled.used.insert(name.to_owned());
+        let lists = self.lists;
+        let Some(list) = lists.get(name) else {
+            let names: Vec<&str> = lists.names().collect();
+            let help = match names.is_empty() {
+                true => format!("add [list.{name}] with file or items"),
+                false => format!("there are {}", names.join(", ")),
+            };
+            s.error(span, format!("{}: there is no list \"{name}\"", key.name()), Some(&help));
+            return None;
+        };
+        let mut wrong = Vec::new();
+        for item in &list.items {
+            match put(&item.text) {
+                Ok(()) => self.check_name(list.span(), key, &item.text, || list.wrong(item, "")),
+                Err(why) => wrong.push(list.wrong(item, &why)),
+            }
+        }
+        let help = format!("a limit compares {} with this list", key.name());
+        self.some_errors(list.span(), wrong, Some(&help));
+        Some(())
+    }
+
+    /// Says what is wrong with some of many: where one is wrong, many may be.
+    pub(super) fn some_errors(&self, span: &Range<usize>, wrong: Vec<String>, help: Option<&str>) {
+        first_few(wrong).into_iter().for_each(|why| self.source.error(span, why, help));
+    }
+
+    /// Says when a value is one that nothing has; of users and groups later, when it is known who there is. `place` is what such
+    /// words begin with.
+    pub(super) fn check_name(&mut self, span: &Range<usize>, key: Key, pattern: &str, place: impl FnOnce() -> String) {
+        let naming = |place| Naming { pattern: pattern.into(), span: span.clone(), place };
+        match key {
+            Key::Field(Field::Listener, _) if !self.is_listener(pattern) => {
+                let message = format!("{}there is no listener \"{pattern}\"", place());
+                let help = format!("there are {}", self.listeners.join(", "));
+                self.source.warn(span, message, Some(&help));
+            }
+            Key::Field(Field::User, _) if self.has_auth && !self.has_xclient => {
+                self.named.users.push(naming(place()));
+            }
+            Key::Group if self.has_logins() => self.named.groups.push(naming(place())),
+            _ => {}
+        }
+    }
+
+    fn is_listener(&self, pattern: &str) -> bool {
+        let mut table = Table::new(Shape::Name);
+        let is_good = table.insert(pattern, ()).is_ok();
+        is_good && self.listeners.iter().any(|name| table.find(name).is_some())
+    }
+
+    /// Whether anybody is ever known as a user.
+    pub(super) fn has_logins(&self) -> bool {
+        self.has_auth || self.has_xclient
+    }
+
+    /// Says which lists no limit names.
+    pub(super) fn warn_of_unused(&self) {
+        for name in self.lists.names().filter(|name| !self.compiled.used.contains(*name)) {
+            if let Some(list) = self.lists.get(name) {
+                self.source.warn(list.span(), format!("no limit names the list \"{name}\""), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! `[[limit]]`: the policy language, checked and compiled.
+
+mod action;
+mod check;
+mod context;
+mod later;
+mod named;
+mod rate;
+mod watch;
+mod whom;
+
+use super::section::{Placed, Section, choice, choose, text};
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Mode};
+use crate::policy::quota::{Quota, Scope};
+use crate::time::{Units, parse_amount, parse_duration};
+use check::Draft;
+pub use context::{Compiled, Context};
+pub use named::Named;
+use rate::Terms;
+use std::collections::HashSet;
+use std::ops::Range;
+use toml::de::DeValue;
+
+/// Reads all limits; problems are added to those of the file.
+pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
+    // A limit that watches comes after all that it may watch.
+    let (watching, counting): (Vec<_>, Vec<_>) = sections.into_iter().partition(|s| s.has("watch"));
+    let mut names = HashSet::new();
+    let mut limits = Vec::new();
+    for mut s in counting {
+        let name = name(&mut s, &mut names);
+        limits.extend(limit(s, name, cx).into_iter().flatten());
+    }
+    for mut s in watching {
+        let name = name(&mut s, &mut names);
+        let watchers = watch::limits(s, name, &limits, &names, cx);
+        limits.extend(watchers);
+    }
+    cx.warn_of_unused();
+    limits
+}
+
+/// A limit's name, which no other one has.
+fn name(s: &mut Section<'_>, names: &mut HashSet<String>) -> Option<String> {
+    let Placed { value: name, span } = s.required("name", "\"user-recipients\"", |value| checked(&text(value)?))?;
+    if !names.insert(name.clone()) {
+        let help = "each limit has its own name: its budgets are stored under it";
+        s.error(&span, format!("there is a limit \"{name}\" already"), Some(help));
+    }
+    Some(name)
+}
+
+/// It is part of replies, metrics and stored keys.
+fn checked(name: &str) -> Result<String, String> {
+    let good = (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    good.then(|| name.to_owned())
+        .ok_or_else(|| format!("\"{name}\" is not a name: use up to 64 letters, digits, hyphens, dots and underscores"))
+}
+
+/// A limit, once for each of its rates.
+fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Option<Vec<Limit>> {
+    let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))))?;
+    let (terms, rates) = amounts(&mut s, count.value);
+    let quotas: &[Quota] = rates.as_ref().map_or(&[], |rates| &rates.value);
+    let per = per(&mut s, quotas);
+    let charge = s.placed("charge", "\"accepted\"", choice(&Charge::ALL.map(|known| (known.name(), known))));
+    let mode = mode(&mut s);
+    let stage = stage(&mut s, count.value);
+    let (distinct, remember) = distinct(&mut s).unzip();
+    // Keys before the tables within: so they are printed.
+    let overrides = whom::overrides(&mut s, cx, terms, quotas);
+    let whom::Read { whom, keys } = whom::whom(&mut s, cx);
+    let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
+    let mut limit = Limit::new(name.as_deref().unwrap_or_default(), count.value, fields, Quota::Unlimited);
+    (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
+    (limit.whom, limit.distinct) = (whom, distinct.as_ref().map(|distinct| distinct.value));
+    limit.stage = limit.stage_for(stage.as_ref().map_or(limit.stage, |stage| stage.value));
+    let (overrides, column) = overrides.unzip();
+    limit.overrides = overrides;
+    let draft = Draft { limit, rates: rates.as_ref(), count, stage, charge, per, keys, column, distinct, remember };
+    check::check(&s, &draft, cx);
+    let ladder = action::ladder(&mut s, &draft.limit, draft.is_climbed());
+    s.finish();
+    let limit = Limit { ladder, ..draft.limit };
+    let (_, _, rates) = (name?, draft.per?, rates?);
+    Some(limit.with_rates(&rates.value))
+}
+
+fn mode(s: &mut Section<'_>) -> Mode {
+    s.value("mode", "\"enforce\"", choice(&Mode::ALL.map(|known| (known.name(), known))))
+}
+
+/// How much is allowed, in all its terms.
+fn amounts(s: &mut Section<'_>, count: Count) -> (Terms, Option<Placed<Vec<Quota>>>) {
+    let algorithm = s.placed("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
+    let terms = Terms { count, algorithm: algorithm.value, burst: None, of: Count::Recipients, at_least: 0.0 };
+    let burst = s.optional("burst", |value| terms.amount(&number(value)?));
+    if let Some(burst) = burst.as_ref().filter(|_| !algorithm.value.is_bucket()) {
+        let help = "a moving average is its own burst limit; algorithm = \"token-bucket\" has a burst of its own";
+        s.error(&burst.span, "a burst is for buckets", Some(help));
+    }
+    let mut terms = Terms { burst: burst.map(|burst| burst.value), ..terms };
+    let mut rates = s.required("rate", "\"100 / 1d\"", |value| quotas(value, terms));
+    let quotas = rates.as_mut().map_or(&mut [][..], |rates| &mut rates.value);
+    let may_be_share = count == Count::Rejections && quotas.iter().all(|quota| matches!(quota, Quota::Share(_)));
+    share(s, &mut terms, may_be_share);
+    for quota in quotas.iter_mut() {
+        if let Quota::Share(share) = quota {
+            (share.of, share.at_least) = (terms.of, terms.at_least);
+        }
+    }
+    if quotas.iter().any(|quota| matches!(quota, Quota::Share(_) | Quota::Counter { .. }))
+        && algorithm.value.is_bucket()
+    {
+        s.error(&algorithm.span, "a bucket is for so much in so long, and this rate is no such", None);
+    }
+    (terms, rates)
+}
+
+/// What all are of which a share is counted, and how many of them say something.
+fn share(s: &mut Section<'_>, terms: &mut Terms, may_be: bool) {
+    if may_be {
+        let known = [Count::Recipients, Count::Messages].map(|of| (of.name(), of));
+        terms.of = s.value("of", "\"recipients\"", choice(&known));
+        terms.at_least = s.value("at-least", "20", |value| {
+            parse_amount(&number(value)?, Units::Things).map_err(|error| error.to_string())
+        });
+        return;
+    }
+    for key in ["of", "at-least"] {
+        if s.has(key) {
+            s.optional(key, |_| Err::<(), _>("this is for a share of rejections: rate = \"30% / 1d\"".to_owned()));
+        }
+    }
+}
+
+/// A number, or a text as in a rate.
+fn number(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Float(number) => Ok(number.to_string()),
+        _ => text(value),
+    }
+}
+
+/// One rate, or several.
+fn quotas(value: &DeValue<'_>, terms: Terms) -> Result<Vec<Quota>, String> {
+    let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };
+    if items.is_empty() {
+        return Err("an empty list allows nothing, and everything: write a rate".to_owned());
+    }
+    let quotas: Vec<Quota> =
+        items.iter().map(|item| terms.quota(&text(item.get_ref())?)).collect::<Result<_, String>>()?;
+    let is_rate = |quota: &Quota| matches!(quota, Quota::Rate { .. });
+    if quotas.len() > 1 && !quotas.iter().all(is_rate) {
+        return Err("each rate of a list is so much in so long, as in [\"30 / 1h\", \"100 / 1d\"]".to_owned());
+    }
+    Ok(quotas)
+}
+
+fn per(s: &mut Section<'_>, quotas: &[Quota]) -> Option<Placed<Vec<Field>>> {
+    // What a message or a connection counts by itself needs nobody else.
+    let is_of_session =
+        |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
+    let default = (!quotas.is_empty() && quotas.iter().all(is_of_session)).then_some("[]");
+    let per = s.list("per", default, "[\"user\"]", field)?;
+    let is_there_twice = |(at, field): &(usize, &Field)| per.value[..*at].contains(field);
+    if let Some((_, twice)) = per.value.iter().enumerate().find(is_there_twice) {
+        s.error(&per.span, format!("per: \"{}\" stands here twice", twice.name()), None);
+    }
+    Some(per)
+}
+
+/// Something about an event that has a value: a word of `per` and `distinct`.
+fn field(word: &str) -> Result<Field, String> {
+    if let Some(found) = Field::parse(word) {
+        return Ok(found);
+    }
+    if later::FIELDS.contains(&word) {
+        return Err(later::field(word));
+    }
+    if word.starts_with("client/") {
+        return Err(format!("\"{word}\" has no widths of networks: write client/24/56, for IPv4 and IPv6"));
+    }
+    let names = Field::ALL.map(|field| (field.name(), field));
+    let names: Vec<(&str, Field)> = names.iter().map(|(name, field)| (&**name, *field)).collect();
+    choose(word, &names)
+}
+
+/// Where it is charged, if the limit says so.
+fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
+    let stage = s.optional("stage", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
+    if let Some(stage) = stage.as_ref().filter(|stage| !count.stages().contains(&stage.value)) {
+        let names: Vec<&str> = count.stages().iter().map(|stage| stage.name()).collect();
+        let message = match names[..] {
+            [] => format!("{} have no other stage than their own", count.name()),
+            _ => format!("{} are not charged at {}, but at {}", count.name(), stage.value.name(), names.join(" or ")),
+        };
+        s.error(&stage.span, message, None);
+    }
+    if !s.has("partial") {
+        return stage;
+    }
+    let partial = s.optional("partial", choice(&[("recipient", Stage::Rcpt), ("message", Stage::Data)]));
+    if let Some(Placed { span, .. }) = &partial {
+        if count != Count::Recipients {
+            s.error(span, format!("partial is for recipients, and not for {}", count.name()), None);
+        }
+        if stage.is_some() {
+            s.error(span, "partial says at which stage, and so does stage: leave one of them out", None);
+        }
+    }
+    stage.or(partial)
+}
+
+/// What has to be new, and where it says for how long.
+fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
+    let what = s.optional("distinct", |value| field(&text(value)?));
+    let remember = s.optional("remember", |value| match parse_duration(&text(value)?).map_err(|e| e.to_string())? {
+        time if time.is_zero() => Err("write how long a value stays known, as in \"180d\"".to_owned()),
+        time => Ok(time),
+    });
+    let Some(Placed { value: what, span }) = what else {
+        if let Some(remember) = remember.filter(|_| !s.has("distinct")) {
+            s.error(&remember.span, "there is nothing to remember", Some("add distinct = \"recipient\""));
+        }
+        return None;
+    };
+    let place = remember.as_ref().map_or(span.clone(), |remember| remember.span.clone());
+    Some((Placed { value: Distinct { what, remember: remember.map(|remember| remember.value) }, span }, place))
+}

@@ -1,0 +1,65 @@
+//! Users and groups that limits name. Whether there are any is known when the users file is read.
+
+use super::super::files::first_few;
+use super::super::problem::{Problem, Severity};
+use crate::accounts::file::{User, Users};
+use crate::policy::fold::Folding;
+use crate::policy::pattern::{Shape, Table};
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// All that are named.
+#[derive(Debug, Default)]
+pub struct Named {
+    pub users: Vec<Naming>,
+    pub groups: Vec<Naming>,
+}
+
+/// One of them, or a pattern of some.
+#[derive(Debug)]
+pub struct Naming {
+    pub pattern: Box<str>,
+    pub span: Range<usize>,
+    /// What words about it begin with: of a file, its name and the line.
+    pub place: String,
+}
+
+impl Named {
+    /// Says who of them is not there.
+    pub fn check(&self, users: &Users, folding: &Folding) -> Vec<Problem> {
+        let logins: HashSet<String> = users.iter().map(|user| folding.user(&user.name).into_owned()).collect();
+        let locals = logins.iter().filter_map(|login| login.rsplit_once('@')).map(|(local, _)| local.to_owned());
+        let locals: HashSet<String> = locals.chain(logins.iter().cloned()).collect();
+        let groups: HashSet<String> = users.iter().flat_map(User::groups).map(|group| group.to_string()).collect();
+        let is_user = |pattern: &str| match pattern.contains('@') {
+            _ if pattern.contains('*') => matches_any(Shape::Address, pattern, &logins),
+            true => logins.contains(&*folding.user(pattern)),
+            false => locals.contains(&pattern.to_lowercase()),
+        };
+        let is_group = |pattern: &str| match pattern.contains('*') {
+            true => matches_any(Shape::Name, pattern, &groups),
+            false => groups.contains(&pattern.to_lowercase()),
+        };
+        let mut problems = missing(&self.users, is_user, |name| format!("no user of the users file is \"{name}\""));
+        problems.extend(missing(&self.groups, is_group, |name| format!("no user is in the group \"{name}\"")));
+        problems
+    }
+}
+
+fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
+    let mut table = Table::new(shape);
+    table.insert(pattern, ()).is_ok() && values.iter().any(|value| table.find(value).is_some())
+}
+
+fn missing(named: &[Naming], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    // Those of one list or table stand together.
+    for alike in named.chunk_by(|one, next| one.span == next.span) {
+        let missing = alike.iter().filter(|naming| !is_there(&naming.pattern));
+        let said = missing.map(|naming| format!("{}{}", naming.place, words(&naming.pattern))).collect();
+        let problem =
+            |message| Problem { severity: Severity::Warning, span: alike[0].span.clone(), message, help: None };
+        problems.extend(first_few(said).into_iter().map(problem));
+    }
+    problems
+}

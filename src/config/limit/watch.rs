@@ -1,0 +1,94 @@
+//! A limit that looks at another one's budget: `watch`.
+
+use super::check::Moment;
+use super::{Context, action, mode, whom};
+use crate::config::section::{Placed, Section, choice, text};
+use crate::policy::event::Stage;
+use crate::policy::limit::{Count, Limit};
+use crate::policy::quota::Quota;
+use std::collections::HashSet;
+
+/// Reads it, once for each rate of the limit that it watches. `known` are those that count, `names` those of all limits so far.
+pub fn limits(
+    mut s: Section<'_>,
+    name: Option<String>,
+    known: &[Limit],
+    names: &HashSet<String>,
+    cx: &mut Context<'_>,
+) -> Vec<Limit> {
+    let watched = s.required("watch", "\"user-recipients\"", text);
+    let stage = s.required("stage", "\"mail\"", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
+    let mode = mode(&mut s);
+    let whom::Read { whom, keys } = whom::whom(&mut s, cx);
+    refuse_own(&mut s);
+    let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known, names));
+    let first = places.first().map(|(_, limit)| *limit);
+    let mut limit = Limit::new(name.as_deref().unwrap_or_default(), Count::Messages, Vec::new(), Quota::Unlimited);
+    if let (Some(Placed { value: stage, span }), Some(first)) = (&stage, first) {
+        let moment = Moment { stage: *stage, count: None };
+        first.per.iter().for_each(|field| moment.check(&s, span, &field.name(), false));
+        keys.iter().for_each(|key| moment.check(&s, &key.span, key.value, true));
+        (limit.stage, limit.count) = (*stage, first.count);
+    }
+    (limit.mode, limit.whom) = (mode, whom);
+    // Whose budget it is decides whom a suspension would be of.
+    let owned = first.map_or_else(Vec::new, |first| first.per.clone());
+    limit.ladder = action::ladder(
+        &mut s,
+        &Limit { per: owned, ..Limit::new("", limit.count, Vec::new(), Quota::Unlimited) },
+        true,
+    );
+    s.finish();
+    if name.is_none() || stage.is_none() {
+        return Vec::new();
+    }
+    let quotas: Vec<Quota> = places.iter().map(|(_, limit)| limit.quota).collect();
+    let watchers = limit.with_rates(&quotas).into_iter().zip(places);
+    watchers.map(|(watcher, (place, _))| Limit { watch: Some(place), ..watcher }).collect()
+}
+
+/// Says what is for the limit that is watched.
+fn refuse_own(s: &mut Section<'_>) {
+    for key in WATCHED {
+        if s.has(key) {
+            let message = format!("a limit that watches another one has no {key} of its own");
+            s.optional(key, |_| Err::<(), _>(message));
+        }
+    }
+}
+
+const WATCHED: [&str; 12] = [
+    "count",
+    "per",
+    "rate",
+    "algorithm",
+    "burst",
+    "of",
+    "at-least",
+    "charge",
+    "partial",
+    "distinct",
+    "remember",
+    "overrides",
+];
+
+/// The watched limit, with its place among all: one for each of its rates.
+fn places<'l>(
+    s: &Section<'_>,
+    watched: &Placed<String>,
+    known: &'l [Limit],
+    names: &HashSet<String>,
+) -> Vec<(usize, &'l Limit)> {
+    let Placed { value: name, span } = watched;
+    let is_meant = |limit: &Limit| *limit.name == **name;
+    let all: Vec<_> = known.iter().enumerate().filter(|(_, limit)| is_meant(limit)).collect();
+    if all.iter().any(|(_, limit)| limit.watch.is_some()) {
+        s.error(span, format!("\"{name}\" has no budget, as it watches another limit itself"), Some("watch that one"));
+        return Vec::new();
+    }
+    // One that is there and wrong has been reported.
+    if all.is_empty() && !names.contains(name) {
+        s.error(span, format!("there is no limit \"{name}\" that could be watched"), None);
+    }
+    all
+}

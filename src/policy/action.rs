@@ -1,0 +1,107 @@
+//! What happens to whoever is over: a ladder of rungs, each with the level from which it acts.
+
+use super::template::Template;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rungs, the lowest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ladder(Vec<Rung>);
+
+/// What is done from a level on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rung {
+    /// Times the limit. 1 is the algorithm's own "over".
+    pub at: f64,
+    pub action: Action,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A line in the log, and a count.
+    Warn,
+    /// In these words, or in the standard ones.
+    Refuse(Verb, Option<Arc<Template>>),
+    /// The answer is late.
+    Delay(Delay),
+    /// From the next MAIL on the mail goes by this upstream.
+    Route(Arc<str>),
+    /// Whoever has the budget sends nothing for so long.
+    Suspend(Duration),
+    /// Somebody is told.
+    Notify(Arc<str>),
+}
+
+/// How something is refused; the later ones are stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// For now.
+    Defer,
+    /// For good.
+    Deny,
+    /// And the connection is closed.
+    Drop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Delay {
+    For(Duration),
+    /// So long for each so many units above the rung.
+    Per {
+        time: Duration,
+        units: f64,
+    },
+    /// Until the event would fit.
+    UntilFree,
+}
+
+impl Verb {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Defer => "defer",
+            Self::Deny => "deny",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl Action {
+    /// The word in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Refuse(verb, _) => verb.name(),
+            Self::Delay(_) => "delay",
+            Self::Route(_) => "route",
+            Self::Suspend(_) => "suspend",
+            Self::Notify(_) => "notify",
+        }
+    }
+
+    /// Whether what it acts on does not happen.
+    pub fn refuses(&self) -> bool {
+        matches!(self, Self::Refuse(..) | Self::Suspend(_))
+    }
+}
+
+impl Ladder {
+    /// Rungs in any order.
+    pub fn new(mut rungs: Vec<Rung>) -> Self {
+        rungs.sort_by(|a, b| a.at.total_cmp(&b.at));
+        Self(rungs)
+    }
+
+    /// Whoever is over is told to come again.
+    pub fn standard() -> Self {
+        Self(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Defer, None) }])
+    }
+
+    pub fn rungs(&self) -> &[Rung] {
+        &self.0
+    }
+
+    /// The rungs that are reached.
+    pub fn reached(&self, is_over: impl Fn(f64) -> bool) -> impl Iterator<Item = &Rung> {
+        self.0.iter().take_while(move |rung| is_over(rung.at))
+    }
+}

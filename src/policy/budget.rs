@@ -1,0 +1,91 @@
+//! Budgets as a store hands them over, and what a decision does to them.
+
+use super::question::Used;
+use crate::engine::State;
+use crate::engine::distinct::{Filter, Value};
+use crate::time::Timestamp;
+use std::sync::Arc;
+
+/// What is remembered of a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Budget {
+    pub state: State,
+    /// The values seen, where only new ones count. Shared, since it may be large; a decision changes its own copy.
+    pub seen: Option<Arc<Filter>>,
+}
+
+/// The budgets of a question, in the order of its keys. `None` is one that nobody has used.
+#[derive(Debug, Default)]
+pub struct Loaded(pub(super) Vec<Slot>);
+
+/// A budget, and what the decision did to it.
+#[derive(Debug)]
+pub struct Slot {
+    pub budget: Option<Budget>,
+    /// `None`: nothing.
+    pub change: Option<Change>,
+}
+
+/// What a decision changed beside the state, for stores that write changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Values that were learnt, in order.
+    pub learnt: Vec<Value>,
+    /// The filter is a new one, or was turned: to know what was learnt is not enough.
+    pub turned: bool,
+}
+
+impl Loaded {
+    /// The states as they are now, in the order of the keys: before and after a decision they make its receipts.
+    pub fn states(&self) -> impl Iterator<Item = Option<State>> {
+        self.0.iter().map(Slot::state)
+    }
+
+    /// All budgets, in the order of their keys.
+    pub fn into_slots(self) -> impl Iterator<Item = Slot> {
+        self.0.into_iter()
+    }
+
+    /// The budgets that the decision charged, by the places of their keys.
+    pub fn into_changed(self) -> impl Iterator<Item = (usize, Budget)> {
+        let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.change.is_some());
+        changed.filter_map(|(place, slot)| Some((place, slot.budget?)))
+    }
+}
+
+impl Slot {
+    /// A budget from the future was kept by a clock that was wrong. Nothing of it is forgotten, but from now on it decays: else it
+    /// would refuse until that future has come.
+    pub(super) fn heal(&mut self, now: Timestamp) {
+        if let Some(budget) = self.budget.as_mut().filter(|budget| budget.state.at > now) {
+            budget.state.at = now;
+            self.change.get_or_insert_default();
+        }
+    }
+
+    pub(super) fn state(&self) -> Option<State> {
+        self.budget.as_ref().map(|budget| budget.state)
+    }
+
+    /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
+    pub(super) fn charge(&mut self, used: &Used, state: State, now: Timestamp, values: &[Value]) {
+        let change = self.change.get_or_insert_default();
+        let mut seen = self.budget.take().and_then(|budget| budget.seen);
+        if let Some(rule) = used.filter {
+            for value in values {
+                let before = seen.as_ref().map(|filter| filter.generation());
+                let filter = rule.learn(seen.map(Arc::unwrap_or_clone), now, *value);
+                change.turned |= before != Some(filter.generation());
+                change.learnt.push(*value);
+                seen = Some(Arc::new(filter));
+            }
+        }
+        self.budget = Some(Budget { state, seen });
+    }
+}
+
+impl FromIterator<Option<Budget>> for Loaded {
+    fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
+        Self(budgets.into_iter().map(|budget| Slot { budget, change: None }).collect())
+    }
+}

@@ -1,0 +1,93 @@
+//! What each limit says to an event, and why: by the steps that the decision itself takes.
+
+use super::{Decision, Loaded, Step};
+use crate::policy::event::Asked;
+use crate::policy::key::Key;
+use crate::policy::ledger::Ledger;
+use crate::policy::limit::Effect;
+use crate::policy::quota::Quota;
+use crate::policy::verdict::Refusal;
+use crate::policy::why::{Reason, Why};
+use crate::policy::{Policy, Question};
+use crate::time::Timestamp;
+
+/// What a limit says to an event.
+#[derive(Debug)]
+pub struct Explained {
+    /// Its place in the policy.
+    pub limit: usize,
+    /// The error is why it says nothing.
+    pub said: Result<Weighed, Reason>,
+}
+
+/// What an event would do to a budget.
+#[derive(Debug)]
+pub struct Weighed {
+    pub effect: Effect,
+    /// Whose; `None` where nothing has to be remembered.
+    pub key: Option<Key>,
+    pub quota: Quota,
+    /// Where these numbers are from, if they are not the limit's own: `bulk-hosts.csv, line 3`.
+    pub row: Option<String>,
+    /// How full it is, what the event adds, and how full it would be; in units of what is counted.
+    pub level: f64,
+    pub amount: f64,
+    pub after: f64,
+    /// What the limit would refuse it with, were it alone in force.
+    pub refusal: Option<Refusal>,
+    pub warns: bool,
+}
+
+/// Says of every limit what it says to an event, the only one of `asked`: nothing is charged. [`decide`](super::decide) of the same
+/// says what comes of it.
+pub fn explain(
+    policy: &Policy,
+    now: Timestamp,
+    asked: &Asked,
+    question: &Question,
+    loaded: &mut Loaded,
+    ledger: &mut Ledger,
+) -> Vec<Explained> {
+    loaded.0.iter_mut().for_each(|slot| slot.heal(now));
+    let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
+    let decision = Decision { policy, now, asked, question, loaded, own, ledger };
+    let explained = |limit: usize| {
+        let mut applications = question.applications.iter();
+        let Some(application) = applications.find(|one| question.budgets[one.used].limit == limit) else {
+            let reason = Question::reason(policy, asked, now, limit);
+            return Err(reason.unwrap_or_else(|| Reason::plain(Why::Elsewhere)));
+        };
+        let Some(step) = decision.step(application) else {
+            let is_unlimited = question.budgets[application.used].quota == Quota::Unlimited;
+            return Err(Reason::plain(if is_unlimited { Why::Unlimited } else { Why::Counted }));
+        };
+        let row = Question::row(policy, asked, now, limit);
+        let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
+        Ok(Weighed { row, ..decision.weighed(step) })
+    };
+    (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
+}
+
+impl Decision<'_> {
+    fn weighed(&self, step: Step<'_>) -> Weighed {
+        let Step { used, effect, before, amount, level: after, reached, .. } = step;
+        let level = match used.quota {
+            // Both averages fall alike.
+            Quota::Share(_) => after,
+            quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
+        };
+        let key = self.question.key(used.slot).cloned();
+        let (refusal, warns) = (reached.refusal, reached.warns);
+        Weighed {
+            effect,
+            key,
+            quota: used.quota,
+            row: None,
+            level,
+            amount,
+            after,
+            refusal: refusal.map(|refusal| *refusal),
+            warns,
+        }
+    }
+}

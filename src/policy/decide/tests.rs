@@ -1,0 +1,451 @@
+use super::*;
+use crate::policy::action::{Ladder, Rung};
+use crate::policy::event::Facts;
+use crate::policy::explain;
+use crate::policy::field::Field;
+use crate::policy::fold::Folding;
+use crate::policy::hours::Zone;
+use crate::policy::limit::{Algorithm, Distinct};
+use crate::policy::overrides::{Numbers, Overrides, Rows};
+use crate::policy::pattern::{Shape, Table};
+use crate::policy::whom::{Comparison, Condition, Conditions, Whom};
+use crate::time::{Units, parse_rate};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn limit(name: &str, count: Count, per: &[Field], rate: &str) -> Limit {
+    Limit::new(name, count, per.to_vec(), quota(rate))
+}
+
+fn quota(rate: &str) -> Quota {
+    Quota::rate(Algorithm::Ewma, parse_rate(rate, Units::Things).unwrap(), None)
+}
+
+fn policy(limits: Vec<Limit>) -> Policy {
+    Policy::new(limits, Folding::new(Some('+'), None), Zone::default())
+}
+
+fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
+    decide_in(policy, now, asked, loaded, &mut Ledger::default())
+}
+
+fn decide_in(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded, ledger: &mut Ledger) -> Vec<Verdict> {
+    let question = Question::new(policy, asked, now);
+    if loaded.0.is_empty() {
+        *loaded = question.keys().iter().map(|_| None).collect();
+    }
+    super::decide(policy, now, asked, &question, loaded, ledger)
+}
+
+pub(super) const CLIENT: Field = Field::ALL[2];
+
+fn refusal(verdict: &Verdict) -> &Refusal {
+    let Ruling::Refuse(refusal) = &verdict.ruling else { panic!("{verdict:?}") };
+    refusal
+}
+
+fn rcpt() -> Event {
+    Event::Recipient("bob@example.net".into())
+}
+
+fn asked(user: Option<&str>, events: &[Event]) -> Asked {
+    let (client, user) = ("192.0.2.7".parse().ok(), user.map(Into::into));
+    let facts = Facts { client, user, ..Facts::default() };
+    Asked { facts, events: events.to_vec(), declared: Vec::new() }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_micros(1_700_000_000_000_000)
+}
+
+fn words(verdicts: &[Verdict]) -> Vec<&'static str> {
+    let word = |verdict: &Verdict| match verdict.ruling {
+        Ruling::Pass => "pass",
+        Ruling::Refuse(_) => "refuse",
+        Ruling::Void => "void",
+    };
+    verdicts.iter().map(word).collect()
+}
+
+#[test]
+fn recipients_are_charged_one_by_one_until_there_is_no_room() {
+    let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "4 / 1d")]);
+    let mut loaded = Loaded::default();
+    let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
+    let verdicts = decide(&policy, now(), &run, &mut loaded);
+    // In no time at all the fourth makes the rate 4, and 4 is over 4.
+    assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
+    let refusal = refusal(&verdicts[4]);
+    let text = refusal.text("r-1");
+    assert!(text.starts_with("3 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
+    let changed: Vec<_> = loaded.into_changed().collect();
+    assert_eq!(changed.len(), 1);
+    assert_eq!(changed[0].1.state.level, 3.0);
+}
+
+#[test]
+fn a_refused_mail_makes_its_recipients_void_and_uncharged() {
+    let policy = policy(vec![
+        limit("l", Count::Messages, &[Field::User], "2 / 1d"),
+        limit("r", Count::Recipients, &[Field::User], "9 / 1d"),
+    ]);
+    let run = asked(Some("alice"), &[Event::Mail, rcpt(), Event::Message, Event::Mail, rcpt()]);
+    let mut loaded = Loaded::default();
+    let verdicts = decide(&policy, now(), &run, &mut loaded);
+    assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "void"]);
+    assert!(loaded.into_changed().all(|(_, budget)| budget.state.level == 1.0));
+}
+
+#[test]
+fn an_event_is_charged_everywhere_or_nowhere() {
+    let policy = policy(vec![
+        limit("wide", Count::Recipients, &[CLIENT], "100 / 1d"),
+        limit("narrow", Count::Recipients, &[Field::User], "2 / 1d"),
+    ]);
+    let mut loaded = Loaded::default();
+    let verdicts = decide(&policy, now(), &asked(Some("alice"), &vec![rcpt(); 3]), &mut loaded);
+    assert_eq!(words(&verdicts), ["pass", "refuse", "refuse"]);
+    for (place, budget) in loaded.into_changed() {
+        assert_eq!(budget.state.level, 1.0, "{place}");
+    }
+}
+
+#[test]
+fn a_limit_per_user_does_not_hold_where_nobody_logged_in() {
+    let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "2 / 1d")]);
+    let run = asked(None, &vec![rcpt(); 5]);
+    assert!(Question::new(&policy, &run, now()).keys().is_empty());
+    let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
+    assert_eq!(words(&verdicts), ["pass"; 5]);
+}
+
+#[test]
+fn the_longest_wait_is_told() {
+    let policy = policy(vec![
+        limit("short", Count::Recipients, &[Field::User], "2.5 / 1m"),
+        limit("long", Count::Recipients, &[Field::User], "2.5 / 1d"),
+        limit("middle", Count::Recipients, &[Field::User], "2.5 / 1h"),
+    ]);
+    let verdicts = decide(&policy, now(), &asked(Some("a"), &vec![rcpt(); 3]), &mut Loaded::default());
+    let refusal = refusal(&verdicts[2]);
+    assert_eq!(&*refusal.limit, "long");
+    assert!(matches!(refusal.wait, Wait::For(wait) if wait > Duration::from_secs(3600)));
+}
+
+#[test]
+fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_case() {
+    let one = limit("l", Count::Recipients, &[CLIENT, Field::User], "2 / 1d");
+    let keys = |user| {
+        let policy = policy(vec![limit("l", Count::Recipients, &one.per, "2 / 1d")]);
+        Question::new(&policy, &asked(Some(user), &[rcpt()]), now()).keys().to_vec()
+    };
+    assert_eq!(keys("Alice"), keys("aLICE"));
+    assert_eq!(keys("alice")[0].to_string(), "l/recipients/ewma/client=192.0.2.7/user=alice");
+}
+
+#[test]
+fn attempts_are_charged_also_when_they_are_refused_and_not_looked_at_before() {
+    let mut strict = limit("l", Count::Recipients, &[Field::User], "2.5 / 1d");
+    strict.charge = Charge::Attempts;
+    let other = limit("other", Count::Recipients, &[Field::User], "9 / 1d");
+    let policy = policy(vec![strict, other]);
+    let mut loaded = Loaded::default();
+    let run = asked(Some("alice"), &[vec![Event::Mail], vec![rcpt(); 4], vec![Event::Mail]].concat());
+    let verdicts = decide(&policy, now(), &run, &mut loaded);
+    assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "refuse", "pass"]);
+    let levels: Vec<f64> = loaded.into_changed().map(|(_, budget)| budget.state.level).collect();
+    assert_eq!(levels, [4.0, 2.0]);
+}
+
+#[test]
+fn known_recipients_are_free_also_for_whoever_is_at_the_limit() {
+    let mut strangers = limit("l", Count::Recipients, &[Field::User], "2.5 / 1d");
+    let remember = Some(Duration::from_secs(30 * 86_400));
+    strangers.distinct = Some(Distinct { what: Field::Recipient, remember });
+    let policy = policy(vec![strangers]);
+    let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
+    let mut loaded = Loaded::default();
+    let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
+    let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut loaded);
+    assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
+    // Days later the rate has gone, and those known are still known, those refused are not.
+    let later = now().after(Duration::from_secs(10 * 86_400));
+    let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
+    let verdicts = decide(&policy, later, &asked(Some("alice"), &run), &mut loaded);
+    assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "pass", "refuse"]);
+}
+
+#[test]
+fn all_limits_that_refuse_are_named() {
+    let limits = ["1h", "1d", "1m"].map(|period| limit(period, Count::Recipients, &[], &format!("1.5 / {period}")));
+    let policy = policy(limits.into());
+    let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
+    let refusal = refusal(&verdicts[1]);
+    assert_eq!((&*refusal.limit, refusal.also.iter().map(|name| &**name).collect()), ("1d", vec!["1h", "1m"]));
+}
+
+#[test]
+fn whoever_obeys_the_wait_gets_in_also_where_attempts_are_charged() {
+    for charge in Charge::ALL {
+        let mut strict = limit("l", Count::Recipients, &[Field::User], "5 / 1h");
+        strict.charge = charge;
+        let policy = policy(vec![strict]);
+        let (mut loaded, mut now) = (Loaded::default(), now());
+        decide(&policy, now, &asked(Some("alice"), &vec![rcpt(); 8]), &mut loaded);
+        for _ in 0..20 {
+            let mut once = |now| decide(&policy, now, &asked(Some("alice"), &[rcpt()]), &mut loaded);
+            let refused = once(now);
+            let Wait::For(wait) = refusal(&refused[0]).wait else { panic!() };
+            now = now.after(wait);
+            assert_eq!(words(&once(now)), ["pass"], "{charge:?}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_was_wrong_for_a_while_refuses_nobody_for_years() {
+    let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "5 / 1h")]);
+    let mut loaded = Loaded::default();
+    let wrong = now().after(Duration::from_secs(10 * 365 * 86_400));
+    let run = |n| asked(Some("alice"), &vec![rcpt(); n]);
+    assert_eq!(words(&decide(&policy, wrong, &run(5), &mut loaded)).last(), Some(&"refuse"));
+    let verdicts = decide(&policy, now(), &run(1), &mut loaded);
+    let Wait::For(wait) = refusal(&verdicts[0]).wait else { panic!() };
+    assert!(wait < Duration::from_secs(3600), "{wait:?}");
+    assert_eq!(words(&decide(&policy, now().after(wait), &run(1), &mut loaded)), ["pass"]);
+}
+
+#[test]
+fn known_recipients_are_free_when_the_limit_shrinks() {
+    let with = |rate| {
+        let mut limit = limit("l", Count::Recipients, &[Field::User], rate);
+        limit.distinct = Some(Distinct { what: Field::Recipient, remember: None });
+        policy(vec![limit])
+    };
+    let all: Vec<Event> = (0..50).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
+    let mut loaded = Loaded::default();
+    decide(&with("60 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
+    let verdicts = decide(&with("30 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
+    assert!(verdicts.iter().all(|verdict| matches!(verdict.ruling, Ruling::Pass)));
+}
+
+#[test]
+fn recipients_with_numbers_of_their_own_are_judged_by_these_whatever_came_between() {
+    let mut table = Table::new(Shape::Domain);
+    for (line, domain, rate) in [(2, "one.example", "3 / 1d"), (3, "two.example", "9 / 1d")] {
+        table.insert(domain, Numbers { quotas: [quota(rate)].into(), line }).unwrap();
+    }
+    let mut of_user = limit("l", Count::Recipients, &[Field::User], "100 / 1d");
+    let rows = Rows::Field(Field::RecipientDomain, table);
+    of_user.overrides = Some(Arc::new(Overrides { file: "some.csv".into(), rows }));
+    let policy = policy(vec![of_user]);
+    let to = |domain: &str| Event::Recipient(format!("bob@{domain}").into());
+    let run = ["one.example", "two.example", "one.example", "two.example", "one.example"].map(to);
+    let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut Loaded::default());
+    assert_eq!(words(&verdicts), ["pass", "pass", "refuse", "pass", "refuse"]);
+}
+
+#[test]
+fn an_explanation_is_of_what_is_decided_and_says_why_a_limit_has_nothing_to_say() {
+    let mut of_staff = limit("staff", Count::Recipients, &[], "2 / 1d");
+    let mut staff = Table::new(Shape::Name);
+    staff.insert("staff", ()).unwrap();
+    of_staff.whom.matches = vec![Conditions(vec![Condition::Group(vec![Arc::new(staff)])])];
+    let mut not_encrypted = limit("plain", Count::Recipients, &[], "2 / 1d");
+    not_encrypted.whom.except = vec![Conditions(vec![Condition::Tls(true)])];
+    let of_user = limit("user", Count::Recipients, &[Field::User], "2 / 1d");
+    let octets = limit("octets", Count::Bytes, &[], "2 / 1d");
+    let policy = policy(vec![of_staff, not_encrypted, of_user, octets, limit("all", Count::Recipients, &[], "2 / 1d")]);
+    let explained = |asked: &Asked, loaded: &mut Loaded| {
+        let question = Question::new(&policy, asked, now());
+        if loaded.0.is_empty() {
+            *loaded = question.keys().iter().map(|_| None).collect();
+        }
+        explain(&policy, now(), asked, &question, loaded, &mut Ledger::default())
+    };
+    let mut once = asked(None, &[rcpt()]);
+    once.facts.tls = Some(true);
+    let mut loaded = Loaded::default();
+    let all = explained(&once, &mut loaded);
+    let reasons: Vec<String> = all.iter().filter_map(|one| Some(one.said.as_ref().err()?.to_string())).collect();
+    let expected = ["no match: group is not known", "excepted: tls is true", "user is not known", "not at this stage"];
+    assert_eq!(reasons, expected);
+    let weighed = all[4].said.as_ref().unwrap();
+    assert_eq!((weighed.level, weighed.amount, weighed.after), (0.0, 1.0, 1.0));
+    assert!(weighed.refusal.is_none() && loaded.states().all(|state| state.is_none()), "nothing is charged");
+    decide(&policy, now(), &once, &mut loaded);
+    let all = explained(&once, &mut loaded);
+    let weighed = all[4].said.as_ref().unwrap();
+    assert_eq!((weighed.level, weighed.after), (1.0, 2.0));
+    let verdicts = decide(&policy, now(), &once, &mut loaded);
+    assert_eq!(weighed.refusal.as_ref().unwrap().text("r"), refusal(&verdicts[0]).text("r"));
+}
+
+fn except(limit: &mut Limit, condition: Condition) {
+    limit.whom = Whom { matches: Vec::new(), except: vec![Conditions(vec![condition])] };
+}
+
+#[test]
+fn a_look_at_mail_does_not_refuse_what_recipients_to_come_may_be_excepted_from() {
+    let mut postmaster = Table::new(Shape::Address);
+    postmaster.insert("postmaster", ()).unwrap();
+    let mut by_name = limit("by-name", Count::Recipients, &[Field::User], "2.5 / 1d");
+    except(&mut by_name, Condition::Field(Field::Recipient, vec![postmaster.into()]));
+    let mut by_number = limit("by-number", Count::Messages, &[Field::User], "1.5 / 1d");
+    except(&mut by_number, Condition::MessageRecipients(vec![Comparison::parse("0").unwrap()]));
+    for (limit, passing) in [(by_name, 2), (by_number, 1)] {
+        let full = if limit.count == Count::Messages { Event::Message } else { rcpt() };
+        let policy = policy(vec![limit]);
+        let mut loaded = Loaded::default();
+        let mut run = asked(Some("alice"), &vec![full; 3]);
+        run.facts.recipients = vec!["bob@example.net".into()];
+        let verdicts = decide(&policy, now(), &run, &mut loaded);
+        assert_eq!(words(&verdicts).iter().filter(|word| **word == "pass").count(), passing);
+        let run = asked(Some("alice"), &[Event::Mail, Event::Recipient("postmaster@example.net".into())]);
+        assert_eq!(words(&decide(&policy, now(), &run, &mut loaded)), ["pass", "pass"]);
+    }
+}
+
+#[test]
+fn messages_per_recipient_are_judged_at_rcpt_once_for_each_different_one() {
+    let policy = policy(vec![limit("l", Count::Messages, &[Field::RecipientDomain], "1.5 / 1d")]);
+    let to = |name: &str| Event::Recipient(name.into());
+    let (mut loaded, mut ledger) = (Loaded::default(), Ledger::default());
+    let run = asked(None, &[to("a@d"), to("b@d"), to("a@e"), Event::Message]);
+    assert_eq!(words(&decide_in(&policy, now(), &run, &mut loaded, &mut ledger)), ["pass"; 4]);
+    ledger.end_message();
+    assert_eq!(
+        words(&decide_in(&policy, now(), &run, &mut loaded, &mut ledger)),
+        ["refuse", "refuse", "refuse", "pass"]
+    );
+}
+
+#[test]
+fn what_is_refused_for_good_is_not_told_to_come_again() {
+    let mut limit = limit("l", Count::Recipients, &[Field::User], "1.5 / 1d");
+    limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
+    let policy = policy(vec![limit]);
+    let verdicts = decide(&policy, now(), &asked(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
+    assert_eq!(refusal(&verdicts[1]).text("r-1"), "1 of 1.5 recipients per 1d (r-1)");
+}
+
+#[test]
+fn no_more_than_all_are_rejected() {
+    let period = Duration::from_secs(2);
+    let share = Quota::Share(Share { most: 0.5, period, of: Count::Recipients, at_least: 0.5 });
+    let policy = policy(vec![Limit::new("l", Count::Rejections, vec![Field::User], share)]);
+    let mut loaded = Loaded::default();
+    decide(&policy, now(), &asked(Some("alice"), &[rcpt()]), &mut loaded);
+    // The upstream takes its time to say no.
+    let rejected = now().after(Duration::from_millis(500));
+    decide(&policy, rejected, &asked(Some("alice"), &[Event::Rejected(None)]), &mut loaded);
+    let verdicts = decide(&policy, rejected, &asked(Some("alice"), &[Event::Mail]), &mut loaded);
+    assert!(refusal(&verdicts[0]).text("r").starts_with("100% of recipients"), "{:?}", refusal(&verdicts[0]));
+}
+
+#[test]
+fn a_message_counts_once_for_each_recipient_that_has_a_budget() {
+    let policy = policy(vec![limit("l", Count::Messages, &[Field::Recipient], "1.5 / 1d")]);
+    let (mut loaded, mut ledger) = (Loaded::default(), Ledger::default());
+    let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
+    let first = asked(None, &[Event::Mail, to("bob"), to("carol"), to("BOB"), Event::Message]);
+    let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut ledger);
+    assert_eq!(words(&verdicts), ["pass"; 5]);
+    ledger.end_message();
+    let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut ledger);
+    assert_eq!(words(&verdicts), ["pass", "refuse", "refuse", "refuse", "pass"]);
+}
+
+#[test]
+fn a_listener_is_meant_in_any_case() {
+    let mut of_listener = limit("l", Count::Messages, &[], "0.5 / 1d");
+    let mut table = Table::new(Shape::Name);
+    table.insert("Submission", ()).unwrap();
+    let condition = Condition::Field(Field::Listener, vec![Arc::new(table)]);
+    of_listener.whom = Whom { matches: vec![Conditions(vec![condition])], except: Vec::new() };
+    let policy = policy(vec![of_listener]);
+    for (listener, word) in [("SUBMISSION", "refuse"), ("submission", "refuse"), ("relay", "pass")] {
+        let mut asked = asked(None, &[Event::Message]);
+        asked.facts.listener = Some(listener.into());
+        assert_eq!(words(&decide(&policy, now(), &asked, &mut Loaded::default())), [word], "{listener}");
+    }
+}
+
+#[test]
+fn a_counter_of_octets_counts_a_message_once_whether_it_declares_its_size_or_not() {
+    let most = Quota::Counter { scope: Scope::Message, most: 10_240.0 };
+    let policy = policy(vec![Limit::new("l", Count::Bytes, Vec::new(), most)]);
+    let mut ledger = Ledger::default();
+    for declared in [Some(6_000), None] {
+        let mut said = Vec::new();
+        for event in [Event::Mail, Event::Message, Event::End { size: Some(6_000) }] {
+            let mut asked = asked(None, &[event]);
+            asked.facts.size = declared;
+            said.extend(decide_in(&policy, now(), &asked, &mut Loaded::default(), &mut ledger));
+        }
+        assert_eq!(words(&said), ["pass"; 3], "{declared:?}");
+        ledger.end_message();
+    }
+    let mut large = asked(None, &[Event::Mail]);
+    large.facts.size = Some(10_241);
+    assert_eq!(words(&decide_in(&policy, now(), &large, &mut Loaded::default(), &mut ledger)), ["refuse"]);
+}
+
+#[test]
+fn a_message_that_is_counted_at_rcpt_is_given_back_only_with_the_message() {
+    let mut of_domain = limit("l", Count::Messages, &[Field::RecipientDomain], "3 / 1d");
+    of_domain.charge = Charge::Sent;
+    let policy = policy(vec![of_domain]);
+    let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
+    assert_eq!(verdicts[0].charges.iter().map(|charged| charged.until).collect::<Vec<_>>(), [Until::MessageSent]);
+    assert!(verdicts[1].charges.is_empty(), "it is one message");
+}
+
+#[test]
+fn an_attempt_at_a_message_counts_once_however_many_recipients_hear_of_it() {
+    let mut strict = limit("l", Count::Messages, &[Field::RecipientDomain], "3 / 1d");
+    strict.charge = Charge::Attempts;
+    let policy = policy(vec![strict]);
+    let (mut loaded, mut ledger) = (Loaded::default(), Ledger::default());
+    for n in 0..5 {
+        let verdicts = decide_in(&policy, now(), &asked(None, &vec![rcpt(); 20]), &mut loaded, &mut ledger);
+        assert_eq!(words(&verdicts), [if n < 2 { "pass" } else { "refuse" }; 20], "message {n}");
+        ledger.end_message();
+    }
+    let level = loaded.states().next().flatten().unwrap().level;
+    assert_eq!(level, 5.0);
+}
+
+#[test]
+fn what_a_shadow_charged_for_something_that_does_not_happen_can_be_given_back() {
+    let mut shadow = limit("shadow", Count::LoginFailures, &[Field::User], "5 / 1d");
+    shadow.mode = Mode::Shadow;
+    let policy = policy(vec![shadow, limit("logins", Count::Logins, &[Field::User], "1 / 1d")]);
+    let verdicts = decide(&policy, now(), &asked(Some("alice"), &[Event::Auth]), &mut Loaded::default());
+    assert_eq!(words(&verdicts), ["refuse"]);
+    assert_eq!(verdicts[0].charges.len(), 1);
+}
+
+#[test]
+fn nothing_happens_after_the_last_word() {
+    let mut last = limit("last", Count::Recipients, &[Field::Recipient], "1.5 / 1d");
+    last.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Drop, None) }]);
+    let policy = policy(vec![last, limit("all", Count::Recipients, &[], "90 / 1d")]);
+    let other = Event::Recipient("carol@example.net".into());
+    let mut loaded = Loaded::default();
+    let verdicts = decide(&policy, now(), &asked(None, &[Event::Mail, rcpt(), rcpt(), other]), &mut loaded);
+    assert_eq!(words(&verdicts), ["pass", "pass", "refuse", "void"]);
+    assert!(loaded.states().flatten().all(|state| state.level == 1.0), "{loaded:?}");
+}
+
+#[test]
+fn a_limit_of_one_message_does_not_make_that_of_a_day_one_for_ever() {
+    let mut day = limit("day", Count::Recipients, &[], "2.5 / 1d");
+    day.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
+    let message = Quota::Counter { scope: Scope::Message, most: 2.0 };
+    let policy = policy(vec![day, Limit::new("message", Count::Recipients, Vec::new(), message)]);
+    let verdicts = decide(&policy, now(), &asked(None, &vec![rcpt(); 3]), &mut Loaded::default());
+    let refusal = refusal(&verdicts[2]);
+    assert_eq!(refusal.text("r"), "2 of 2.5 recipients per 1d (r)");
+    assert_eq!(&*refusal.also[0], "message");
+}

@@ -1,0 +1,40 @@
+//! What a session remembers of its own: counters of a message and of a connection, and what has been counted of a message already.
+
+use super::budget::Budget;
+use super::key::Key;
+use foldhash::fast::RandomState;
+use std::collections::{HashMap, HashSet};
+
+/// A session's own counters. They are gone with it.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    connection: HashMap<Key, Budget, RandomState>,
+    message: HashMap<Key, Budget, RandomState>,
+    /// Budgets that have counted this message.
+    counted: HashSet<Key, RandomState>,
+}
+
+impl Ledger {
+    /// The message has ended, or will not come.
+    pub fn end_message(&mut self) {
+        self.message = HashMap::default();
+        self.counted = HashSet::default();
+    }
+
+    pub(super) fn budget(&self, key: &Key) -> Option<Budget> {
+        self.connection.get(key).or_else(|| self.message.get(key)).cloned()
+    }
+
+    pub(super) fn keep(&mut self, key: &Key, is_of_message: bool, budget: Budget) {
+        let budgets = if is_of_message { &mut self.message } else { &mut self.connection };
+        budgets.insert(key.clone(), budget);
+    }
+
+    pub(super) fn has_counted(&self, key: &Key) -> bool {
+        self.counted.contains(key)
+    }
+
+    pub(super) fn count(&mut self, key: &Key) {
+        self.counted.insert(key.clone());
+    }
+}

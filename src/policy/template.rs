@@ -1,0 +1,231 @@
+//! The words for whoever is refused: a text with places to fill, checked when it is read.
+
+use std::fmt;
+
+/// A text with places to fill: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It may begin with the
+/// code of the reply: `554 5.7.1 not enough tokens available`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    code: Option<Code>,
+    parts: Vec<Part>,
+}
+
+/// A reply's code, and its enhanced code (RFC 3463) as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    pub basic: u16,
+    pub enhanced: [u16; 3],
+}
+
+impl Code {
+    pub const fn new(basic: u16, enhanced: [u16; 3]) -> Self {
+        Self { basic, enhanced }
+    }
+
+    /// Reads `554 5.7.1 ` or `554 ` at the beginning of a text; returns also the rest. `None`: the text begins with no code.
+    fn parse(text: &str) -> Result<Option<(Self, &str)>, BadTemplate> {
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        if word.len() != 3 || !word.bytes().all(|b| b.is_ascii_digit()) {
+            return Ok(None);
+        }
+        let bad = || BadTemplate::BadCode { code: word.to_owned() };
+        let basic: u16 = word.parse().map_err(|_| bad())?;
+        if !(400..600).contains(&basic) {
+            return Err(bad());
+        }
+        let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        let digits = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        let parts: Vec<&str> = word.split('.').collect();
+        let [class, subject, detail] = parts[..] else {
+            return Ok(Some((Self::new(basic, [basic / 100, 7, 1]), rest)));
+        };
+        if ![class, subject, detail].into_iter().all(digits) {
+            return Ok(Some((Self::new(basic, [basic / 100, 7, 1]), rest)));
+        }
+        let number = |part: &str| part.parse().map_err(|_| bad());
+        let enhanced = [number(class)?, number(subject)?, number(detail)?];
+        if enhanced[0] != basic / 100 {
+            return Err(BadTemplate::CodesDisagree { basic: basic.to_string(), enhanced: word.to_owned() });
+        }
+        Ok(Some((Self::new(basic, enhanced), after)))
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [class, subject, detail] = self.enhanced;
+        write!(f, "{} {class}.{subject}.{detail}", self.basic)
+    }
+}
+
+/// What the places of a text are filled with.
+pub struct Words<'a> {
+    pub level: String,
+    pub limit: String,
+    pub period: String,
+    pub wait: String,
+    pub limit_name: &'a str,
+    pub reference: &'a str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Place(Place),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Level,
+    Limit,
+    Period,
+    Wait,
+    LimitName,
+    Reference,
+}
+
+const PLACES: [(&str, Place); 6] = [
+    ("level", Place::Level),
+    ("limit", Place::Limit),
+    ("period", Place::Period),
+    ("wait", Place::Wait),
+    ("limit-name", Place::LimitName),
+    ("reference", Place::Reference),
+];
+
+/// Why a text cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadTemplate {
+    Unclosed,
+    UnknownPlace { name: String },
+    NotPrintable,
+    TooLong,
+    Empty,
+    BadCode { code: String },
+    CodesDisagree { basic: String, enhanced: String },
+}
+
+impl fmt::Display for BadTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unclosed => f.write_str("a \"{\" has no \"}\""),
+            Self::UnknownPlace { name } => {
+                let names: Vec<String> = PLACES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+                write!(f, "there is no {{{name}}}; a text may use {}", names.join(", "))
+            }
+            Self::NotPrintable => f.write_str("a reply is printable ASCII, in one line"),
+            Self::TooLong => write!(f, "a reply has at most {MAX_TEXT} characters"),
+            Self::Empty => f.write_str("a reply has some text"),
+            Self::BadCode { code } => write!(f, "{code} refuses nothing: a code is 4xx or 5xx"),
+            Self::CodesDisagree { basic, enhanced } => write!(f, "{basic} and {enhanced} are of different classes"),
+        }
+    }
+}
+
+/// A reply line has 512 octets (RFC 5321 §4.5.3.1.5): this leaves room for codes and for what is filled in.
+const MAX_TEXT: usize = 350;
+
+impl Template {
+    /// Reads a text, checking what it names.
+    pub fn parse(text: &str) -> Result<Self, BadTemplate> {
+        if text.trim().is_empty() {
+            return Err(BadTemplate::Empty);
+        }
+        if text.len() > MAX_TEXT {
+            return Err(BadTemplate::TooLong);
+        }
+        if !text.bytes().all(|b| (b' '..=b'~').contains(&b)) {
+            return Err(BadTemplate::NotPrintable);
+        }
+        let (code, text) = match Code::parse(text)? {
+            Some((_, rest)) if rest.trim().is_empty() => return Err(BadTemplate::Empty),
+            Some((code, rest)) => (Some(code), rest),
+            None => (None, text),
+        };
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or(BadTemplate::Unclosed)?;
+            let place = PLACES.iter().find(|(known, _)| *known == name);
+            let (_, place) = place.ok_or_else(|| BadTemplate::UnknownPlace { name: name.to_owned() })?;
+            parts.extend([Part::Text(before.to_owned()), Part::Place(*place)]);
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        Ok(Self { code, parts })
+    }
+
+    /// The code that the text begins with.
+    pub fn code(&self) -> Option<Code> {
+        self.code
+    }
+
+    /// Whether it says that it may be tried again: what is refused for good must not.
+    pub fn says_later(&self) -> bool {
+        let text: String = self
+            .parts
+            .iter()
+            .filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None })
+            .collect();
+        let text = text.to_lowercase();
+        self.names_wait() || ["later", "again", "temporar", "retry", "wait"].iter().any(|word| text.contains(word))
+    }
+
+    /// Whether it says how long to wait.
+    pub fn names_wait(&self) -> bool {
+        self.parts.contains(&Part::Place(Place::Wait))
+    }
+
+    pub fn fill(&self, words: &Words<'_>) -> String {
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Place(Place::Level) => words.level.clone(),
+            Part::Place(Place::Limit) => words.limit.clone(),
+            Part::Place(Place::Period) => words.period.clone(),
+            Part::Place(Place::Wait) => words.wait.clone(),
+            Part::Place(Place::LimitName) => words.limit_name.to_owned(),
+            Part::Place(Place::Reference) => words.reference.to_owned(),
+        };
+        self.parts.iter().map(part).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_may_begin_with_a_code() {
+        for (text, code, rest) in [
+            ("554 5.7.1 no tokens", Some("554 5.7.1"), "no tokens"),
+            ("450 wait", Some("450 4.7.1"), "wait"),
+            ("100 recipients", None, "100 recipients"),
+            ("5.7.1 no", None, "5.7.1 no"),
+        ] {
+            if text.starts_with("100") {
+                assert!(Template::parse(text).is_err(), "{text}");
+                continue;
+            }
+            let template = Template::parse(text).unwrap();
+            assert_eq!(template.code().map(|code| code.to_string()).as_deref(), code, "{text}");
+            assert_eq!(template.parts, [Part::Text(rest.to_owned())]);
+        }
+        assert_eq!(Template::parse("554 "), Err(BadTemplate::Empty));
+        assert!(matches!(Template::parse("554 4.7.1 no"), Err(BadTemplate::CodesDisagree { .. })));
+    }
+
+    #[test]
+    fn texts_are_checked_when_they_are_read() {
+        for (text, why) in [
+            ("{level", BadTemplate::Unclosed),
+            ("{levle}", BadTemplate::UnknownPlace { name: "levle".into() }),
+            ("a\r\nb", BadTemplate::NotPrintable),
+            ("\u{fc}ber", BadTemplate::NotPrintable),
+            (" ", BadTemplate::Empty),
+        ] {
+            assert_eq!(Template::parse(text), Err(why), "{text}");
+        }
+        assert_eq!(Template::parse(&"x".repeat(351)), Err(BadTemplate::TooLong));
+        assert!(BadTemplate::UnknownPlace { name: "levle".into() }.to_string().contains("{limit-name}"));
+    }
+}

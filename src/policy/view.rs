@@ -1,0 +1,119 @@
+//! The facts of an event as they are compared: folded once, however many limits look at them.
+
+use super::event::{Facts, NULL_SENDER};
+use super::field::Widths;
+use super::fold::Folding;
+use super::hours::Zone;
+use crate::time::Timestamp;
+use jiff::civil::Weekday;
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+/// Facts for limits to look at.
+pub struct View<'a> {
+    facts: &'a Facts,
+    folding: &'a Folding,
+    listener: Option<Cow<'a, str>>,
+    user: Option<Cow<'a, str>>,
+    helo: Option<Cow<'a, str>>,
+    sender: Option<Cow<'a, str>>,
+    /// The recipients that were accepted.
+    recipients: OnceCell<Vec<Cow<'a, str>>>,
+    /// The client's usual network: most limits per client want it.
+    network: OnceCell<String>,
+    now: Timestamp,
+    zone: &'a Zone,
+    civil: OnceCell<(Weekday, u16)>,
+}
+
+impl<'a> View<'a> {
+    pub fn new(facts: &'a Facts, folding: &'a Folding, zone: &'a Zone, now: Timestamp) -> Self {
+        Self {
+            facts,
+            folding,
+            listener: facts.listener.as_deref().map(lower_case),
+            user: facts.user.as_deref().map(|user| folding.user(user)),
+            helo: facts.helo.as_deref().map(lower_case),
+            sender: facts.sender.as_deref().map(|sender| folding.address(sender)),
+            recipients: OnceCell::new(),
+            network: OnceCell::new(),
+            now,
+            zone,
+            civil: OnceCell::new(),
+        }
+    }
+
+    pub fn listener(&self) -> Option<&str> {
+        self.listener.as_deref()
+    }
+
+    pub fn client(&self) -> Option<IpAddr> {
+        self.facts.client
+    }
+
+    pub fn tls(&self) -> Option<bool> {
+        self.facts.tls
+    }
+
+    pub fn helo(&self) -> Option<&str> {
+        self.helo.as_deref()
+    }
+
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    pub fn authenticated(&self) -> bool {
+        self.facts.authenticated
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.facts.groups.iter().map(|group| &**group)
+    }
+
+    pub fn sender(&self) -> Option<&str> {
+        self.sender.as_deref()
+    }
+
+    /// Whether the sender is the user's own address; `None` where there is no user, or no sender that could be anybody's.
+    pub fn own_sender(&self) -> Option<bool> {
+        let sender = self.sender().filter(|sender| *sender != NULL_SENDER)?;
+        // A login may have a sub-address, which is cut in senders.
+        self.facts.user.as_deref().map(|user| self.folding.address(user) == sender)
+    }
+
+    /// The recipients that were accepted, as they are compared.
+    pub fn recipients(&self) -> &[Cow<'a, str>] {
+        let fold = || self.facts.recipients.iter().map(|recipient| self.folding.address(recipient)).collect();
+        self.recipients.get_or_init(fold)
+    }
+
+    /// The declared size, in octets.
+    pub fn size(&self) -> Option<u64> {
+        self.facts.size
+    }
+
+    /// A recipient as it is compared.
+    pub fn fold(&self, recipient: &'a str) -> Cow<'a, str> {
+        self.folding.address(recipient)
+    }
+
+    /// The day of the week and the minute of the day, where the limits are.
+    pub fn civil(&self) -> (Weekday, u16) {
+        *self.civil.get_or_init(|| self.zone.civil(self.now))
+    }
+
+    /// The client's network.
+    pub fn network(&self, widths: Widths) -> Option<Cow<'_, str>> {
+        let client = self.facts.client?;
+        Some(match widths == Widths::default() {
+            true => self.network.get_or_init(|| widths.network(client)).as_str().into(),
+            false => widths.network(client).into(),
+        })
+    }
+}
+
+fn lower_case(text: &str) -> Cow<'_, str> {
+    if text.bytes().any(|b| b.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }
+}

@@ -1,0 +1,173 @@
+//! For whom a limit is: `match` and `except`.
+
+use super::field::Field;
+use super::hours::Hours;
+use super::networks::Networks;
+use super::pattern::Table;
+use super::view::View;
+use super::why::Why;
+use std::sync::Arc;
+
+/// For whom a limit is: those of any `match`, if there is one, and of no `except`.
+#[derive(Clone, Debug, Default)]
+pub struct Whom {
+    pub matches: Vec<Conditions>,
+    pub except: Vec<Conditions>,
+}
+
+/// What has to hold at once: the keys of one table.
+#[derive(Clone, Debug, Default)]
+pub struct Conditions(pub Vec<Condition>);
+
+/// One key of a table, with the values of which one has to hold.
+#[derive(Clone, Debug)]
+pub enum Condition {
+    /// A field's value is one of these patterns; the tables are lists, and what stands beside them.
+    Field(Field, Vec<Arc<Table<()>>>),
+    Client(Vec<Arc<Networks<()>>>),
+    Group(Vec<Arc<Table<()>>>),
+    Tls(bool),
+    Authenticated(bool),
+    /// Whether the sender is the user's own address.
+    OwnSender(bool),
+    MessageRecipients(Vec<Comparison>),
+    Time(Vec<Hours>),
+}
+
+/// A number to compare with, as in `> 5`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    pub how: How,
+    pub number: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Less,
+    AtMost,
+    Equal,
+    AtLeast,
+    More,
+}
+
+impl Comparison {
+    /// Reads `> 5`, `<= 5`, `5`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let signs = [("<=", How::AtMost), (">=", How::AtLeast), ("<", How::Less), (">", How::More), ("=", How::Equal)];
+        let (how, rest) = signs
+            .into_iter()
+            .find_map(|(sign, how)| text.strip_prefix(sign).map(|rest| (how, rest)))
+            .unwrap_or((How::Equal, text));
+        let digits = rest.trim();
+        let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        plain.then(|| digits.parse().ok()).flatten().map(|number| Self { how, number })
+    }
+
+    fn holds(self, count: usize) -> bool {
+        match self.how {
+            How::Less => count < self.number,
+            How::AtMost => count <= self.number,
+            How::Equal => count == self.number,
+            How::AtLeast => count >= self.number,
+            How::More => count > self.number,
+        }
+    }
+}
+
+/// Something about an event, for a condition to look at.
+#[derive(Clone, Copy)]
+pub struct Subject<'a, 'b> {
+    pub view: &'a View<'b>,
+    /// The recipient, as it is compared, where there is one.
+    pub recipient: Option<&'a str>,
+    /// How many recipients the message has, once that is known.
+    pub recipients: Option<usize>,
+}
+
+impl Whom {
+    /// Whether the limit is for this. What names something absent does not hold.
+    pub fn holds(&self, subject: Subject<'_, '_>) -> bool {
+        self.check(subject).is_ok()
+    }
+
+    /// The same, with the reason why it is not.
+    pub fn check(&self, subject: Subject<'_, '_>) -> Result<(), Why> {
+        if !self.matches.is_empty() && !self.matches.iter().any(|conditions| conditions.hold(subject)) {
+            return Err(Why::NoMatch);
+        }
+        let excepted = self.except.iter().position(|conditions| conditions.hold(subject));
+        excepted.map_or(Ok(()), |place| Err(Why::Except(place)))
+    }
+
+    pub fn needs_recipient(&self) -> bool {
+        self.any(|condition| matches!(condition, Condition::Field(field, _) if field.is_of_recipient()))
+    }
+
+    /// Whether it can be told only when all recipients are known.
+    pub fn needs_recipients(&self) -> bool {
+        self.any(|condition| matches!(condition, Condition::MessageRecipients(_)))
+    }
+
+    /// Whether it can be told only when it is known who has logged in.
+    pub fn needs_login(&self) -> bool {
+        self.any(|condition| matches!(condition, Condition::Group(_) | Condition::Authenticated(_)))
+    }
+
+    fn any(&self, is: impl Fn(&Condition) -> bool) -> bool {
+        self.matches.iter().chain(&self.except).flat_map(|conditions| &conditions.0).any(is)
+    }
+}
+
+impl Conditions {
+    fn hold(&self, subject: Subject<'_, '_>) -> bool {
+        self.0.iter().all(|condition| condition.holds(subject))
+    }
+}
+
+impl Condition {
+    pub(super) fn holds(&self, subject: Subject<'_, '_>) -> bool {
+        let Subject { view, recipient, recipients } = subject;
+        let is_in = |tables: &[Arc<Table<()>>], value: &str| tables.iter().any(|table| table.find(value).is_some());
+        match self {
+            Self::Field(field, tables) => field.value(view, recipient).is_some_and(|value| is_in(tables, &value)),
+            Self::Client(tables) => {
+                view.client().is_some_and(|client| tables.iter().any(|table| table.find(client).is_some()))
+            }
+            Self::Group(tables) => view.groups().any(|group| is_in(tables, group)),
+            Self::Tls(wanted) => view.tls() == Some(*wanted),
+            Self::Authenticated(wanted) => view.authenticated() == *wanted,
+            Self::OwnSender(wanted) => view.own_sender() == Some(*wanted),
+            Self::MessageRecipients(comparisons) => {
+                recipients.is_some_and(|count| comparisons.iter().any(|comparison| comparison.holds(count)))
+            }
+            Self::Time(hours) => {
+                let (day, minute) = view.civil();
+                hours.iter().any(|hours| hours.contains(day, minute))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_compared_as_written() {
+        for (text, number, holds) in [
+            ("> 5", 5, false),
+            (">5", 6, true),
+            (">= 5", 5, true),
+            ("< 5", 4, true),
+            ("<5", 5, false),
+            ("<= 5", 5, true),
+            ("= 5", 5, true),
+            ("5", 6, false),
+        ] {
+            assert_eq!(Comparison::parse(text).map(|comparison| comparison.holds(number)), Some(holds), "{text}");
+        }
+        for text in ["", ">", "five", "> -1", "5 <", "=> 5"] {
+            assert_eq!(Comparison::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Why a limit has nothing to say to an event, and in words for people.
+
+use super::field::Field;
+use super::limit::Limit;
+use super::whom::{Condition, Conditions, Subject};
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a limit has nothing to say to an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It neither counts such an event nor looks at it.
+    Elsewhere,
+    /// This names its budget, or has to be new, and is not known.
+    Unknown(Field),
+    /// How large the message is.
+    UnknownSize,
+    /// None of its `match` holds.
+    NoMatch,
+    /// This one of its `except` holds, by its place.
+    Except(usize),
+    /// It is for none of the recipients that were accepted.
+    NoRecipient,
+    /// The message has been counted in this budget.
+    Counted,
+    /// It allows everything.
+    Unlimited,
+}
+
+/// A key of a table, and the value that it looks at, if that is known.
+pub type Found = (Cow<'static, str>, Option<String>);
+
+/// Why a limit has nothing to say, with what was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    pub why: Why,
+    /// Of each table of `match` the keys that do not hold; of `except` those of the table that does.
+    pub tables: Vec<Vec<Found>>,
+}
+
+impl Why {
+    /// A word for machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Elsewhere => "stage",
+            Self::Unknown(_) | Self::UnknownSize => "unknown",
+            Self::NoMatch | Self::NoRecipient => "match",
+            Self::Except(_) => "except",
+            Self::Counted => "counted",
+            Self::Unlimited => "unlimited",
+        }
+    }
+}
+
+impl Reason {
+    pub(super) fn new(why: Why, limit: &Limit, subject: Subject<'_, '_>) -> Self {
+        let named = |condition: &Condition| (condition.name(), condition.found(subject));
+        let unmet = |table: &Conditions| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
+        let tables = match why {
+            Why::NoMatch => limit.whom.matches.iter().map(unmet).collect(),
+            Why::Except(place) => vec![limit.whom.except[place].0.iter().map(named).collect()],
+            _ => Vec::new(),
+        };
+        Self { why, tables }
+    }
+
+    /// There is no more to say about it.
+    pub(super) fn plain(why: Why) -> Self {
+        Self { why, tables: Vec::new() }
+    }
+
+    /// What would have to be known for the limit to hold, as far as that is all it lacks.
+    pub fn unknown(&self) -> impl Iterator<Item = Cow<'static, str>> {
+        let own = match self.why {
+            Why::Unknown(field) => Some(field.name()),
+            Why::UnknownSize => Some("size".into()),
+            _ => None,
+        };
+        let keys = self.tables.iter().flatten().filter(|(_, value)| value.is_none() && self.why == Why::NoMatch);
+        own.into_iter().chain(keys.map(|(name, _)| name.clone()))
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = |(name, value): &Found| match value {
+            Some(value) => format!("{name} is {value}"),
+            None => format!("{name} is not known"),
+        };
+        let table = |table: &Vec<Found>| table.iter().map(key).collect::<Vec<_>>().join(", ");
+        let tables = || self.tables.iter().map(table).collect::<Vec<_>>().join("; ");
+        match self.why {
+            Why::Elsewhere => f.write_str("not at this stage"),
+            Why::Unknown(field) => write!(f, "{} is not known", field.name()),
+            Why::UnknownSize => f.write_str("the size is not known"),
+            Why::NoMatch => write!(f, "no match: {}", tables()),
+            Why::Except(_) => write!(f, "excepted: {}", tables()),
+            Why::NoRecipient => f.write_str("no match: none of the accepted recipients"),
+            Why::Counted => f.write_str("the message is counted already"),
+            Why::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+
+impl Condition {
+    /// The key of the configuration.
+    fn name(&self) -> Cow<'static, str> {
+        match self {
+            Self::Field(field, _) => field.name(),
+            Self::Client(_) => "client".into(),
+            Self::Group(_) => "group".into(),
+            Self::Tls(_) => "tls".into(),
+            Self::Authenticated(_) => "authenticated".into(),
+            Self::OwnSender(_) => "own-sender".into(),
+            Self::MessageRecipients(_) => "message-recipients".into(),
+            Self::Time(_) => "time".into(),
+        }
+    }
+
+    /// What it looks at; `None` if that is not known.
+    fn found(&self, Subject { view, recipient, recipients }: Subject<'_, '_>) -> Option<String> {
+        match self {
+            Self::Field(field, _) => field.value(view, recipient).map(Cow::into_owned),
+            Self::Client(_) => view.client().map(|client| client.to_string()),
+            Self::Group(_) => Some(view.groups().collect::<Vec<_>>().join(", ")).filter(|groups| !groups.is_empty()),
+            Self::Tls(_) => view.tls().map(|tls| tls.to_string()),
+            Self::Authenticated(_) => Some(view.authenticated().to_string()),
+            Self::OwnSender(_) => view.own_sender().map(|own| own.to_string()),
+            Self::MessageRecipients(_) => recipients.map(|count| count.to_string()),
+            Self::Time(_) => {
+                let (day, minute) = view.civil();
+                Some(format!("{day:?} {:02}:{:02}", minute / 60, minute % 60))
+            }
+        }
+    }
+}

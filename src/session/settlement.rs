@@ -1,0 +1,37 @@
+//! What is charged and given back after the fact: when it is known what became of what was let through.
+
+use crate::policy::event::{Asked, Event, Facts};
+use crate::policy::verdict::Charged;
+use std::sync::Arc;
+
+/// What there is to charge and to give back.
+#[derive(Debug, Default)]
+pub struct Settlement {
+    /// To be charged; nothing of it is refused.
+    pub events: Vec<Asked>,
+    pub back: Vec<Charged>,
+}
+
+impl Settlement {
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.back.is_empty()
+    }
+
+    pub(super) fn give_back(&mut self, charges: Vec<Charged>) {
+        self.back.extend(charges);
+    }
+
+    /// The message was not sent.
+    pub(super) fn give_back_unsent(&mut self, charges: Vec<Charged>) {
+        self.back.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
+    }
+
+    /// The upstream has refused something for good.
+    pub(super) fn reject(&mut self, facts: Facts, recipient: Option<Arc<str>>) {
+        let rejected = Event::Rejected(recipient);
+        match self.events.last_mut().filter(|asked| asked.facts == facts) {
+            Some(asked) => asked.events.push(rejected),
+            None => self.events.push(Asked { facts, events: vec![rejected], declared: Vec::new() }),
+        }
+    }
+}
