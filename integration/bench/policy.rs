@@ -1,0 +1,141 @@
+//! What limits cost: `cargo bench --bench policy`. The goals are 10 µs for a recipient with 50 limits that hold, each with match, except
+//! and overrides of 10,000 networks, and 50 ns for each limit that does not hold.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails so")]
+
+use criterion::Criterion;
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use weir::policy::event::{Asked, Event, Facts};
+use weir::policy::ledger::Ledger;
+use weir::policy::{Budget, Loaded, Policy, Question, decide};
+use weir::time::Timestamp;
+
+// Weir's own: much of what is measured is memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const HEAD: &str = r#"
+timezone = "Europe/Vienna"
+listener.s = { address = "127.0.0.1:0", tls = "none", auth = "none" }
+upstream = [{ address = "127.0.0.1:2525", tls = "none" }]
+"#;
+
+/// The limits of a configuration, with networks of others in its lists and tables.
+fn policy(limits: &str) -> Policy {
+    let folder = tempfile::tempdir().unwrap();
+    let network = |n: u32| format!("{}/24", Ipv4Addr::from((20 << 24) + (n << 8)));
+    let overrides = (0..10_000).map(|n| format!("{},{} / 1d\n", network(n), 1_000_000 + n));
+    std::fs::write(folder.path().join("overrides.csv"), "client,rate\n".to_owned() + &overrides.collect::<String>())
+        .unwrap();
+    let bulk: String = (10_000..20_000).map(|n| network(n) + "\n").collect();
+    std::fs::write(folder.path().join("bulk.txt"), bulk).unwrap();
+    let text = format!("{HEAD}list.bulk = {{ file = \"bulk.txt\" }}\n{limits}");
+    let config = weir::config::parse(&folder.path().join("weir.toml"), text);
+    config.unwrap_or_else(|_| panic!("the configuration is bad")).policy
+}
+
+fn asked() -> Asked {
+    let facts = Facts {
+        listener: Some("s".into()),
+        client: Some(Ipv4Addr::new(20, 0, 77, 7).into()),
+        tls: Some(true),
+        helo: Some("pc.example.org".into()),
+        user: Some("alice@example.org".into()),
+        authenticated: true,
+        sender: Some("alice@example.org".into()),
+        ..Facts::default()
+    };
+    Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
+}
+
+/// Measures the CPU time of the thread: the machine may have other work.
+struct CpuTime;
+
+impl Measurement for CpuTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap())
+    }
+
+    fn end(&self, began: Duration) -> Duration {
+        self.start() - began
+    }
+
+    fn add(&self, one: &Duration, other: &Duration) -> Duration {
+        *one + *other
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        WallTime.to_f64(value)
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+/// Decides about one recipient after the other, as a store does that has all budgets in memory.
+fn recipients(criterion: &mut Criterion<CpuTime>, name: &str, policy: &Policy, expected: usize) {
+    let asked = asked();
+    let mut now = Timestamp::from_micros(1_700_000_000_000_000);
+    let keys = Question::new(policy, &asked, now).into_keys();
+    assert_eq!(keys.len(), expected, "{name}: limits that hold");
+    // What finding them costs a store is another matter.
+    let mut budgets: Vec<Option<Budget>> = keys.iter().map(|_| None).collect();
+    criterion.bench_function(name, |bencher| {
+        bencher.iter(|| {
+            now = now.after(Duration::from_millis(100));
+            let question = Question::new(policy, black_box(&asked), now);
+            let mut loaded: Loaded = budgets.drain(..).collect();
+            let verdicts = decide(policy, now, &asked, &question, &mut loaded, &mut Ledger::default());
+            budgets.extend(loaded.into_slots().map(|slot| slot.budget));
+            verdicts
+        });
+    });
+}
+
+fn main() {
+    let mut criterion = Criterion::default().with_measurement(CpuTime).configure_from_args();
+    let pers = ["\"user\"", "\"client\"", "\"user\", \"client\"", "\"sender-domain\"", "\"recipient-domain\""];
+    let mut holding = String::new();
+    for n in 0..50 {
+        let per = pers[n % pers.len()];
+        write!(
+            holding,
+            "[[limit]]\nname = \"limit-{n}\"\ncount = \"recipients\"\nper = [{per}]\nrate = \"1M / 1d\"\n\
+             match = {{ listener = \"s\", sender = \"*@example.org\", time = \"Mon-Sun\" }}\n\
+             except = [{{ recipient = [\"postmaster\", \"abuse\"] }}, {{ client = \"list:bulk\" }}]\n\
+             overrides = \"overrides.csv\"\n"
+        )
+        .unwrap();
+    }
+    recipients(&mut criterion, "policy/50 limits that hold, per recipient", &policy(&holding), 50);
+    let mut others = String::new();
+    for n in 0..200 {
+        let matched = match n % 4 {
+            0 => "user = \"*@students.example.org\"",
+            1 => "client = \"list:bulk\"",
+            2 => "recipient-domain = [\"example.com\", \"*.example.com\"]",
+            _ => "group = \"staff\"",
+        };
+        write!(
+            others,
+            "[[limit]]\nname = \"other-{n}\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1M / 1d\"\nmatch = {{ {matched} }}\n"
+        )
+        .unwrap();
+    }
+    recipients(&mut criterion, "policy/200 limits that do not hold, per recipient", &policy(&others), 0);
+    criterion.final_summary();
+}
