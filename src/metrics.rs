@@ -129,50 +129,51 @@ impl Drop for UpstreamMetrics {
     }
 }
 
+fn counter(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, label: &str) -> Result<IntGaugeVec, prometheus::Error> {
+    let metric = IntGaugeVec::new(Opts::new(name, help), &[label])?;
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+impl Upstreams {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str| counter(registry, name, help, &["upstream"]);
+        let gauges = |name: &str, help: &str| gauges(registry, name, help, "upstream");
+        Ok(Self {
+            up: gauges("weir_upstream_up", "1 while the upstream is of use, as far as is known")?,
+            connections: gauges("weir_upstream_connections", "Connections to the upstream, busy or waiting")?,
+            waiting: gauges(
+                "weir_upstream_connections_waiting",
+                "Connections to the upstream that wait for a message",
+            )?,
+            opened: counter("weir_upstream_connections_opened_total", "Connections opened to the upstream")?,
+            reused: counter("weir_upstream_connections_reused_total", "Connections used for a further message")?,
+            failures: counter(
+                "weir_upstream_failures_total",
+                "Times the upstream could not be reached, was silent or not understood",
+            )?,
+            counting: Mutex::default(),
+        })
+    }
+}
+
 impl Metrics {
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
+        let counter = |name: &str, help: &str, labels: &[&str]| counter(&registry, name, help, labels);
+        let gauges = |name: &str, help: &str, label: &str| gauges(&registry, name, help, label);
         let gauge = |name: &str, help: &str| {
             let metric = IntGauge::new(name, help)?;
             registry.register(Box::new(metric.clone()))?;
             Ok::<_, prometheus::Error>(metric)
         };
-        let gauges = |name: &str, help: &str, label: &str| {
-            let metric = IntGaugeVec::new(Opts::new(name, help), &[label])?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
-        let upstream = ["upstream"];
-        let upstreams = Upstreams {
-            up: gauges("weir_upstream_up", "1 while the upstream is of use, as far as is known", "upstream")?,
-            connections: gauges(
-                "weir_upstream_connections",
-                "Connections to the upstream, busy or waiting",
-                "upstream",
-            )?,
-            waiting: gauges(
-                "weir_upstream_connections_waiting",
-                "Connections to the upstream that wait for a message",
-                "upstream",
-            )?,
-            opened: counter("weir_upstream_connections_opened_total", "Connections opened to the upstream", &upstream)?,
-            reused: counter(
-                "weir_upstream_connections_reused_total",
-                "Connections used for a further message",
-                &upstream,
-            )?,
-            failures: counter(
-                "weir_upstream_failures_total",
-                "Times the upstream could not be reached, was silent or not understood",
-                &upstream,
-            )?,
-            counting: Mutex::default(),
-        };
+        let upstreams = Upstreams::register(&registry)?;
         let admit = HistogramOpts::new("weir_admit_seconds", "Time to decide a stage, its commit included")
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
         let admit_seconds = Histogram::with_opts(admit)?;
