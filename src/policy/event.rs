@@ -39,7 +39,7 @@ pub struct Facts {
 }
 
 /// The sender of bounces, as limits name it.
-pub const NULL_SENDER: &str = "<>";
+pub const NULL_SENDER: &str = super::fold::NULL;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

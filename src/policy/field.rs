@@ -1,5 +1,6 @@
 //! What is known of an event, by the words of the configuration: whose budget it is, what must be new, whom a limit is for.
 
+use super::fold::domain;
 use super::view::View;
 use std::borrow::Cow;
 use std::fmt;
@@ -138,11 +139,6 @@ impl Field {
             _ => self.value(view, recipient).is_some(),
         }
     }
-}
-
-/// The domain of an address that is compared; the null sender has none.
-pub fn domain(address: &str) -> Option<&str> {
-    address.rsplit_once('@').map(|(_, domain)| domain)
 }
 
 #[cfg(test)]

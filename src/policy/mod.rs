@@ -28,7 +28,6 @@ pub mod why;
 pub use budget::{Budget, Change, Loaded};
 pub use decide::decide;
 pub use decide::explain::{Explained, Weighed, explain};
-
 pub use question::Question;
 pub use settle::{combine, give_back};
 

@@ -120,11 +120,6 @@ impl Question {
         self.applications.iter().map(|application| self.budgets[application.used].limit)
     }
 
-    /// Whether no limit has anything to say.
-    pub fn is_empty(&self) -> bool {
-        self.applications.is_empty()
-    }
-
     fn apply(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit) {
         let depends = limit.settled.depends_on_recipient
             || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);

@@ -145,6 +145,7 @@ impl Refusal {
             || self.code().is_some_and(|code| code.basic == 421)
     }
 
+    /// What it means to whoever hears it.
     pub fn meaning(&self) -> Meaning {
         match (self.quota, self.wait) {
             (Quota::Never, _) => Meaning::Never,

@@ -13,10 +13,6 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.back.is_empty()
-    }
-
     pub(super) fn give_back(&mut self, charges: Vec<Charged>) {
         self.back.extend(charges);
     }
