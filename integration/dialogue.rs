@@ -195,7 +195,7 @@ impl Play {
         let per = Field::parse(per).into_iter().collect();
         let rate = parse_rate(words.next().unwrap_or(""), Units::Things).map_err(|e| e.to_string())?;
         let name = format!("limit{}", self.policy.limits.len());
-        let mut limits = std::mem::take(&mut self.policy).limits;
+        let mut limits = self.policy.limits.to_vec();
         limits.push(Limit::new(&name, count, per, Quota::rate(Algorithm::Ewma, rate, None)));
         self.policy = Policy::new(limits, Folding::default(), Zone::default());
         Ok(())
@@ -251,6 +251,8 @@ impl Play {
                     let verdicts = self.decide(asked, ledger);
                     admit.answer(verdicts, self.now)
                 }
+                // No limit of these dialogues delays.
+                Step::Delay(late) => late.over(),
                 Step::Relay(relay) => {
                     let answers = self.ask(relay.request());
                     relay.answer(answers)
@@ -317,7 +319,7 @@ impl Play {
         let mut refused = None;
         match request {
             Request::Data => lines.push("DATA".to_owned()),
-            Request::Envelope { mail, recipients } => {
+            Request::Envelope { mail, recipients, .. } => {
                 if let Some(mail) = mail {
                     let utf8 = if mail.smtp_utf8 { " SMTPUTF8" } else { "" };
                     let dsn = [("RET", &mail.ret), ("ENVID", &mail.envid)]

@@ -13,7 +13,11 @@ const ROOMS: [(&str, &[&str], Kind); 17] = [
     ("clock", &["time"], Kind::Clock),
     ("engine", &["time"], Kind::Pure),
     ("policy", &["engine", "time"], Kind::Pure),
-    ("session", &["smtp", "policy::event", "policy::ledger", "policy::verdict", "time"], Kind::Pure),
+    (
+        "session",
+        &["smtp", "policy::event", "policy::ledger", "policy::exception", "policy::verdict", "time"],
+        Kind::Pure,
+    ),
     ("store", &["policy", "engine", "time", "metrics", "log"], Kind::Free),
     ("accounts", &["smtp", "time", "clock", "metrics", "log"], Kind::Free),
     ("relay", &["smtp", "time", "clock", "metrics", "log"], Kind::Free),

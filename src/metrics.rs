@@ -5,6 +5,7 @@ use prometheus::{
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// All metrics of a process.
 pub struct Metrics {
@@ -25,6 +26,13 @@ pub struct Metrics {
     pub refusals: IntCounterVec,
     /// Events over a limit that were not refused for it, by limit, stage and mode.
     pub remarks: IntCounterVec,
+    /// Seconds by which limits had answers be late, and the sessions that wait for that at present.
+    delay_seconds: Histogram,
+    delayed: IntGauge,
+    /// Suspensions that began, by limit.
+    pub suspensions: IntCounterVec,
+    /// Notices that went out, by notification and limit.
+    pub notices: IntCounterVec,
     /// Those of upstreams, which come and go.
     pub upstreams: Arc<Upstreams>,
     /// Seconds that an admit took, its commit among them.
@@ -69,6 +77,15 @@ pub struct UpstreamMetrics {
     pub reused: IntCounter,
     /// Times it was of no use.
     pub failures: IntCounter,
+}
+
+/// A session that waits, which counts for as long as this is there.
+pub struct Delayed(IntGauge);
+
+impl Drop for Delayed {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// A connection, which counts for as long as this is there.
@@ -178,6 +195,10 @@ impl Metrics {
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
         let admit_seconds = Histogram::with_opts(admit)?;
         registry.register(Box::new(admit_seconds.clone()))?;
+        let delay = HistogramOpts::new("weir_delay_seconds", "Time by which a limit has an answer be late")
+            .buckets(vec![0.1, 0.3, 1.0, 3.0, 10.0, 20.0, 45.0]);
+        let delay_seconds = Histogram::with_opts(delay)?;
+        registry.register(Box::new(delay_seconds.clone()))?;
         let logins = counter("weir_logins_total", "Logins", &["result"])?;
         let messages = counter("weir_messages_total", "Messages that reached their end", &["result"])?;
         // Known from the start, so that the first of each is seen as a change.
@@ -212,9 +233,13 @@ impl Metrics {
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
             remarks: counter(
                 "weir_over_total",
-                "Commands over a limit that warns, or that is not in force, which the client did not hear of",
+                "Commands over a limit that were not refused for it: it warns, delays, routes or notifies, or is not in force",
                 &["limit", "stage", "mode"],
             )?,
+            delay_seconds,
+            delayed: gauge("weir_delayed_sessions", "Sessions that wait at present, as a limit says")?,
+            suspensions: counter("weir_suspensions_total", "Suspensions that a limit began", &["limit"])?,
+            notices: counter("weir_notices_total", "Notices that went out", &["notify", "limit"])?,
             upstreams: Arc::new(upstreams),
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
@@ -224,6 +249,13 @@ impl Metrics {
             config_good,
             registry,
         })
+    }
+
+    /// One session more waits for so long, or until what is returned is dropped.
+    pub fn count_delayed(&self, time: Duration) -> Delayed {
+        self.delay_seconds.observe(time.as_secs_f64());
+        self.delayed.inc();
+        Delayed(self.delayed.clone())
     }
 
     /// Everything, in the text format of Prometheus.

@@ -258,7 +258,7 @@ const DAYS: i64 = 7;
 async fn week(folder: &Path) {
     let path = folder.join("state.db");
     let mut policy = policy();
-    let limit = &mut policy.limits[0];
+    let limit = &mut std::sync::Arc::make_mut(&mut policy.limits)[0];
     limit.quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1h", Units::Things).unwrap(), None);
     let store = open(&path, policy);
     let (mut journal, mut log) = (0, 0);

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, Bound, Server};
+use crate::server::{self, Bound, Notices, Server};
 use crate::session;
 use crate::store::{Health, Store};
 use std::collections::HashMap;
@@ -130,6 +130,7 @@ impl Running {
             store,
             relay,
             metrics: metrics.clone(),
+            notices: Notices::default(),
             certificates: certificates.map(Arc::new),
         });
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();

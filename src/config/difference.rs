@@ -4,7 +4,7 @@ use super::Setting;
 use std::collections::BTreeMap;
 
 /// Sections and keys that a reload takes, with all that is below them.
-const TAKEN: [&str; 6] = ["limit", "list", "addresses", "timezone", "upstream", "dns"];
+const TAKEN: [&str; 9] = ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;

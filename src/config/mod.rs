@@ -3,10 +3,12 @@
 mod addresses;
 mod admin;
 mod certificates;
+mod delay;
 mod difference;
 mod files;
 mod limit;
 mod list;
+mod notify;
 mod overrides;
 mod problem;
 mod section;
@@ -220,6 +222,7 @@ impl Reader {
     fn read(&self, mut root: Section<'_>) -> Option<Config> {
         let hostname = root.optional("hostname", |value| host_name(&text(value)?));
         let hostname = hostname.map_or_else(system_hostname, |name| name.value);
+        let help_url = delay::help_url(&mut root);
         let zone = addresses::zone(&mut root);
         let mut places = Places::default();
         let (server, shared) = session(root.section("session"), hostname);
@@ -242,6 +245,8 @@ impl Reader {
         let folding = addresses::folding(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
+        let patience = delay::patience(root.section("delay"));
+        let notifications = notify::notifications(root.named("notify"));
         let mut context = limit::Context {
             source: root.source(),
             lists: &lists,
@@ -250,12 +255,18 @@ impl Reader {
             listeners: listeners.iter().map(|listener| listener.name.to_ascii_lowercase()).collect(),
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
+            upstreams: relay.upstreams.iter().map(|upstream| upstream.name.to_string()).collect(),
+            notifications: &notifications,
+            patience,
+            help_url: help_url.clone(),
             compiled: limit::Compiled::default(),
             named: limit::Named::default(),
         };
         let limits = limit::limits(root.tables("limit"), &mut context);
         let named = context.named;
-        let policy = Policy::new(limits, folding, zone);
+        notifications.warn_of_unused(&root);
+        let mut policy = Policy::new(limits, folding, zone);
+        (policy.patience, policy.help_url) = (patience, help_url);
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
         let (settings, watched) = (Vec::new(), files.into_watched());

@@ -40,6 +40,11 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
         && upstreams.iter().all(|upstream| !upstream.enabled)
     {
         root.warn(first, "no upstream is enabled: clients hear 451", Some("leave enabled out of one of them"));
+    } else if let Some(first) = places.first()
+        && upstreams.iter().all(|upstream| upstream.only_routed)
+    {
+        let help = "leave only-routed out of one of them";
+        root.error(first, "there is no upstream for mail that no limit routes", Some(help));
     }
     upstreams
 }
@@ -48,6 +53,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let address = s.required("address", "\"smtp.example.org:25\"", |value| host_and_port(&text(value)?));
     let name = s.optional("name", text).map(|name| name.value);
     let enabled = s.value("enabled", "true", flag);
+    let only_routed = s.value("only-routed", "false", flag);
     let mx = s.value("mx", "false", flag);
     let connect_timeout = s.value("connect-timeout", "\"5s\"", timeout);
     let priority = small(s.value("priority", "10", count(0..=1000)));
@@ -84,6 +90,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let value = UpstreamOptions {
         name,
         enabled,
+        only_routed,
         host,
         port,
         mx,

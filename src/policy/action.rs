@@ -1,6 +1,9 @@
 //! What happens to whoever is over: a ladder of rungs, each with the level from which it acts.
 
+use super::Budget;
 use super::template::Template;
+use crate::engine::Rule;
+use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +32,35 @@ pub enum Action {
     /// Whoever has the budget sends nothing for so long.
     Suspend(Duration),
     /// Somebody is told.
-    Notify(Arc<str>),
+    Notify(Arc<Notification>),
+}
+
+/// Who is told, and how often at most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notification {
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    pub mail: Option<Mailbox>,
+    /// A URL.
+    pub webhook: Option<Box<str>>,
+    /// For one budget.
+    pub at_most: Rule,
+}
+
+impl Notification {
+    /// One more notice of a budget: what is to be remembered of it, if it may go out. `former` is what was remembered before.
+    pub fn goes_out(&self, former: Option<&Budget>, now: Timestamp) -> Option<Budget> {
+        let (state, outcome) = self.at_most.step(former.map(|budget| budget.state), now, 1.0);
+        (!outcome.over).then_some(Budget { state, seen: None })
+    }
+}
+
+/// Whom a notice goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mailbox {
+    /// Whoever is over.
+    User,
+    Address(Box<str>),
 }
 
 /// How something is refused; the later ones are stronger.
@@ -39,6 +70,8 @@ pub enum Verb {
     Defer,
     /// For good.
     Deny,
+    /// And whoever it is sends nothing more for a while.
+    Suspend,
     /// And the connection is closed.
     Drop,
 }
@@ -60,6 +93,7 @@ impl Verb {
         match self {
             Self::Defer => "defer",
             Self::Deny => "deny",
+            Self::Suspend => "suspend",
             Self::Drop => "drop",
         }
     }

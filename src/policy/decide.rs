@@ -1,20 +1,24 @@
 //! The decision: whether each event has room in the budgets of all limits that hold for it, and what it costs them.
 
 pub(super) mod explain;
+mod reached;
 
-use super::Policy;
-use super::action::{Action, Verb};
 use super::budget::{Loaded, Slot};
 use super::event::{Asked, Event};
+use super::exception::{By, Suspension, Term};
 use super::key::Key;
 use super::ledger::Ledger;
 use super::limit::{Charge, Count, Effect, Limit, Mode};
 use super::question::{Application, Question, Slot as Place, Used, Values};
 use super::quota::{Quota, Scope, Share};
-use super::verdict::{Charged, Refusal, Remark, Ruling, Until, Verdict, WARN};
+use super::verdict::{Charged, Notice, Refusal, Remark, Ruling, Suspended, Until, Verdict};
+use super::{Patience, Policy};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, Rule, State, Wait};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, format_amount};
+use reached::{Over, Reached};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Decides a run of events, in order, and charges the loaded budgets, and the session's own, for those that pass.
 ///
@@ -29,7 +33,8 @@ pub fn decide(
 ) -> Vec<Verdict> {
     loaded.0.iter_mut().for_each(|slot| slot.heal(now));
     let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
-    let mut decision = Decision { policy, now, asked, question, loaded, own, ledger };
+    let suspension = question.suspension.clone();
+    let mut decision = Decision { policy, now, asked, question, loaded, own, ledger, suspension };
     let mut applications = &question.applications[..];
     let (mut mail_refused, mut is_over) = (false, false);
     let mut verdicts = Vec::with_capacity(asked.events.len());
@@ -43,10 +48,13 @@ pub fn decide(
             Event::Recipient(_) | Event::Message if mail_refused => {
                 Verdict { ruling: Ruling::Void, ..Verdict::default() }
             }
-            _ => decision.decide(event, these),
+            _ => match decision.suspended(event) {
+                Some(suspended) => Verdict { ruling: Ruling::Suspended(Box::new(suspended)), ..Verdict::default() },
+                None => decision.decide(event, these),
+            },
         };
         if *event == Event::Mail {
-            mail_refused = matches!(verdict.ruling, Ruling::Refuse(_));
+            mail_refused = matches!(verdict.ruling, Ruling::Refuse(_) | Ruling::Suspended(_));
         }
         is_over |= matches!(&verdict.ruling, Ruling::Refuse(refusal) if refusal.ends_session(event.stage()));
         verdicts.push(verdict);
@@ -64,6 +72,8 @@ struct Decision<'a> {
     loaded: &'a mut Loaded,
     own: Loaded,
     ledger: &'a mut Ledger,
+    /// Whoever it is may send nothing, perhaps since an event of this run.
+    suspension: Option<Arc<Suspension>>,
 }
 
 /// What one event would do to one budget.
@@ -83,14 +93,16 @@ struct Step<'a> {
     reached: Reached,
 }
 
-/// What a limit's ladder does about an event.
-#[derive(Default)]
-struct Reached {
-    refusal: Option<Box<Refusal>>,
-    warns: bool,
-}
-
 impl<'a> Decision<'a> {
+    /// Whether whoever it is may send nothing: what else he does is not touched.
+    fn suspended(&self, event: &Event) -> Option<Suspended> {
+        let suspension = self.suspension.as_ref()?;
+        let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
+        let left = suspension.term.until.since(self.now);
+        let (suspension, help_url) = (suspension.clone(), self.policy.help_url.clone());
+        sends.then_some(Suspended { suspension, left, help_url })
+    }
+
     fn decide(&mut self, event: &Event, applications: &[Application]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
@@ -98,14 +110,19 @@ impl<'a> Decision<'a> {
         for application in applications {
             let Some(mut step) = self.step(application) else { continue };
             verdict.remarks.extend(step.remark());
-            if step.limit.mode == Mode::Enforce
-                && let Some(mut over) = step.reached.refusal.take()
-            {
-                over.places.push(step.used.limit);
-                refusal = Some(match refusal {
-                    None => over,
-                    Some(others) => Box::new(others.and(*over)),
-                });
+            self.notify(&step, &mut verdict);
+            if step.limit.mode == Mode::Enforce {
+                if let Some(mut over) = step.reached.refusal.take() {
+                    step.reached.refuses = true;
+                    over.places.push(step.used.limit);
+                    refusal = Some(match refusal {
+                        None => over,
+                        Some(others) => Box::new(others.and(*over)),
+                    });
+                }
+                verdict.delay = verdict.delay.max(step.reached.delay);
+                verdict.route = step.reached.route.take().or(verdict.route);
+                self.suspend(&step, &mut verdict);
             }
             steps.push(step);
         }
@@ -115,7 +132,49 @@ impl<'a> Decision<'a> {
         if let Some(refusal) = refusal {
             verdict.ruling = Ruling::Refuse(refusal);
         }
+        if is_of_transaction(event) {
+            self.ledger.delay(verdict.delay);
+        }
         verdict
+    }
+
+    /// Suspends whoever has the budget.
+    fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
+        let (Some(time), Some(key)) = (step.reached.suspends, self.question.key(step.used.slot)) else { return };
+        let key = key.ungranted().map_or_else(|| key.clone(), |(own, _)| own);
+        let by = By::Limit(step.limit.name.clone());
+        let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
+        let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
+        let suspension = Arc::new(Suspension { owner: key.owner(), term });
+        let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
+        if !self.suspension.as_ref().is_some_and(ends_later) {
+            self.suspension = Some(suspension.clone());
+        }
+        verdict.suspensions.push(suspension);
+    }
+
+    fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
+        if let Some(notification) = step.reached.notice.as_ref().filter(|_| step.limit.mode != Mode::Shadow) {
+            verdict.notices.push(Notice {
+                notification: notification.clone(),
+                key: self.question.key(step.used.slot).cloned(),
+                limit: step.limit.name.clone(),
+                mode: step.limit.mode,
+                level: step.used.quota.level(step.level),
+                quota: step.used.quota,
+            });
+        }
+    }
+
+    /// How late the answer to an event may be; `None`: it cannot be late.
+    fn room(&self, at: usize) -> Option<Duration> {
+        let (event, Patience { command, transaction }) = (&self.asked.events[at], self.policy.patience);
+        match event {
+            // After the final dot a client that does not wait sends it again; and what has happened waits for nothing.
+            Event::End { .. } | Event::Rejected(_) => None,
+            event if is_of_transaction(event) => Some(command.min(transaction.saturating_sub(self.ledger.delayed()))),
+            _ => Some(command),
+        }
     }
 
     /// `None`: the limit has nothing to do with it any more.
@@ -151,7 +210,10 @@ impl<'a> Decision<'a> {
             Quota::Unlimited => return None,
             // What has happened cannot be refused.
             Quota::Never if effect == Effect::Note => return None,
-            Quota::Never => step.reached = Reached::of(limit, effect, |_| true, |_| (0.0, Wait::Never), used.quota),
+            Quota::Never => {
+                let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), above: |_| 0.0 };
+                step.reached = self.reached(&step, application, over);
+            }
             Quota::Share(share) => self.weigh_share(&mut step, share, application),
             Quota::Rate { rule, .. } => self.weigh(&mut step, rule, slot, application),
             Quota::Counter { .. } => self.weigh(&mut step, used.quota.rule()?, slot, application),
@@ -201,8 +263,9 @@ impl<'a> Decision<'a> {
             let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
             (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
         };
-        step.reached =
-            Reached::of(limit, step.effect, |at| rule.at(at).is_over(outcome.level), refused, step.used.quota);
+        let is_over = |at| rule.at(at).is_over(outcome.level);
+        let above = |at| outcome.level - at * rule.burst();
+        step.reached = self.reached(step, application, Over { is_over, refused, above });
     }
 
     /// Whether too many of those that came were rejected.
@@ -222,13 +285,35 @@ impl<'a> Decision<'a> {
         let level = step.level;
         // Both fall alike, so that the share stays as it is until too few are remembered to say.
         let refused = |_| (level, rule.wait(others, now, 0.0));
-        step.reached = Reached::of(step.limit, step.effect, |at| level >= at * share.most, refused, step.used.quota);
+        let is_over = |at| level >= at * share.most;
+        // In percent, as it is written.
+        let above = |at| (level - at * share.most) * 100.0;
+        step.reached = self.reached(step, application, Over { is_over, refused, above });
+    }
+
+    /// What the limit's ladder does about a step.
+    fn reached(
+        &self,
+        step: &Step<'_>,
+        application: &Application,
+        over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait), impl Fn(f64) -> f64>,
+    ) -> Reached {
+        let event = &self.asked.events[application.event];
+        // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
+        let is_look = step.effect == Effect::Look && step.limit.count != Count::Rejections;
+        let room = self.room(application.event).filter(|_| !is_look);
+        let reached = Reached::of(step.limit, step.used.quota, &over, room);
+        match is_look && reached.refusal.is_none() {
+            // By which way a message goes is settled at MAIL.
+            true => Reached { route: reached.route.filter(|_| *event == Event::Mail), ..Reached::default() },
+            false => reached,
+        }
     }
 
     /// Keeps what a step proposes, if it is to be kept.
     fn keep(&mut self, step: Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let Step { limit, used, effect, before, state, values, reached, .. } = step;
-        let own_refuses = reached.refusal.is_some();
+        let own_refuses = reached.refuses || reached.refusal.is_some();
         let is_place = matches!(used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
         // What does not happen takes no place, and nobody gets to be known by it.
         let is_of_what_happens = is_place || used.filter.is_some_and(|filter| filter.remembers());
@@ -249,7 +334,8 @@ impl<'a> Decision<'a> {
                     let (key, rule) = (&self.question.keys[place], used.quota.rule());
                     let receipt = Receipt { before, after: state };
                     let charged = |until, rule| Charged { key: key.clone(), receipt, rule, until };
-                    verdict.charges.extend(until(limit, event).zip(rule).map(|(until, rule)| charged(until, rule)));
+                    let until = until(limit, event).or_else(|| self.until_heard(limit, event));
+                    verdict.charges.extend(until.zip(rule).map(|(until, rule)| charged(until, rule)));
                     verdict.held.extend(is_place.then(|| key.clone()));
                 }
                 if limit.counts_once()
@@ -276,6 +362,14 @@ impl<'a> Decision<'a> {
             }
             Effect::Charge => {}
         }
+    }
+
+    /// Whether a charge is given back if the client does not wait for the answer, as it comes again and is charged then. What was seen
+    /// cannot be given back, and what counts attempts counts them all.
+    fn until_heard(&self, limit: &Limit, event: &Event) -> Option<Until> {
+        let may_be =
+            limit.charge == Charge::Accepted && limit.distinct.is_none() && !matches!(event, Event::End { .. });
+        (may_be && self.policy.delays).then_some(Until::Heard)
     }
 
     /// One more of those of which the limit counts a part.
@@ -347,52 +441,30 @@ impl<'a> Decision<'a> {
 impl Step<'_> {
     /// What is to be noted about it, beside a refusal that the client hears.
     fn remark(&self) -> Option<Remark> {
-        let verb = self.reached.refusal.as_ref().map(|refusal| refusal.verb.name());
-        let action = match self.limit.mode {
-            Mode::Shadow | Mode::Soft => verb.or(self.reached.warns.then_some(WARN))?,
-            Mode::Enforce => Some(WARN).filter(|_| self.reached.warns)?,
+        let (limit, mode, reached) = (self.limit, self.limit.mode, &self.reached);
+        let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
+        let actions = reached.actions(refusal.map(|refusal| refusal.verb));
+        let level = match self.used.quota {
+            Quota::Share(_) => self.used.quota.level(self.level),
+            _ => format_amount(self.level),
         };
-        let place = self.used.limit;
-        Some(Remark::new(self.limit.name.clone(), place, self.limit.mode, self.level, self.used.quota, action))
+        let (name, place, quota) = (limit.name.clone(), self.used.limit, self.used.quota);
+        let remark = || Remark {
+            limit: name,
+            place,
+            mode,
+            level,
+            quota,
+            actions: actions.join(", "),
+            refuses: refusal.is_some(),
+        };
+        (!actions.is_empty()).then(remark)
     }
 }
 
-impl Reached {
-    /// What the ladder does, given which rungs are reached, and how full and for how long it would be refused at the lowest of these
-    /// that refuses.
-    fn of(
-        limit: &Limit,
-        effect: Effect,
-        is_over: impl Fn(f64) -> bool,
-        refused: impl Fn(f64) -> (f64, Wait),
-        quota: Quota,
-    ) -> Self {
-        // What is looked at comes again, when it is charged: then the rest of the ladder acts.
-        let only_refusals = effect == Effect::Look && limit.count != Count::Rejections;
-        let mut reached = Self::default();
-        let mut strongest: Option<(Verb, _)> = None;
-        let mut lowest = None;
-        for rung in limit.ladder.reached(is_over) {
-            match &rung.action {
-                Action::Warn => reached.warns = !only_refusals,
-                Action::Refuse(verb, text) => {
-                    lowest.get_or_insert(rung.at);
-                    // Of the same verb the highest holds.
-                    if strongest.as_ref().is_none_or(|(former, _)| former <= verb) {
-                        strongest = Some((*verb, text.clone()));
-                    }
-                }
-                Action::Delay(_) | Action::Route(_) | Action::Suspend(_) | Action::Notify(_) => {}
-            }
-        }
-        if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
-            let (level, wait) = refused(at);
-            let (name, count, also, places) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
-            let refusal = Refusal { limit: name, count, quota, verb, level, wait, also, places, text };
-            reached.refusal = Some(Box::new(refusal));
-        }
-        reached
-    }
+/// Whether the patience of clients with a whole transaction is touched by it.
+fn is_of_transaction(event: &Event) -> bool {
+    matches!(event, Event::Mail | Event::Recipient(_) | Event::Message)
 }
 
 /// Whether a charge may have to be given back, and when that is known.

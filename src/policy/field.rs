@@ -82,16 +82,25 @@ impl Field {
     /// The word in the configuration: `user`, `client`, `client/24/56`.
     pub fn name(self) -> Cow<'static, str> {
         match self {
-            Self::Listener => "listener".into(),
-            Self::Client(widths) if widths == Widths::default() => "client".into(),
-            Self::Client(Widths { v4, v6 }) => format!("client/{v4}/{v6}").into(),
-            Self::Helo => "helo".into(),
-            Self::User => "user".into(),
-            Self::UserDomain => "user-domain".into(),
-            Self::Sender => "sender".into(),
-            Self::SenderDomain => "sender-domain".into(),
-            Self::Recipient => "recipient".into(),
-            Self::RecipientDomain => "recipient-domain".into(),
+            Self::Client(widths @ Widths { v4, v6 }) if widths != Widths::default() => {
+                format!("client/{v4}/{v6}").into()
+            }
+            field => field.word().into(),
+        }
+    }
+
+    /// Its word, whatever the widths of networks.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Listener => "listener",
+            Self::Client(_) => "client",
+            Self::Helo => "helo",
+            Self::User => "user",
+            Self::UserDomain => "user-domain",
+            Self::Sender => "sender",
+            Self::SenderDomain => "sender-domain",
+            Self::Recipient => "recipient",
+            Self::RecipientDomain => "recipient-domain",
         }
     }
 

@@ -4,6 +4,8 @@ use super::field::Field;
 use super::limit::{AT_ONCE, Limit};
 use super::quota::Quota;
 use super::view::View;
+use crate::time::Timestamp;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,13 +14,77 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Arc<str>);
 
+/// Whose a budget is, without of which limit: one part for each of `per`, in its order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(Arc<str>);
+
 /// Stands between the parts of a key. No value contains it: names with control characters are refused where they come in.
 const SEPARATOR: char = '\x1f';
 
 /// So many parts of a key say what the limit means; the others say whose budget it is.
 const MEANING: usize = 3;
 
+/// What the owner part of a granted budget begins with, which says since when it is granted.
+const GRANT: &str = "grant=";
+
+impl Owner {
+    /// From its parts, such as `user=alice`, in the order of `per`.
+    pub fn from_parts<'a>(parts: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> Self {
+        let parts: Vec<String> = parts.map(|(field, value)| format!("{field}={value}")).collect();
+        Self(parts.join(SEPARATOR.encode_utf8(&mut [0; 4])).into())
+    }
+
+    /// As a store wrote it.
+    pub fn from_stored(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What kinds of values it has: the words of `per`.
+    pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
+        let parts = self.0.split(SEPARATOR).filter(|part| !part.is_empty());
+        parts.map(|part| Field::parse(part.split_once('=')?.0))
+    }
+}
+
+/// For people: `user=alice`, `client=192.0.2.7, sender=bob@example.org`; `all`, where one budget is for all.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("all") } else { f.write_str(&self.0.replace(SEPARATOR, ", ")) }
+    }
+}
+
 impl Key {
+    /// The budget of an owner.
+    pub fn of_owner(limit: &Limit, owner: &Owner) -> Self {
+        let mut text = limit.settled.prefix.to_string();
+        if !owner.0.is_empty() {
+            text.push(SEPARATOR);
+            text.push_str(&owner.0);
+        }
+        Self(text.into())
+    }
+
+    /// Whose budget it is.
+    pub fn owner(&self) -> Owner {
+        Owner(self.0.splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
+    }
+
+    /// The budget that takes its place while a grant holds, which began then.
+    pub fn granted(&self, since: Timestamp) -> Self {
+        Self(format!("{}{SEPARATOR}{GRANT}{}", self.0, since.micros()).into())
+    }
+
+    /// Since when it is granted, if it is the budget of a grant; and what it takes the place of.
+    pub fn ungranted(&self) -> Option<(Self, Timestamp)> {
+        let (own, last) = self.0.rsplit_once(SEPARATOR)?;
+        let since = last.strip_prefix(GRANT)?.parse().ok()?;
+        Some((Self(own.into()), Timestamp::from_micros(since)))
+    }
+
     /// The limit's budget for an event; the error is what names it and is not known. `room` is where it is written.
     pub(super) fn of(
         limit: &Limit,
@@ -87,9 +153,10 @@ impl Key {
         self.parts().skip(MEANING)
     }
 
-    /// Says which limit's budget it is, without whose: see [`Limit::kinds`].
+    /// Says which limit's budget it is, without whose: see [`Limit::kinds`]. That of a grant is of the limit, too.
     pub fn kind(&self) -> String {
-        let names = self.parts().enumerate().map(|(n, part)| match part.split_once('=') {
+        let parts = self.parts().enumerate().filter(|(n, part)| *n < MEANING || !part.starts_with(GRANT));
+        let names = parts.map(|(n, part)| match part.split_once('=') {
             Some((owner, _)) if n >= MEANING => owner,
             _ => part,
         });

@@ -4,6 +4,7 @@ use super::budget::Budget;
 use super::key::Key;
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 /// A session's own counters. They are gone with it.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +13,8 @@ pub struct Ledger {
     message: HashMap<Key, Budget, RandomState>,
     /// Budgets that have counted this message.
     counted: HashSet<Key, RandomState>,
+    /// How late the answers of this transaction have been so far.
+    delayed: Duration,
 }
 
 impl Ledger {
@@ -19,6 +22,15 @@ impl Ledger {
     pub fn end_message(&mut self) {
         self.message = HashMap::default();
         self.counted = HashSet::default();
+        self.delayed = Duration::ZERO;
+    }
+
+    pub(super) fn delayed(&self) -> Duration {
+        self.delayed
+    }
+
+    pub(super) fn delay(&mut self, more: Duration) {
+        self.delayed += more;
     }
 
     pub(super) fn budget(&self, key: &Key) -> Option<Budget> {

@@ -7,6 +7,7 @@ pub mod action;
 mod budget;
 mod decide;
 pub mod event;
+pub mod exception;
 pub mod field;
 pub mod fold;
 pub mod hours;
@@ -20,6 +21,7 @@ mod question;
 pub mod quota;
 mod settle;
 pub mod template;
+pub mod terms;
 pub mod verdict;
 mod view;
 pub mod whom;
@@ -31,24 +33,52 @@ pub use decide::explain::{Explained, Weighed, explain};
 pub use question::Question;
 pub use settle::{combine, give_back};
 
+use action::{Action, Rung};
+use exception::Exceptions;
 use fold::Folding;
 use hours::Zone;
-use limit::{Count, Limit};
+use limit::{Count, Limit, Mode};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// The limits in force.
-#[derive(Debug, Default)]
+/// The limits in force, and the exceptions from them.
+#[derive(Clone, Debug, Default)]
 pub struct Policy {
-    pub limits: Vec<Limit>,
+    pub limits: Arc<[Limit]>,
+    pub exceptions: Arc<Exceptions>,
     /// How addresses and logins are compared.
     pub folding: Folding,
     /// Where the hours of limits are.
     pub zone: Zone,
+    pub patience: Patience,
+    /// Where whoever is suspended finds help.
+    pub help_url: Option<Arc<str>>,
+    /// Whether answers may be late.
+    delays: bool,
+}
+
+/// How late answers may be at most: the shortest patience of clients that is proven is 60 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// To a command.
+    pub command: Duration,
+    /// To all commands of a transaction together.
+    pub transaction: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { command: Duration::from_secs(20), transaction: Duration::from_secs(45) }
+    }
 }
 
 impl Policy {
     pub fn new(mut limits: Vec<Limit>, folding: Folding, zone: Zone) -> Self {
         limits.iter_mut().for_each(Limit::settle);
-        Self { limits, folding, zone }
+        let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
+        let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
+        let delays = limits.iter().any(delays);
+        Self { limits: limits.into(), folding, zone, delays, ..Self::default() }
     }
 
     /// The name of the limit at this place; one of several rates is told from the others by its rate.

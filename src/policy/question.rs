@@ -4,6 +4,7 @@ mod explain;
 
 use super::Policy;
 use super::event::{Asked, Event, Stage};
+use super::exception::Suspension;
 use super::key::Key;
 use super::limit::{Count, Effect, Limit};
 use super::quota::{Quota, Scope};
@@ -13,6 +14,7 @@ use super::why::Why;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What a run of events asks of which budgets. A store loads them before the decision.
 #[derive(Default)]
@@ -24,6 +26,8 @@ pub struct Question {
     pub(super) keys: Vec<Key>,
     /// Counters of the session.
     pub(super) own: Vec<Key>,
+    /// Whoever it is may send nothing.
+    pub(super) suspension: Option<Arc<Suspension>>,
 }
 
 /// A limit as it applies to one event.
@@ -86,7 +90,7 @@ impl Question {
         let kinds = asked.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
             policy.limits.iter().enumerate().filter(|(_, limit)| limit.settled.interests & kinds != 0).peekable();
-        if of_interest.peek().is_none() {
+        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
             return question;
         }
         let most = policy.limits.len();
@@ -94,6 +98,7 @@ impl Question {
         question.budgets.reserve(most);
         question.keys.reserve(most);
         let mut run = Run::new(policy, asked, now);
+        question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Those that look at budgets of others come last in the policy.
         of_interest.for_each(|(place, limit)| question.apply(&mut run, place, limit));
         question.applications.sort_by_key(|application| application.event);
@@ -155,8 +160,13 @@ impl Question {
     fn used(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
         let recipient = run.recipients[at].as_deref();
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let quota = owner.quota_for(&run.view, recipient);
-        let key = Key::of(owner, &run.view, recipient, &mut run.room).map_err(Why::Unknown)?;
+        let mut quota = owner.quota_for(&run.view, recipient);
+        let mut key = Key::of(owner, &run.view, recipient, &mut run.room).map_err(Why::Unknown)?;
+        if let Some(grant) = run.policy.exceptions.granted(owner, &key, run.view.now())
+            && let Some(granted) = grant.quota(owner)
+        {
+            (quota, key) = (granted, key.granted(grant.term.since));
+        }
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &Used| self.key(used.slot).is_some_and(|known| *known == key);

@@ -60,6 +60,22 @@ impl Quota {
         Self::Rate { rate, rule }
     }
 
+    /// Whether it is so much in so long, or may stand where such a rate does.
+    pub fn may_be_rate(&self) -> bool {
+        matches!(self, Self::Rate { .. } | Self::Never | Self::Unlimited)
+    }
+
+    /// Whether a budget of it can go on as one of the other.
+    pub fn is_like(&self, own: &Self) -> bool {
+        match (self, own) {
+            (Self::Never | Self::Unlimited, _) => true,
+            (Self::Rate { .. }, own) => own.may_be_rate(),
+            (Self::Counter { scope, .. }, Self::Counter { scope: own, .. }) => scope == own,
+            (Self::Share(_), Self::Share(_)) => true,
+            _ => false,
+        }
+    }
+
     /// So many times as much.
     pub fn times(self, factor: f64) -> Self {
         match self {

@@ -1,6 +1,7 @@
 //! The words for whoever is refused: a text with places to fill, checked when it is read.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A text with places to fill: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It may begin with the
 /// code of the reply: `554 5.7.1 not enough tokens available`.
@@ -8,6 +9,7 @@ use std::fmt;
 pub struct Template {
     code: Option<Code>,
     parts: Vec<Part>,
+    help_url: Arc<str>,
 }
 
 /// A reply's code, and its enhanced code (RFC 3463) as text.
@@ -76,6 +78,8 @@ enum Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
+    /// Known when the text is read.
+    HelpUrl,
     Level,
     Limit,
     Period,
@@ -84,13 +88,14 @@ enum Place {
     Reference,
 }
 
-const PLACES: [(&str, Place); 6] = [
+const PLACES: [(&str, Place); 7] = [
     ("level", Place::Level),
     ("limit", Place::Limit),
     ("period", Place::Period),
     ("wait", Place::Wait),
     ("limit-name", Place::LimitName),
     ("reference", Place::Reference),
+    ("help-url", Place::HelpUrl),
 ];
 
 /// Why a text cannot be used.
@@ -98,6 +103,7 @@ const PLACES: [(&str, Place); 6] = [
 pub enum BadTemplate {
     Unclosed,
     UnknownPlace { name: String },
+    NoHelpUrl,
     NotPrintable,
     TooLong,
     Empty,
@@ -113,6 +119,9 @@ impl fmt::Display for BadTemplate {
                 let names: Vec<String> = PLACES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
                 write!(f, "there is no {{{name}}}; a text may use {}", names.join(", "))
             }
+            Self::NoHelpUrl => {
+                f.write_str("{help-url} has no value: write help-url = \"https://…\" on top of the file")
+            }
             Self::NotPrintable => f.write_str("a reply is printable ASCII, in one line"),
             Self::TooLong => write!(f, "a reply has at most {MAX_TEXT} characters"),
             Self::Empty => f.write_str("a reply has some text"),
@@ -126,8 +135,8 @@ impl fmt::Display for BadTemplate {
 const MAX_TEXT: usize = 350;
 
 impl Template {
-    /// Reads a text, checking what it names.
-    pub fn parse(text: &str) -> Result<Self, BadTemplate> {
+    /// Reads a text, checking what it names. `help_url` is where users find help.
+    pub fn parse(text: &str, help_url: Option<&Arc<str>>) -> Result<Self, BadTemplate> {
         if text.trim().is_empty() {
             return Err(BadTemplate::Empty);
         }
@@ -148,11 +157,14 @@ impl Template {
             let (name, after) = after.split_once('}').ok_or(BadTemplate::Unclosed)?;
             let place = PLACES.iter().find(|(known, _)| *known == name);
             let (_, place) = place.ok_or_else(|| BadTemplate::UnknownPlace { name: name.to_owned() })?;
+            if *place == Place::HelpUrl && help_url.is_none() {
+                return Err(BadTemplate::NoHelpUrl);
+            }
             parts.extend([Part::Text(before.to_owned()), Part::Place(*place)]);
             rest = after;
         }
         parts.push(Part::Text(rest.to_owned()));
-        Ok(Self { code, parts })
+        Ok(Self { code, parts, help_url: help_url.cloned().unwrap_or_default() })
     }
 
     /// The code that the text begins with.
@@ -179,6 +191,7 @@ impl Template {
     pub fn fill(&self, words: &Words<'_>) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
+            Part::Place(Place::HelpUrl) => self.help_url.to_string(),
             Part::Place(Place::Level) => words.level.clone(),
             Part::Place(Place::Limit) => words.limit.clone(),
             Part::Place(Place::Period) => words.period.clone(),
@@ -203,29 +216,30 @@ mod tests {
             ("5.7.1 no", None, "5.7.1 no"),
         ] {
             if text.starts_with("100") {
-                assert!(Template::parse(text).is_err(), "{text}");
+                assert!(Template::parse(text, None).is_err(), "{text}");
                 continue;
             }
-            let template = Template::parse(text).unwrap();
+            let template = Template::parse(text, None).unwrap();
             assert_eq!(template.code().map(|code| code.to_string()).as_deref(), code, "{text}");
             assert_eq!(template.parts, [Part::Text(rest.to_owned())]);
         }
-        assert_eq!(Template::parse("554 "), Err(BadTemplate::Empty));
-        assert!(matches!(Template::parse("554 4.7.1 no"), Err(BadTemplate::CodesDisagree { .. })));
+        assert_eq!(Template::parse("554 ", None), Err(BadTemplate::Empty));
+        assert!(matches!(Template::parse("554 4.7.1 no", None), Err(BadTemplate::CodesDisagree { .. })));
     }
 
     #[test]
     fn texts_are_checked_when_they_are_read() {
         for (text, why) in [
             ("{level", BadTemplate::Unclosed),
+            ("see {help-url}", BadTemplate::NoHelpUrl),
             ("{levle}", BadTemplate::UnknownPlace { name: "levle".into() }),
             ("a\r\nb", BadTemplate::NotPrintable),
             ("\u{fc}ber", BadTemplate::NotPrintable),
             (" ", BadTemplate::Empty),
         ] {
-            assert_eq!(Template::parse(text), Err(why), "{text}");
+            assert_eq!(Template::parse(text, None), Err(why), "{text}");
         }
-        assert_eq!(Template::parse(&"x".repeat(351)), Err(BadTemplate::TooLong));
+        assert_eq!(Template::parse(&"x".repeat(351), None), Err(BadTemplate::TooLong));
         assert!(BadTemplate::UnknownPlace { name: "levle".into() }.to_string().contains("{limit-name}"));
     }
 }

@@ -1,14 +1,18 @@
 //! What policy says to an event, and to whoever is refused.
 
 use super::event::Stage;
+use super::exception::{By, Suspension};
+use super::field::Field;
 use super::key::Key;
 use super::limit::{Count, Mode};
 use super::quota::{Quota, Scope};
 use super::template::{Template, Words};
 use crate::engine::{Receipt, Rule, Wait};
-use crate::time::{format_amount, format_wait};
+use crate::time::format_wait;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::action::Notification;
 pub use super::action::Verb;
 pub use super::template::Code;
 
@@ -24,6 +28,14 @@ pub struct Verdict {
     pub settled: Vec<Key>,
     /// Budgets in which this session has a place as long as it lasts.
     pub held: Vec<Key>,
+    /// How late the answer is to be.
+    pub delay: Duration,
+    /// The upstream by which the mail is to go: at MAIL this one, else the next.
+    pub route: Option<Arc<str>>,
+    /// Who is suspended from now on.
+    pub suspensions: Vec<Arc<Suspension>>,
+    /// Of what somebody is to be told.
+    pub notices: Vec<Notice>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -33,8 +45,32 @@ pub enum Ruling {
     Pass,
     /// Refuse it; only limits that count attempts charge it.
     Refuse(Box<Refusal>),
+    /// Whoever it is sends nothing at present; nothing is charged.
+    Suspended(Box<Suspended>),
     /// The event cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is charged.
     Void,
+}
+
+/// Why whoever is suspended is refused.
+#[derive(Clone, Debug)]
+pub struct Suspended {
+    pub suspension: Arc<Suspension>,
+    /// How much longer.
+    pub left: Duration,
+    /// Where to find help.
+    pub help_url: Option<Arc<str>>,
+}
+
+/// Of what somebody is to be told.
+#[derive(Clone, Debug)]
+pub struct Notice {
+    pub notification: Arc<Notification>,
+    /// The budget that is full.
+    pub key: Option<Key>,
+    pub limit: Arc<str>,
+    pub mode: Mode,
+    pub level: String,
+    pub quota: Quota,
 }
 
 /// Something to be noted about an event.
@@ -47,12 +83,11 @@ pub struct Remark {
     pub mode: Mode,
     pub level: String,
     pub quota: Quota,
-    /// The action: `warn`, or the verb of a refusal that only the log hears of.
-    pub action: &'static str,
+    /// The actions: `warn, delay 2s`; with the verb of a refusal that only the log hears of.
+    pub actions: String,
+    /// Whether there is such a refusal.
+    pub refuses: bool,
 }
-
-/// The action of a remark that is no refusal.
-pub(super) const WARN: &str = "warn";
 
 /// A charge that may be given back.
 #[derive(Clone, Debug)]
@@ -75,6 +110,8 @@ pub enum Until {
     Size { sent: bool },
     /// The password: given back if it was right.
     Password,
+    /// The answer to this command, which is late: given back if the client does not wait for it.
+    Heard,
 }
 
 impl Until {
@@ -171,6 +208,10 @@ impl Refusal {
         }
         let (count, level, most) = (self.count.name(), self.quota.level(self.level), self.quota.most());
         match (self.meaning(), self.quota) {
+            _ if self.verb == Verb::Suspend => {
+                let wait = self.wait_text();
+                format!("{level} of {most} {count} per {}; suspended for {wait} ({reference})", self.quota.period())
+            }
             // What is refused for good has no "again".
             (Meaning::Later, Quota::Share(share)) if self.verb == Verb::Deny => {
                 format!("{level} of {} were rejected, {most} at most ({reference})", share.of.name())
@@ -239,29 +280,30 @@ impl Refusal {
     }
 }
 
-impl Remark {
-    /// Whether it is a refusal that only the log hears of.
-    pub fn refuses(&self) -> bool {
-        self.action != WARN
+impl Suspended {
+    /// The words for the client, with a reference under which the log has more.
+    pub fn text(&self, reference: &str) -> String {
+        let why = match &self.suspension.term.by {
+            By::Limit(limit) => format!("by the limit {limit}"),
+            By::Administrator(_) => "by the administrator".to_owned(),
+        };
+        let left = format_wait(self.left);
+        let whom = self.suspension.owner.fields().flatten().next().map_or("", Field::word);
+        let help = self.help_url.as_ref().map_or_else(String::new, |url| format!("; see {url}"));
+        format!("Nothing is taken from this {whom} for another {left}: suspended {why}{help} ({reference})")
     }
+}
 
+impl Notice {
     /// How full, for the log: `97/100`.
     pub fn level_text(&self) -> String {
         format!("{}/{}", self.level, self.quota.most())
     }
+}
 
-    pub(super) fn new(
-        limit: Arc<str>,
-        place: usize,
-        mode: Mode,
-        level: f64,
-        quota: Quota,
-        action: &'static str,
-    ) -> Self {
-        let level = match quota {
-            Quota::Share(_) => quota.level(level),
-            _ => format_amount(level),
-        };
-        Self { limit, place, mode, level, quota, action }
+impl Remark {
+    /// How full, for the log: `97/100`.
+    pub fn level_text(&self) -> String {
+        format!("{}/{}", self.level, self.quota.most())
     }
 }

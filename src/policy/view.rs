@@ -44,6 +44,10 @@ impl<'a> View<'a> {
         }
     }
 
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
     pub fn listener(&self) -> Option<&str> {
         self.listener.as_deref()
     }

@@ -107,6 +107,7 @@ impl Relay {
     }
 
     /// Begins a transaction of this client with MAIL, or goes on with the one under way; and passes recipients on. One answer a recipient.
+    /// `route` names the upstream that is to have it, and no other.
     ///
     /// An upstream that goes away before it has any of the message is replaced by another, which is told the same. After a fault
     /// there is no transaction.
@@ -116,16 +117,18 @@ impl Relay {
         client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
+        route: Option<&Arc<str>>,
     ) -> Result<Vec<Answered>, Fault> {
         let asked = async {
             match (transaction.take(), mail) {
-                (former, Some(mail)) => self.begin_after(former, client, mail, recipients).await,
+                (former, Some(mail)) => self.begin_after(former, client, mail, recipients, route).await,
                 (Some(under_way), None) => self.go_on(under_way, recipients).await,
                 (None, None) => Err(Fault::Closed),
             }
         };
         let asked = tokio::time::timeout(ENVELOPE_PATIENCE, asked).await;
-        let (begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
+        let (mut begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
+        begun.route = route.cloned();
         *transaction = Some(begun);
         Ok(answers)
     }
@@ -184,10 +187,12 @@ impl Relay {
         }
     }
 
+    /// Those that get mail at present; and those to which it is routed, if any is.
     fn in_use(&self) -> Vec<Arc<Upstream>> {
-        let enabled = &self.upstreams.list().enabled;
-        let standings: Vec<Standing> = enabled.iter().map(|upstream| upstream.standing()).collect();
-        order::in_use(&standings).filter_map(|index| enabled.get(index).cloned()).collect()
+        let enabled = self.upstreams.list().enabled.clone();
+        let (routed, open): (Vec<_>, Vec<_>) = enabled.into_iter().partition(|upstream| upstream.options().only_routed);
+        let standings: Vec<Standing> = open.iter().map(|upstream| upstream.standing()).collect();
+        order::in_use(&standings).filter_map(|index| open.get(index).cloned()).chain(routed).collect()
     }
 
     /// The upstream to ask next about a message, of those that there are now; the one that was `left` for its fault last.
@@ -196,8 +201,9 @@ impl Relay {
         mail: &Mail,
         asked: &[Arc<Upstream>],
         left: Option<(&Arc<Upstream>, &Fault)>,
+        route: Option<&Arc<str>>,
     ) -> Option<Arc<Upstream>> {
-        let mut candidates = self.candidates(mail);
+        let mut candidates = self.candidates(mail, route);
         candidates.retain(|upstream| !is_among(asked, upstream));
         let Some((left, fault)) = left else { return candidates.into_iter().next() };
         let is_left = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, left);
@@ -208,8 +214,9 @@ impl Relay {
     }
 
     /// The upstreams in the order in which to ask them about a message.
-    fn candidates(&self, mail: &Mail) -> Vec<Arc<Upstream>> {
-        let enabled = &self.upstreams.list().enabled;
+    fn candidates(&self, mail: &Mail, route: Option<&Arc<str>>) -> Vec<Arc<Upstream>> {
+        let enabled = self.upstreams.list().enabled.clone();
+        let enabled: Vec<_> = enabled.into_iter().filter(|upstream| upstream.is_on(route)).collect();
         let standing = |upstream: &Arc<Upstream>| {
             let is_able = upstream.offered().is_none_or(|offered| mail.is_within(&offered));
             Standing { is_able, ..upstream.standing() }
@@ -232,10 +239,12 @@ impl Relay {
         client: &Client,
         mail: &Mail,
         recipients: &[&Rcpt],
+        route: Option<&Arc<str>>,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         if let Some(former) = former {
             let Transaction { upstream, mut connection, .. } = *former;
-            let will_do = upstream.may_reuse(&connection)
+            let will_do = upstream.is_on(route)
+                && upstream.may_reuse(&connection)
                 && connection.speaks_for(client)
                 && mail.is_within(&connection.offered());
             if !will_do {
@@ -244,7 +253,7 @@ impl Relay {
                 return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
             }
         }
-        self.begin(client, mail, recipients, None).await
+        self.begin(client, mail, recipients, None, route).await
     }
 
     /// Tells one upstream after the other, until one takes part; the one that was `left` for its fault last. Which there are is looked at
@@ -255,10 +264,11 @@ impl Relay {
         mail: &Mail,
         recipients: &[&Rcpt],
         left: Option<(&Arc<Upstream>, &Fault)>,
+        route: Option<&Arc<str>>,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let mut last = Fault::Disabled;
         let mut asked = Vec::new();
-        while let Some(upstream) = self.next(mail, &asked, left) {
+        while let Some(upstream) = self.next(mail, &asked, left, route) {
             match tell(&upstream, client, mail, recipients).await {
                 Ok((connection, answers)) => {
                     return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
@@ -293,10 +303,12 @@ impl Relay {
         recipients: &[&Rcpt],
         fault: Fault,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
-        let Transaction { upstream, client, mail, accepted, .. } = *lost;
+        let Transaction { upstream, client, mail, accepted, route, .. } = *lost;
         upstream.doubted(&client, &fault);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
-        let Ok((other, mut answers)) = self.begin(&client, &mail, &all, Some((&upstream, &fault))).await else {
+        let Ok((other, mut answers)) =
+            self.begin(&client, &mail, &all, Some((&upstream, &fault)), route.as_ref()).await
+        else {
             return Err(fault);
         };
         if other.accepted.get(..accepted.len()) != Some(&accepted[..]) {

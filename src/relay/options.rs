@@ -30,6 +30,8 @@ pub struct UpstreamOptions {
     pub name: Arc<str>,
     /// Whether it gets mail.
     pub enabled: bool,
+    /// Whether it gets only mail that a limit routes to it.
+    pub only_routed: bool,
     /// Host name or address, and port.
     pub host: String,
     pub port: u16,

@@ -15,6 +15,8 @@ pub struct Transaction {
     pub(super) client: Client,
     pub(super) mail: Mail,
     pub(super) accepted: Vec<Rcpt>,
+    /// The upstream that is to have it, if it matters.
+    pub(super) route: Option<Arc<str>>,
 }
 
 impl Transaction {
@@ -32,6 +34,7 @@ impl Transaction {
             client: client.clone(),
             mail: mail.clone(),
             accepted: Vec::new(),
+            route: None,
         });
         begun.heard(recipients, &answers);
         (begun, answers)

@@ -12,7 +12,7 @@ use crate::policy::limit::Count;
 use crate::policy::verdict::Verdict;
 use crate::relay::{self, Answered, Fault, LoggedIn};
 use crate::session::{
-    Admit, Answer, Body, Chunk, Ending, Login, Record, Relay, Request, Security, Session, Settlement, SpokenFor,
+    Admit, Answer, Body, Chunk, Ending, Late, Login, Record, Relay, Request, Security, Session, Settlement, SpokenFor,
     StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
@@ -125,6 +125,7 @@ impl Connection {
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
                 Step::SpokenFor(spoken_for) => Box::pin(self.speak_for(spoken_for)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
+                Step::Delay(late) => Box::pin(self.delay(late)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
                 Step::Body(body) => Box::pin(self.pass(body)).await,
                 Step::Chunk(chunk) => Box::pin(self.pass_chunk(chunk)).await,
@@ -217,8 +218,9 @@ impl Connection {
                 self.login_by = Instant::now() + self.server.options.login_timeout;
             }
             let (user, via) = (session.user().map(AsRef::as_ref), self.via.as_deref());
-            let (metrics, id) = (&self.server.metrics, &self.id);
-            let teller = Teller { metrics, session: id, client: session.client(), user, via };
+            let Server { metrics, notices, .. } = &*self.server;
+            let id = &self.id;
+            let teller = Teller { metrics, notices, session: id, client: session.client(), user, via };
             teller.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)
@@ -289,6 +291,30 @@ impl Connection {
         let mut verdicts = self.server.store.admit(now, asked, ledger).await.unwrap_or_default();
         self.places.hold(&mut verdicts);
         admit.answer(verdicts, now)
+    }
+
+    /// Lets the client wait, as long as it does.
+    async fn delay(&mut self, mut late: Late) -> Step {
+        if self.flush(late.session()).await.is_err() {
+            return late.client_gone();
+        }
+        let _counted = self.server.metrics.count_delayed(late.time());
+        let until = Instant::now() + late.time();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let may_read = self.input.unused().len() < MOST_READ;
+            let read = tokio::select! {
+                // To see it leave, and not to take in without bounds what it has at hand.
+                read = self.client.read(&mut self.input, MOST_READ, left), if may_read => read,
+                () = tokio::time::sleep(left), if !may_read => Read::TimedOut,
+                () = self.stop.may_end(late.session().in_transaction()) => return late.stopping(),
+            };
+            match read {
+                Read::Some => {}
+                Read::Gone => return late.client_gone(),
+                Read::TimedOut => return late.over(),
+            }
+        }
     }
 
     /// Charges and gives back what is known only now. What cannot be kept is as it would be after a crash: charged.
@@ -375,8 +401,8 @@ async fn ask_upstream(
 ) -> Vec<Answer> {
     match request {
         Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
-        Request::Envelope { mail, recipients } => {
-            match server.relay.envelope(upstream, client, mail, &recipients).await {
+        Request::Envelope { mail, recipients, route } => {
+            match server.relay.envelope(upstream, client, mail, &recipients, route).await {
                 Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
                 Err(fault) => vec![answer(Err(fault)); recipients.len()],
             }

@@ -4,6 +4,7 @@ mod arrival;
 mod body;
 pub mod certificate;
 mod connection;
+mod notices;
 mod places;
 pub mod proxy;
 mod report;
@@ -17,6 +18,7 @@ use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
 use ipnet::IpNet;
+pub use notices::Notices;
 use places::Places;
 use std::io;
 use std::net::SocketAddr;
@@ -67,6 +69,7 @@ pub struct Server {
     pub store: Store,
     pub relay: Relay,
     pub metrics: Arc<Metrics>,
+    pub notices: Notices,
     pub certificates: Option<Arc<Certificates>>,
 }
 

@@ -1,17 +1,21 @@
 //! What a session recorded, as log lines and metrics.
 
+use super::notices::Notices;
+use crate::clock;
 use crate::metrics::Metrics;
 use crate::policy::event::Stage;
+use crate::policy::exception::{self, Suspension, Term};
 use crate::policy::limit::Mode;
-use crate::policy::verdict::Remark;
+use crate::policy::verdict::{Notice, Remark};
 use crate::session::{By, Delivery, Ending, Record, Refused};
 use crate::smtp::reply::Reply;
-use crate::time::format_duration;
+use crate::time::{format_duration, format_wait};
 use std::net::IpAddr;
 
 /// Tells the log and the metrics what happened in a session.
 pub struct Teller<'a> {
     pub metrics: &'a Metrics,
+    pub notices: &'a Notices,
     pub session: &'a str,
     pub client: IpAddr,
     pub user: Option<&'a str>,
@@ -34,16 +38,28 @@ impl Teller<'_> {
             }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::Remarked { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
+            Record::Noticed(notice) => self.noticed(notice),
+            Record::Suspended(suspension) => self.suspended(suspension),
             Record::Message(delivery) => self.message(delivery, told),
         }
     }
 
     fn refused(&self, refused: &Refused, is_logged: bool) {
-        let Self { metrics, session, client, user, via } = self;
+        let Self { metrics, session, client, user, via, .. } = self;
         let Refused { stage, from, to, reply, by } = refused;
         let (from, to, code) = (from.as_deref(), to.as_deref(), reply.code());
         let (refusal, reference) = match by {
             By::Limit { refusal, reference } => (refusal, reference),
+            By::Suspension { suspended, reference } => {
+                let stage = stage.name();
+                metrics.refusals.with_label_values(&["suspended", stage]).inc();
+                if is_logged {
+                    let (whom, left) = (&suspended.suspension.owner, format_wait(suspended.left));
+                    let by = &suspended.suspension.term.by;
+                    tracing::warn!(session, %client, user, stage, from, to, suspended = %whom, %by, left, reply = code, reference, "refused");
+                }
+                return;
+            }
             By::Upstream => {
                 if *stage == Stage::Rcpt {
                     metrics.recipients.with_label_values(&["upstream-refused"]).inc();
@@ -90,7 +106,7 @@ impl Teller<'_> {
     /// What a limit says that the client does not hear: in shadow nobody else does, either.
     fn remarked(&self, remark: &Remark, stage: Stage, is_logged: bool) {
         let Self { metrics, session, client, user, .. } = self;
-        let (Remark { limit, mode, action, .. }, stage) = (remark, stage.name());
+        let (Remark { limit, mode, actions, .. }, stage) = (remark, stage.name());
         metrics.remarks.with_label_values(&[&**limit, stage, mode.name()]).inc();
         if !is_logged {
             return;
@@ -98,16 +114,39 @@ impl Teller<'_> {
         let (limit, mode, level, period) = (&**limit, mode.name(), remark.level_text(), remark.quota.period());
         match remark.mode {
             Mode::Shadow => {
-                tracing::info!(session, %client, user, stage, limit, mode, level, period, action, "over, in shadow")
+                tracing::info!(session, %client, user, stage, limit, mode, level, period, action = actions, "over, in shadow")
             }
             Mode::Soft | Mode::Enforce => {
-                tracing::warn!(session, %client, user, stage, limit, mode, level, period, action, "over")
+                tracing::warn!(session, %client, user, stage, limit, mode, level, period, action = actions, "over")
             }
         }
     }
 
+    /// A notice, if it may go out: for now as a line in the log.
+    fn noticed(&self, notice: &Notice) {
+        let Self { metrics, notices, session, client, user, .. } = self;
+        if !notices.lets_out(notice, clock::now()) {
+            return;
+        }
+        let (notify, limit) = (&*notice.notification.name, &*notice.limit);
+        metrics.notices.with_label_values(&[notify, limit]).inc();
+        let owner = notice.key.as_ref().map(|key| key.owner().to_string());
+        let (mode, level, period) = (notice.mode.name(), notice.level_text(), notice.quota.period());
+        tracing::warn!(session, %client, user, notify, limit, owner, mode, level, period, "notice");
+    }
+
+    fn suspended(&self, suspension: &Suspension) {
+        let Self { metrics, session, client, user, .. } = self;
+        let Suspension { owner, term: Term { since, until, by, reason } } = suspension;
+        if let exception::By::Limit(limit) = by {
+            metrics.suspensions.with_label_values(&[limit]).inc();
+        }
+        let time = format_duration(until.since(*since));
+        tracing::warn!(session, %client, user, suspended = %owner, time, %by, %reason, "suspended");
+    }
+
     fn message(&self, delivery: &Delivery, told: bool) {
-        let Self { metrics, session, client, user, via } = self;
+        let Self { metrics, session, client, user, via, .. } = self;
         let Delivery { from, asked, accepted, size, reply, ending, duration } = delivery;
         let (result, upstream) = match ending {
             Ending::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
@@ -115,6 +154,7 @@ impl Teller<'_> {
             Ending::Away(reason) => ("upstream-away", Some(reason.clone())),
             Ending::TooLarge | Ending::Endless => ("too-large", None),
             Ending::OverLimit(_) => ("over-limit", None),
+            Ending::Suspended(_) => ("suspended", None),
             Ending::Undecided => ("undecided", None),
             Ending::Ambiguous(_) => ("ambiguous", None),
             Ending::Loop => ("loop", None),

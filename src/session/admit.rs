@@ -4,7 +4,7 @@ use super::run::{Gathered, not_now};
 use super::{Login, Record, Session, State, Step};
 use crate::policy::event::{Asked, Event, Facts, NULL_SENDER, Stage};
 use crate::policy::ledger::Ledger;
-use crate::policy::verdict::{Ruling, Verdict};
+use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
 use crate::smtp::address::Path;
 use crate::smtp::command::Command;
 use crate::smtp::envelope::Mail;
@@ -12,6 +12,7 @@ use crate::smtp::reply::Reply;
 use crate::smtp::sasl::Credentials;
 use crate::time::Timestamp;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Does policy let these events pass?
 pub struct Admit {
@@ -52,7 +53,22 @@ impl Admit {
     }
 
     /// Takes one verdict an event, in order; where there is none, the client is to come again. `now` is the time of the decision.
-    pub fn answer(self, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
+    pub fn answer(mut self: Box<Self>, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
+        let stages: Vec<Stage> = self.asked.events.iter().filter_map(Event::stage).collect();
+        for (verdict, stage) in verdicts.iter_mut().zip(stages) {
+            self.session.0.remark(verdict, stage);
+        }
+        let time = verdicts.iter().map(|verdict| verdict.delay).sum();
+        match Duration::is_zero(&time) {
+            true => self.judged(verdicts, now),
+            false => Step::Delay(Late { admit: self, verdicts, now, time }),
+        }
+    }
+
+    fn judged(self, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
+        // The client is there to hear the answer.
+        let is_kept = |charged: &Charged| charged.until != Until::Heard;
+        verdicts.iter_mut().for_each(|verdict| verdict.charges.retain(is_kept));
         let Self { session, matter, .. } = self;
         match matter {
             Matter::Run => session.run_judged(verdicts, now),
@@ -61,6 +77,48 @@ impl Admit {
             Matter::Auth(credentials) => session.auth_judged(credentials, verdicts.pop()),
             Matter::Login { user, groups } => session.login_judged(user, groups, verdicts.pop()),
         }
+    }
+}
+
+/// The answer is late: nothing has been said or asked of the upstream yet.
+pub struct Late {
+    admit: Box<Admit>,
+    verdicts: Vec<Verdict>,
+    /// When it was decided.
+    now: Timestamp,
+    time: Duration,
+}
+
+impl Late {
+    /// How late.
+    pub fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// The session, which may have something to say from before.
+    pub fn session(&mut self) -> &mut Session {
+        self.admit.session()
+    }
+
+    /// The time is over.
+    pub fn over(self) -> Step {
+        self.admit.judged(self.verdicts, self.now)
+    }
+
+    /// The client has gone. It will come again with what has not happened.
+    pub fn client_gone(self) -> Step {
+        self.given_up().client_gone()
+    }
+
+    /// The server stops, and waits no longer.
+    pub fn stopping(self) -> Step {
+        self.given_up().shut_down()
+    }
+
+    fn given_up(self) -> Session {
+        let mut session = self.admit.session;
+        self.verdicts.into_iter().for_each(|verdict| session.0.settlement.give_back(verdict.charges));
+        session
     }
 }
 
@@ -177,13 +235,14 @@ impl Session {
                 _ => not_now(),
             });
         };
-        state.remark(std::mem::take(&mut verdict.remarks), stage);
+        state.routed(&mut verdict);
         match std::mem::take(&mut verdict.ruling) {
             Ruling::Refuse(refusal) => {
                 // Of limits in shadow, for which it would have happened.
                 state.settlement.give_back(verdict.charges);
                 Err(state.refused(*refusal, stage, None, None))
             }
+            Ruling::Suspended(suspended) => Err(state.suspended(*suspended, stage, None, None)),
             Ruling::Pass | Ruling::Void => Ok(verdict),
         }
     }

@@ -6,7 +6,7 @@ use super::run::{Gathered, not_now};
 use super::{Session, State, Step, Transaction, Upstream};
 use crate::policy::event::{Asked, Event, Stage};
 use crate::policy::ledger::Ledger;
-use crate::policy::verdict::{Refusal, Ruling, Verdict};
+use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::smtp::command;
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
@@ -36,6 +36,8 @@ pub enum Ending {
     Loop,
     /// A limit refuses it.
     OverLimit(Box<Refusal>),
+    /// Whoever sends it is suspended by now.
+    Suspended(Box<Suspended>),
     /// What limits would say cannot be known now.
     Undecided,
     /// It contained what servers could disagree on.
@@ -70,8 +72,10 @@ impl Session {
 
     /// Takes the verdict on it; where there is none, the client is to come again. The error is how the message ends.
     pub fn judge_end(&mut self, verdict: Option<Verdict>) -> Result<(), Ending> {
-        let Some(Verdict { ruling, remarks, charges, settled, .. }) = verdict else { return Err(Ending::Undecided) };
-        self.0.remark(remarks, Stage::End);
+        let Some(mut verdict) = verdict else { return Err(Ending::Undecided) };
+        self.0.routed(&mut verdict);
+        self.0.remark(&mut verdict, Stage::End);
+        let Verdict { ruling, charges, settled, .. } = verdict;
         // Where the limit does not hold any more, the charge waits for the upstream's answer like others.
         if let Some(transaction) = &mut self.0.transaction {
             transaction.charges.retain(|charged| !(charged.until.is_of_size() && settled.contains(&charged.key)));
@@ -79,6 +83,7 @@ impl Session {
         self.0.keep_charges(charges);
         match ruling {
             Ruling::Refuse(refusal) => Err(Ending::OverLimit(refusal)),
+            Ruling::Suspended(suspended) => Err(Ending::Suspended(suspended)),
             Ruling::Pass | Ruling::Void => Ok(()),
         }
     }
@@ -249,7 +254,7 @@ impl State {
             Ending::Ambiguous(what) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
             }
-            Ending::OverLimit(_) => (None, false),
+            Ending::OverLimit(_) | Ending::Suspended(_) => (None, false),
             Ending::Undecided => (Some(not_now()), false),
             Ending::Away(_) => (Some(upstream_away(id, None)), false),
             Ending::ClientGone | Ending::Abandoned => (None, true),
@@ -328,6 +333,10 @@ impl Session {
             Ending::OverLimit(refusal) => {
                 let from = state.sender();
                 (Some(state.refused((**refusal).clone(), Stage::End, from, None)), false)
+            }
+            Ending::Suspended(suspended) => {
+                let from = state.sender();
+                (Some(state.suspended((**suspended).clone(), Stage::End, from, None)), false)
             }
             ending => state.final_reply(ending),
         };

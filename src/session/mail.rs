@@ -5,6 +5,7 @@ use super::{Security, State, Transaction, Upstream};
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
+use std::sync::Arc;
 
 impl State {
     /// Whether MAIL may come now; policy is asked afterwards.
@@ -36,9 +37,12 @@ impl State {
         self.user.is_none() && self.options.must_log_in(self.client)
     }
 
-    pub(super) fn begin(&mut self, mail: Mail, now: Timestamp) -> Reply {
+    /// Begins a transaction; `route` is the upstream that is to have it.
+    pub(super) fn begin(&mut self, mail: Mail, route: Option<Arc<str>>, now: Timestamp) -> Reply {
+        let route = route.or(self.next_route.take());
         self.transaction = Some(Transaction {
             mail,
+            route,
             began: now,
             asked: 0,
             recipients: Vec::new(),

@@ -18,14 +18,14 @@ mod refusal;
 mod run;
 mod settlement;
 
-pub use admit::Admit;
+pub use admit::{Admit, Late};
 use auth::Challenge;
 pub use auth::{Login, Verified};
 pub use data::{Body, Chunk, Ending};
 pub use hello::{SpokenFor, StartTls};
 pub use options::{Options, Requirement, Security, Tls};
 pub use record::{By, Delivery, Record, Refused};
-pub use refusal::reply as refusal_reply;
+pub use refusal::{reply as refusal_reply, suspended_reply};
 pub use run::{Answer, Relay, Request};
 pub use settlement::Settlement;
 
@@ -59,6 +59,8 @@ pub enum Step {
     SpokenFor(SpokenFor),
     /// Does policy let these events pass?
     Admit(Box<Admit>),
+    /// Send the output, then wait: for the time, or until the client leaves.
+    Delay(Late),
     /// What does the upstream say to these commands?
     Relay(Relay),
     /// Send the output, then pass the message on.
@@ -94,6 +96,8 @@ struct State {
     owed: Vec<Gathered>,
     /// The command that ended a run, to be handled after it.
     held: Option<Command>,
+    /// The upstream that is to have the next mail, if a limit says so.
+    next_route: Option<Arc<str>>,
     output: Vec<u8>,
     records: Vec<Record>,
     /// When the session was last stepped.
@@ -112,6 +116,8 @@ struct State {
 
 struct Transaction {
     mail: Mail,
+    /// The upstream that is to have it, if a limit says so.
+    route: Option<Arc<str>>,
     /// When MAIL was accepted.
     began: Timestamp,
     asked: usize,
@@ -167,6 +173,7 @@ impl Session {
             unwanted: 0,
             owed: Vec::new(),
             held: None,
+            next_route: None,
             output: Vec::new(),
             records: Vec::new(),
             now,
@@ -478,7 +485,7 @@ impl State {
     /// Records a refusal. Whoever is refused again and again does not fill the log.
     fn record_refusal(&mut self, refused: Refused) {
         let count = match refused.by {
-            By::Limit { .. } => self.refusals,
+            By::Limit { .. } | By::Suspension { .. } => self.refusals,
             By::Upstream | By::Away(_) => {
                 self.other_refusals += 1;
                 self.other_refusals

@@ -2,9 +2,11 @@
 
 use super::data::Ending;
 use crate::policy::event::Stage;
-use crate::policy::verdict::{Refusal, Remark};
+use crate::policy::exception::Suspension;
+use crate::policy::verdict::{Notice, Refusal, Remark, Suspended};
 use crate::smtp::reply::Reply;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Something worth a line in the log.
@@ -35,6 +37,10 @@ pub enum Record {
         stage: Stage,
         is_logged: bool,
     },
+    /// Of what somebody is to be told.
+    Noticed(Notice),
+    /// Somebody is suspended from now on, by a limit.
+    Suspended(Arc<Suspension>),
     Message(Delivery),
 }
 
@@ -56,6 +62,8 @@ pub enum By {
         /// What the reply names it by.
         reference: String,
     },
+    /// A suspension.
+    Suspension { suspended: Box<Suspended>, reference: String },
     /// The upstream, in the words of the reply.
     Upstream,
     /// Nobody: the upstream was of no use, for this reason.

@@ -3,7 +3,7 @@
 use super::record::{By, Record, Refused};
 use super::{MAX_RECORDED, State};
 use crate::policy::event::Stage;
-use crate::policy::verdict::{Code, Meaning, Refusal, Remark, Verb};
+use crate::policy::verdict::{Code, Meaning, Refusal, Suspended, Verb, Verdict};
 use crate::smtp::reply::Reply;
 
 impl State {
@@ -24,12 +24,30 @@ impl State {
         reply
     }
 
+    /// The reply to whoever is suspended, and the record of it.
+    pub(super) fn suspended(
+        &mut self,
+        suspended: Suspended,
+        stage: Stage,
+        from: Option<String>,
+        to: Option<String>,
+    ) -> Reply {
+        self.patience.count_refusal();
+        let reference = self.next_reference();
+        let reply = suspended_reply(&suspended, &reference);
+        let by = By::Suspension { suspended: Box::new(suspended), reference };
+        self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
+        reply
+    }
+
     /// Records what limits say that the client does not hear. Who is over again and again does not fill the log.
-    pub(super) fn remark(&mut self, remarks: Vec<Remark>, stage: Stage) {
-        for remark in remarks {
+    pub(super) fn remark(&mut self, verdict: &mut Verdict, stage: Stage) {
+        for remark in std::mem::take(&mut verdict.remarks) {
             self.remarks += 1;
             self.records.push(Record::Remarked { remark, stage, is_logged: self.remarks <= MAX_RECORDED });
         }
+        self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
+        self.records.extend(verdict.notices.drain(..).map(Record::Noticed));
     }
 }
 
@@ -42,6 +60,11 @@ pub fn reply(refusal: &Refusal, stage: Stage, hostname: &str, reference: &str) -
     (Reply::new(code.basic, format!("{class}.{subject}.{detail} {host}{}", refusal.text(reference))), closes)
 }
 
+/// What whoever is suspended hears.
+pub fn suspended_reply(suspended: &Suspended, reference: &str) -> Reply {
+    Reply::new(550, format!("5.7.1 {}", suspended.text(reference)))
+}
+
 /// The code of a refusal: the limit's own, or what clients make the best of.
 fn code(refusal: &Refusal, stage: Stage) -> Code {
     if let Some(code) = refusal.code() {
@@ -49,6 +72,7 @@ fn code(refusal: &Refusal, stage: Stage) -> Code {
     }
     match (refusal.verb, refusal.meaning(), stage) {
         (Verb::Drop, ..) => Code::new(421, [4, 7, 0]),
+        (Verb::Suspend, ..) => Code::new(550, [5, 7, 1]),
         (Verb::Deny, ..) | (_, Meaning::Never, _) => for_good(stage),
         // RFC 5321 §4.5.3.1.10: 452 for recipients, so that the message may go to fewer.
         (_, Meaning::TooLarge | Meaning::TooMuchForMessage, Stage::Rcpt) => Code::new(452, [4, 5, 3]),

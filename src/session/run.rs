@@ -9,6 +9,7 @@ use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
+use std::sync::Arc;
 
 /// A command of the run, as far as it has come.
 pub(super) enum Gathered {
@@ -67,7 +68,12 @@ pub struct Relay(Session);
 /// What to ask the upstream.
 pub enum Request<'a> {
     /// MAIL, unless it has been sent, and these recipients: one answer a recipient is expected.
-    Envelope { mail: Option<&'a Mail>, recipients: Vec<&'a Rcpt> },
+    Envelope {
+        mail: Option<&'a Mail>,
+        recipients: Vec<&'a Rcpt>,
+        /// The upstream that is to have it, if it matters.
+        route: Option<&'a Arc<str>>,
+    },
     /// DATA: one answer.
     Data,
 }
@@ -96,7 +102,8 @@ impl Relay {
             return Request::Data;
         }
         let unaware = transaction.as_ref().filter(|transaction| matches!(transaction.upstream, Upstream::Unaware));
-        Request::Envelope { mail: unaware.map(|transaction| &transaction.mail), recipients }
+        let route = transaction.as_ref().and_then(|transaction| transaction.route.as_ref());
+        Request::Envelope { mail: unaware.map(|transaction| &transaction.mail), recipients, route }
     }
 
     /// Whose commands they are.
@@ -201,14 +208,17 @@ impl State {
         {
             transaction.asked += 1;
         }
-        let Some(Verdict { ruling, remarks, charges, .. }) = verdict else {
+        let Some(mut verdict) = verdict else {
             return if gathered.is_answered() { gathered } else { Gathered::Answered(not_now()) };
         };
         let stage = gathered.stage();
-        self.remark(remarks, stage);
+        if !gathered.is_mail() {
+            self.routed(&mut verdict);
+        }
+        let Verdict { ruling, charges, route, .. } = verdict;
         match (ruling, gathered) {
             (Ruling::Pass, Gathered::Mail(mail)) => {
-                let reply = self.begin(mail, now);
+                let reply = self.begin(mail, route, now);
                 self.keep_charges(charges);
                 Gathered::Answered(reply)
             }
@@ -224,14 +234,28 @@ impl State {
             (Ruling::Refuse(refusal), gathered) => {
                 // Of limits in shadow, for which it would have happened.
                 self.settlement.give_back(charges);
-                let (from, to) = match &gathered {
-                    Gathered::Mail(mail) => (Some(mail.sender.to_string()), None),
-                    Gathered::Rcpt(rcpt, _) => (self.sender(), Some(rcpt.recipient.to_string())),
-                    _ => (self.sender(), None),
-                };
+                let (from, to) = self.parties(&gathered);
                 Gathered::Answered(self.refused(*refusal, stage, from, to))
             }
+            (Ruling::Suspended(suspended), gathered) => {
+                let (from, to) = self.parties(&gathered);
+                Gathered::Answered(self.suspended(*suspended, stage, from, to))
+            }
         }
+    }
+
+    /// Sender and recipient of a command.
+    fn parties(&self, gathered: &Gathered) -> (Option<String>, Option<String>) {
+        match gathered {
+            Gathered::Mail(mail) => (Some(mail.sender.to_string()), None),
+            Gathered::Rcpt(rcpt, _) => (self.sender(), Some(rcpt.recipient.to_string())),
+            _ => (self.sender(), None),
+        }
+    }
+
+    /// Notes by which way the next mail goes.
+    pub(super) fn routed(&mut self, verdict: &mut Verdict) {
+        self.next_route = verdict.route.take().or(self.next_route.take());
     }
 
     /// What may have to be given back when the transaction ends.

@@ -17,6 +17,7 @@ mod writer;
 
 use crate::metrics::Metrics;
 use crate::policy::event::Asked;
+use crate::policy::exception::{Exceptions, Suspension};
 use crate::policy::key::Key;
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::{Count, Limit};
@@ -172,9 +173,13 @@ impl Store {
             verdicts
         };
         let admitted = self.act(now, question.keys(), decide).await;
-        if admitted.is_err() {
+        match &admitted {
+            Ok(verdicts) => {
+                let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
+                begun.for_each(|suspension| self.core.suspend(suspension, now));
+            }
             // Nobody hears of these places, and nobody would give them up.
-            self.release(&held);
+            Err(Unavailable) => self.release(&held),
         }
         admitted
     }
@@ -383,8 +388,30 @@ impl Core {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_policy(&self, policy: Policy) -> Replaced {
+    /// Changes the exceptions from the limits.
+    fn except<R>(&self, change: impl FnOnce(&mut Exceptions) -> R) -> R {
         let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let mut policy = Policy::clone(&place);
+        let changed = change(Arc::make_mut(&mut policy.exceptions));
+        *place = Arc::new(policy);
+        changed
+    }
+
+    /// Somebody is suspended from now on, if there is room for that.
+    fn suspend(&self, suspension: &Arc<Suspension>, now: Timestamp) {
+        self.except(|exceptions| {
+            if !exceptions.has_room() {
+                exceptions.forget(now);
+            }
+            if exceptions.has_room() {
+                exceptions.suspend(suspension.clone());
+            }
+        });
+    }
+
+    fn set_policy(&self, mut policy: Policy) -> Replaced {
+        let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        policy.exceptions = place.exceptions.clone();
         let former = std::mem::replace(&mut *place, Arc::new(policy));
         drop(place);
         let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();

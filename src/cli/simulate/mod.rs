@@ -11,11 +11,11 @@ use crate::policy::Policy;
 use crate::policy::limit::{Limit, Mode};
 use crate::policy::quota::Quota;
 use crate::policy::verdict::Refusal;
-use crate::time::{Timestamp, format_duration};
+use crate::time::{Timestamp, format_duration, format_wait};
 use flood::Flood;
 use history::{Bad, History, Message, ReadError};
 use plot::Traffic;
-use replay::{Outcome, Replay, set_aside};
+use replay::{Outcome, Refused, Replay, set_aside};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ struct Run<'a> {
     policy: &'a Policy,
     /// Of each limit, by its place.
     titles: Vec<String>,
-    replay: Replay<'a>,
+    replay: Replay,
     totals: Totals,
     traffic: Option<Traffic>,
     flood: Option<Flood>,
@@ -218,7 +218,7 @@ impl Run<'_> {
             took.as_secs_f64(),
             speed
         );
-        for ((title, limit), tally) in self.titles.iter().zip(&self.policy.limits).zip(&self.replay.tallies) {
+        for ((title, limit), tally) in self.titles.iter().zip(self.policy.limits.iter()).zip(&self.replay.tallies) {
             text += &match tally.events == 0 && totals.messages > 0 {
                 true => held_never(title, limit, tally),
                 false => self.limit_summary(limit, tally),
@@ -300,14 +300,21 @@ fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome:
     for (recipient, refusal) in recipients.chain(whole) {
         let mut line = serde_json::json!({ "t": message.at.micros() as f64 / 1e6, "user": &*message.user, "recipient": recipient,
             "decision": if refusal.is_some() { "refuse" } else { "pass" } });
-        if let Some(refusal) = refusal {
-            line["limit"] = refusal.limit.as_ref().into();
-            line["also"] = refusal.also.iter().map(|name| &**name).collect::<Vec<_>>().into();
-            line["level"] = refusal.level.into();
-            line["wait"] = refusal.wait_text().into();
-            if let Some(rate) = one_of_several(policy, refusal) {
-                line["rate"] = rate.into();
+        match refusal {
+            Some(Refused::Limit(refusal)) => {
+                line["limit"] = refusal.limit.as_ref().into();
+                line["also"] = refusal.also.iter().map(|name| &**name).collect::<Vec<_>>().into();
+                line["level"] = refusal.level.into();
+                line["wait"] = refusal.wait_text().into();
+                if let Some(rate) = one_of_several(policy, refusal) {
+                    line["rate"] = rate.into();
+                }
             }
+            Some(Refused::Suspension(suspended)) => {
+                line["suspended"] = suspended.suspension.owner.to_string().into();
+                line["wait"] = format_wait(suspended.left).into();
+            }
+            None => {}
         }
         if !printed(writeln!(out, "{line}"))? {
             return Ok(false);

@@ -3,17 +3,21 @@
 use super::history::Message;
 use super::tally::{Marks, Tally};
 use crate::policy::event::{Asked, Event, Facts, Stage};
+use crate::policy::exception::Suspension;
 use crate::policy::key::Key;
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::{Count, Limit};
 use crate::policy::quota::{Quota, Scope};
-use crate::policy::verdict::{Refusal, Ruling, Verdict};
+use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::policy::{self, Budget, Loaded, Policy, Question};
+use crate::time::Timestamp;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A replay, as far as it has come.
-pub struct Replay<'a> {
-    policy: &'a Policy,
+pub struct Replay {
+    /// With the suspensions that there have been.
+    policy: Policy,
     /// Whether any limit asks about DATA, and about the end of the message.
     asks: [bool; 2],
     /// `None` while a decision has it, and for those nobody has used.
@@ -28,9 +32,16 @@ pub struct Replay<'a> {
 /// What came of one message.
 pub struct Outcome {
     /// For each recipient, in order, what refused it.
-    pub recipients: Vec<Option<Refusal>>,
+    pub recipients: Vec<Option<Refused>>,
     /// What refused the message as a whole, after its recipients.
-    pub message: Option<Refusal>,
+    pub message: Option<Refused>,
+}
+
+/// What refused something.
+#[derive(Clone)]
+pub enum Refused {
+    Limit(Refusal),
+    Suspension(Suspended),
 }
 
 impl Outcome {
@@ -59,20 +70,22 @@ pub fn set_aside(policy: &mut Policy) -> Vec<Option<&'static str>> {
         }
     };
     let unsaid: Vec<_> = policy.limits.iter().map(unsaid).collect();
-    for limit in policy.limits.iter_mut().zip(&unsaid).filter_map(|(limit, unsaid)| unsaid.map(|_| limit)) {
+    for limit in
+        Arc::make_mut(&mut policy.limits).iter_mut().zip(&unsaid).filter_map(|(limit, unsaid)| unsaid.map(|_| limit))
+    {
         (limit.quota, limit.overrides) = (Quota::Unlimited, None);
     }
     let watched = |limit: &Limit| limit.watch.and_then(|watched| unsaid[watched]);
     policy.limits.iter().zip(&unsaid).map(|(limit, own)| own.or_else(|| watched(limit))).collect()
 }
 
-impl<'a> Replay<'a> {
+impl Replay {
     /// `unsaid` is what [`set_aside`] says.
-    pub fn new(policy: &'a Policy, unsaid: &[Option<&'static str>]) -> Self {
+    pub fn new(policy: &Policy, unsaid: &[Option<&'static str>]) -> Self {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
         Self {
-            policy,
+            policy: policy.clone(),
             asks: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
             budgets: HashMap::new(),
             ledger: Ledger::default(),
@@ -100,14 +113,14 @@ impl<'a> Replay<'a> {
         let mut verdicts = self.decide(message, &asked).into_iter();
         let mut ruled = |verdict: Verdict| {
             charges.extend(verdict.charges);
-            refusal(verdict.ruling)
+            refused(verdict.ruling)
         };
         let mail = verdicts.next().and_then(&mut ruled);
-        let recipients: Vec<Option<Refusal>> = match &mail {
+        let recipients: Vec<Option<Refused>> = match &mail {
             Some(mail) => message.recipients.iter().map(|_| Some(mail.clone())).collect(),
             None => verdicts.map(ruled).collect(),
         };
-        let accepted = message.recipients.iter().zip(&recipients).filter(|(_, refused)| refused.is_none());
+        let accepted = message.recipients.iter().zip(&recipients).filter(|(_, refusal)| refusal.is_none());
         asked.facts.recipients = accepted.map(|(recipient, _)| recipient.clone()).collect();
         let goes_on = !asked.facts.recipients.is_empty();
         let whole = [Event::Message, Event::End { size: message.size }].into_iter().zip(self.asks);
@@ -116,22 +129,24 @@ impl<'a> Replay<'a> {
             asked.declared = charges.extract_if(.., |charged| charged.until.is_of_size()).collect();
             let verdict = self.decide(message, &asked).pop()?;
             charges.extend(verdict.charges);
-            refusal(verdict.ruling)
+            refused(verdict.ruling)
         });
         self.close(message, &asked.facts);
         Outcome { recipients, message: whole }
     }
 
     fn decide(&mut self, message: &Message, asked: &Asked) -> Vec<Verdict> {
-        let question = Question::new(self.policy, asked, message.at);
+        let question = Question::new(&self.policy, asked, message.at);
         question.looking().for_each(|limit| self.marks.hold(limit));
         question.limits().for_each(|limit| self.marks.count(limit));
         let keys = question.keys().iter();
         let mut loaded: Loaded = keys.map(|key| self.budgets.get_mut(key).and_then(Option::take)).collect();
-        let verdicts = policy::decide(self.policy, message.at, asked, &question, &mut loaded, &mut self.ledger);
+        let verdicts = policy::decide(&self.policy, message.at, asked, &question, &mut loaded, &mut self.ledger);
         for (event, verdict) in asked.events.iter().zip(&verdicts) {
             self.marks.note(event, verdict);
         }
+        let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
+        begun.for_each(|suspension| self.suspend(suspension.clone(), message.at));
         let budgets = loaded.into_slots().map(|slot| slot.budget);
         for (key, budget) in question.into_keys().into_iter().zip(budgets) {
             match self.budgets.get_mut(&key) {
@@ -142,6 +157,16 @@ impl<'a> Replay<'a> {
         verdicts
     }
 
+    fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
+        let exceptions = Arc::make_mut(&mut self.policy.exceptions);
+        if !exceptions.has_room() {
+            exceptions.forget(now);
+        }
+        if exceptions.has_room() {
+            exceptions.suspend(suspension);
+        }
+    }
+
     /// Adds up what limits said to a message.
     fn close(&mut self, message: &Message, facts: &Facts) {
         for (place, (limit, tally)) in self.policy.limits.iter().zip(&mut self.tallies).enumerate() {
@@ -149,7 +174,7 @@ impl<'a> Replay<'a> {
             if tally.wants_reason() {
                 let reason = |event| {
                     let asked = Asked { facts: facts.clone(), events: vec![event], declared: Vec::new() };
-                    Question::reason(self.policy, &asked, message.at, place)
+                    Question::reason(&self.policy, &asked, message.at, place)
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);
                 let events = [Event::Mail, Event::Message, Event::End { size: message.size }];
@@ -159,9 +184,10 @@ impl<'a> Replay<'a> {
     }
 }
 
-fn refusal(ruling: Ruling) -> Option<Refusal> {
+fn refused(ruling: Ruling) -> Option<Refused> {
     match ruling {
-        Ruling::Refuse(refusal) => Some(*refusal),
+        Ruling::Refuse(refusal) => Some(Refused::Limit(*refusal)),
+        Ruling::Suspended(suspended) => Some(Refused::Suspension(*suspended)),
         Ruling::Pass | Ruling::Void => None,
     }
 }

@@ -75,8 +75,8 @@ impl Marks {
         if let Ruling::Refuse(refusal) = &verdict.ruling {
             refusal.places.iter().for_each(|limit| refuse(*limit));
         }
-        verdict.remarks.iter().filter(|remark| remark.refuses()).for_each(|remark| refuse(remark.place));
-        verdict.remarks.iter().filter(|remark| !remark.refuses()).for_each(|remark| self.0[remark.place].warned += 1);
+        verdict.remarks.iter().filter(|remark| remark.refuses).for_each(|remark| refuse(remark.place));
+        verdict.remarks.iter().filter(|remark| !remark.refuses).for_each(|remark| self.0[remark.place].warned += 1);
     }
 
     pub fn of(&self, limit: usize) -> Mark {

@@ -7,7 +7,7 @@ use crate::policy::ledger::Ledger;
 use crate::policy::limit::Count;
 use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
 use crate::policy::{self, Budget, Explained, Loaded, Policy, Question};
-use crate::session::{self, Security, refusal_reply};
+use crate::session::{self, Security, refusal_reply, suspended_reply};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::collections::HashMap;
@@ -87,7 +87,9 @@ pub struct Played {
 /// Plays a session through on a copy of these budgets.
 pub fn play(stand: Stand<'_>, case: &Case, known: &Budgets) -> Played {
     let (budgets, ledger) = (known.clone(), Ledger::default());
-    let mut play = Play { stand, case, known, budgets, ledger, acts: Vec::new(), missing: Vec::new(), refusals: 0 };
+    let policy = stand.policy.clone();
+    let mut play =
+        Play { stand, policy, case, known, budgets, ledger, acts: Vec::new(), missing: Vec::new(), refusals: 0 };
     // It ends where nothing can come any more.
     let _ = play.all();
     Played { acts: play.acts, missing: play.missing }
@@ -95,6 +97,8 @@ pub fn play(stand: Stand<'_>, case: &Case, known: &Budgets) -> Played {
 
 struct Play<'a> {
     stand: Stand<'a>,
+    /// With the suspensions that begin in the session.
+    policy: Policy,
     case: &'a Case,
     known: &'a Budgets,
     budgets: Budgets,
@@ -203,7 +207,8 @@ impl Play<'_> {
     }
 
     fn try_act(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<Charged>) -> Tried {
-        let (stage, Stand { policy, now, .. }) = (event.stage().unwrap_or(Stage::Command), self.stand);
+        let (stage, now) = (event.stage().unwrap_or(Stage::Command), self.stand.now);
+        let policy = &self.policy.clone();
         let asked = Asked { facts: facts.clone(), events: vec![event], declared };
         let question = Question::new(policy, &asked, now);
         let mut loaded = self.load(question.keys());
@@ -217,8 +222,12 @@ impl Play<'_> {
                 let reference = format!("test-{}", self.refusals);
                 Some(refusal_reply(refusal, stage, self.stand.hostname, &reference))
             }
+            Ruling::Suspended(suspended) => Some((suspended_reply(suspended, "test"), false)),
             Ruling::Pass | Ruling::Void => None,
         };
+        for suspension in &verdict.suspensions {
+            Arc::make_mut(&mut self.policy.exceptions).suspend(suspension.clone());
+        }
         let words = refused.as_ref().map(|(reply, _)| line(reply));
         self.acts.push(Act { what, stage, said, refused: words });
         match refused {

@@ -65,8 +65,14 @@ impl Report<'_> {
                     mode => format!("would refuse, but is in {}: {reply}", mode.name()),
                 }
             }
-            None if weighed.warns => "passes, with a warning in the log".to_owned(),
-            None => "passes".to_owned(),
+            None if weighed.actions.is_empty() => "passes".to_owned(),
+            None => {
+                let actions = weighed.actions.join(", ");
+                match limit.mode {
+                    Mode::Enforce => format!("passes, with {actions}"),
+                    mode => format!("passes; in {}: {actions}", mode.name()),
+                }
+            }
         }
     }
 
@@ -107,11 +113,7 @@ impl Report<'_> {
                 value["because"] = reason.to_string().into();
             }
             Ok(weighed) => {
-                let outcome = match (&weighed.refusal, weighed.warns) {
-                    (Some(refusal), _) => refusal.verb.name(),
-                    (None, true) => "warn",
-                    (None, false) => "pass",
-                };
+                let outcome = weighed.refusal.as_ref().map_or("pass", |refusal| refusal.verb.name());
                 value["holds"] = true.into();
                 value["effect"] = verb(weighed.effect).0.into();
                 value["budget"] = weighed.key.as_ref().map(|key| key.owners().collect::<Vec<_>>()).into();
@@ -122,6 +124,7 @@ impl Report<'_> {
                 value["adds"] = weighed.amount.into();
                 value["after"] = weighed.after.into();
                 value["outcome"] = outcome.into();
+                value["actions"] = weighed.actions.clone().into();
                 value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(act, refusal)).into();
                 value["wait"] = weighed.refusal.as_ref().map(Refusal::wait_text).into();
             }

@@ -1,6 +1,6 @@
 //! `[[limit.action]]`: what happens to whoever is over.
 
-use super::later;
+use super::Context;
 use crate::config::section::{self, Section, flag, text};
 use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use crate::policy::event::Stage;
@@ -17,25 +17,20 @@ use toml::de::DeValue;
 type Placed = (Rung, Range<usize>);
 
 /// Reads all rungs of a limit, which is without them yet. `is_climbed` is whether levels rise beyond what is refused.
-pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool) -> Ladder {
-    let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(rung).collect();
+pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context<'_>) -> Ladder {
+    let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(|table| rung(table, cx)).collect();
     rungs.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
     if !is_climbed {
         check_order(s, &rungs);
     }
     check_verbs(s, &rungs);
-    check_delays(s, &rungs, limit);
+    check_delays(s, &rungs, limit, cx);
     check_suspensions(s, &rungs, limit);
-    for (rung, span) in &rungs {
-        if let Action::Delay(_) | Action::Route(_) | Action::Suspend(_) | Action::Notify(_) = rung.action {
-            s.error(span, later::action(rung.action.name()), None);
-        }
-    }
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
 /// The actions of one table, all from the same level on.
-fn rung(mut s: Section<'_>) -> Vec<Placed> {
+fn rung(mut s: Section<'_>, cx: &Context<'_>) -> Vec<Placed> {
     let at = s.value("at", "1.0", times);
     let mut actions: Vec<(Action, Range<usize>)> = Vec::new();
     let mut add = |read: Option<section::Placed<Action>>| actions.extend(read.map(|read| (read.value, read.span)));
@@ -45,16 +40,16 @@ fn rung(mut s: Section<'_>) -> Vec<Placed> {
     }));
     add(s.optional("delay", |value| delay(&text(value)?).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
-        let read = s.optional(key, |value| words(value, verb));
+        let read = s.optional(key, |value| words(value, verb, cx));
         if let Some(read) = &read {
             check_promise(&s, verb, read.value.as_deref(), &read.span);
         }
         add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));
     }
-    let name = |value: &DeValue<'_>| text(value).map(Arc::from);
-    add(s.optional("route", |value| name(value).map(Action::Route)));
+    add(s.optional("route", |value| route(text(value)?, cx).map(Action::Route)));
     add(s.optional("suspend", |value| period(&text(value)?).map(Action::Suspend)));
-    add(s.optional("notify", |value| name(value).map(Action::Notify)));
+    let notification = s.optional("notify", |value| cx.notifications.get(&text(value)?));
+    add(notification.and_then(|read| Some(section::Placed { value: Action::Notify(read.value?), span: read.span })));
     if !s.has_any(&VERBS) {
         let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
         s.error(&s.span(), "a rung without an action does nothing", Some(help));
@@ -64,6 +59,14 @@ fn rung(mut s: Section<'_>) -> Vec<Placed> {
 }
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
+
+/// The upstream that is to have the mail.
+fn route(name: String, cx: &Context<'_>) -> Result<Arc<str>, String> {
+    match cx.upstreams.iter().any(|upstream| **upstream == name) {
+        true => Ok(name.into()),
+        false => Err(format!("there is no upstream \"{name}\": there are {}", cx.upstreams.join(", "))),
+    }
+}
 
 /// From how many times the limit on.
 fn times(value: &DeValue<'_>) -> Result<f64, String> {
@@ -85,13 +88,13 @@ fn period(text: &str) -> Result<Duration, String> {
 }
 
 /// The words of a refusal: a text, or `true` for the standard one.
-fn words(value: &DeValue<'_>, verb: Verb) -> Result<Option<Arc<Template>>, String> {
+fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc<Template>>, String> {
     match value.as_bool() {
         Some(true) => return Ok(None),
         Some(false) => return Err("false does nothing: leave it out".to_owned()),
         None => {}
     }
-    let template = Template::parse(&text(value)?).map_err(|error| error.to_string())?;
+    let template = Template::parse(&text(value)?, cx.help_url.as_ref()).map_err(|error| error.to_string())?;
     let class = match (verb, template.code()) {
         (Verb::Defer, Some(code)) if code.basic >= 500 => Some((code, "4xx: deny is for good")),
         (Verb::Deny, Some(code)) if code.basic < 500 => Some((code, "5xx: defer is for now")),
@@ -162,7 +165,7 @@ fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
+fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'_>) {
     let delays = || {
         rungs.iter().filter_map(|(rung, span)| match rung.action {
             Action::Delay(delay) => Some((delay, span)),
@@ -179,18 +182,15 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
             s.error(span, "delay: nothing waits at the end of a message, as clients would send it again", None);
         }
         if let Delay::For(time) | Delay::Per { time, .. } = delay
-            && time > PATIENCE
+            && time > cx.patience.command
         {
-            let (time, most) = (format_duration(time), format_duration(PATIENCE));
+            let (time, most) = (format_duration(time), format_duration(cx.patience.command));
             let message =
                 format!("{time} is longer than clients wait: what would be delayed for more than {most} is refused");
             s.warn(span, message, None);
         }
     }
 }
-
-/// How long a command is delayed at most.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
     let Some((_, span)) = rungs.iter().find(|(rung, _)| matches!(rung.action, Action::Suspend(_))) else { return };

@@ -2,9 +2,11 @@
 
 use super::super::files::{Files, first_few};
 use super::super::list::Lists;
+use super::super::notify::Notifications;
 use super::super::section::{Section, Source};
 use super::named::{Named, Naming};
 use super::whom::{Key, network};
+use crate::policy::Patience;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::networks::Networks;
@@ -25,6 +27,13 @@ pub struct Context<'a> {
     pub has_auth: bool,
     /// Whether proxies name users, who need have no account.
     pub has_xclient: bool,
+    /// The names of all upstreams, and of whoever can be told.
+    pub upstreams: Vec<String>,
+    pub notifications: &'a Notifications,
+    /// How late answers may be.
+    pub patience: Patience,
+    /// Where users find help.
+    pub help_url: Option<Arc<str>>,
     /// Lists as they have been compiled: several limits may name one.
     pub compiled: Compiled,
     /// The users and groups that limits name.

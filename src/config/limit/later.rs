@@ -6,7 +6,3 @@ pub const FIELDS: [&str; 2] = ["asn", "country"];
 pub fn field(name: &str) -> String {
     format!("{name} needs to know where addresses are, which this version does not yet")
 }
-
-pub fn action(name: &str) -> String {
-    format!("{name} is not done by this version yet")
-}

@@ -2,73 +2,17 @@
 
 use crate::config::overrides::Override;
 use crate::engine::Rule;
-use crate::policy::limit::{Algorithm, Count};
-use crate::policy::quota::{Quota, Scope, Share};
-use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount, parse_duration, parse_rate};
+use crate::policy::limit::Count;
+use crate::policy::quota::Quota;
+use crate::policy::terms::{LONGEST_PERIOD, Terms};
+use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount};
 use std::time::Duration;
 
-/// What the forms of a rate depend on.
-#[derive(Clone, Copy)]
-pub struct Terms {
-    pub count: Count,
-    pub algorithm: Algorithm,
-    /// How much fits into a bucket at once.
-    pub burst: Option<f64>,
-    /// What all are of which a share is counted, and how many say something.
-    pub of: Count,
-    pub at_least: f64,
-}
-
 impl Terms {
-    /// A number of what is counted.
-    pub fn amount(self, text: &str) -> Result<f64, String> {
-        parse_amount(text, self.units()).map_err(|error| error.to_string())
-    }
-
-    fn units(self) -> Units {
-        if self.count == Count::Bytes { Units::Octets } else { Units::Things }
-    }
-
-    /// Reads a rate in any of its forms.
-    pub fn quota(self, text: &str) -> Result<Quota, String> {
-        let text = text.trim();
-        let counter = |amount: &str, scope| Ok(Quota::Counter { scope, most: self.amount(amount.trim())? });
-        match text {
-            "0" => return Ok(Quota::Never),
-            "unlimited" => return Ok(Quota::Unlimited),
-            _ => {}
-        }
-        if let Some(amount) = text.strip_suffix("at once") {
-            return match self.count {
-                Count::Sessions => counter(amount, Scope::AtOnce),
-                count => Err(format!("{} are not there at once: count = \"sessions\" counts what is", count.name())),
-            };
-        }
-        let split = text.split_once('/').map(|(amount, period)| (amount, period.trim()));
-        match split {
-            Some((amount, "message")) => match self.count {
-                Count::Recipients | Count::Bytes => counter(amount, Scope::Message),
-                count => Err(format!("a message has no number of {}; recipients and bytes it has", count.name())),
-            },
-            Some((amount, "connection")) => match self.count {
-                Count::Connections | Count::Sessions => Err("a connection has one of itself".to_owned()),
-                // They come to be known after the fact.
-                Count::Rejections => Err("rejections are not counted by connection: write a period".to_owned()),
-                _ => counter(amount, Scope::Connection),
-            },
-            Some((share, period)) if share.trim().ends_with('%') => self.share(share.trim(), period),
-            _ => {
-                let rate = parse_rate(text, self.units()).map_err(|error| error.to_string())?;
-                check_period(rate.period)?;
-                Ok(Quota::rate(self.algorithm, rate, self.burst))
-            }
-        }
-    }
-
     /// The numbers of a row of overrides: several rates are separated by semicolons.
     pub fn numbers(self, row: &Override, own: &[Quota]) -> Result<Box<[Quota]>, String> {
         let burst = row.burst.as_deref().map(|burst| self.amount(burst)).transpose()?;
-        if burst.is_some() && !(self.algorithm.is_bucket() && own.iter().all(Self::may_be_rate)) {
+        if burst.is_some() && !(self.algorithm.is_bucket() && own.iter().all(Quota::may_be_rate)) {
             return Err("a burst is for rates in buckets".to_owned());
         }
         let rates: Vec<&str> =
@@ -92,7 +36,7 @@ impl Terms {
     fn other_quota(self, text: &str, own: Quota, burst: Option<f64>) -> Result<Quota, String> {
         let Some(factor) = text.strip_prefix('x') else {
             let quota = Self { burst: burst.or(self.burst), ..self }.quota(text)?;
-            return match is_alike(&quota, &own) {
+            return match quota.is_like(&own) {
                 true => Ok(quota),
                 false => Err(format!("\"{text}\" is another kind of rate than the limit's own")),
             };
@@ -111,46 +55,6 @@ impl Terms {
             Quota::Rate { rate, .. } if burst.is_some() => Quota::rate(self.algorithm, rate, burst),
             other => other,
         }
-    }
-
-    fn may_be_rate(quota: &Quota) -> bool {
-        matches!(quota, Quota::Rate { .. } | Quota::Never | Quota::Unlimited)
-    }
-
-    fn share(self, share: &str, period: &str) -> Result<Quota, String> {
-        if self.count != Count::Rejections {
-            return Err(format!("{} are no part of others: only of rejections there is a share", self.count.name()));
-        }
-        let number = share.trim_end_matches('%').trim();
-        let most = parse_amount(number, Units::Things).ok().filter(|percent| *percent <= 100.0);
-        let most = most.ok_or_else(|| format!("\"{share}\" is no share: write above 0% and up to 100%"))? / 100.0;
-        let period = parse_duration(period).map_err(|error| error.to_string())?;
-        check_period(period)?;
-        Ok(Quota::Share(Share { most, period, of: self.of, at_least: self.at_least }))
-    }
-}
-
-fn check_period(period: Duration) -> Result<(), String> {
-    match period {
-        period if period.is_zero() => Err("the period must be above 0".to_owned()),
-        // Over a longer one, doubles lose what comes in a few microseconds.
-        period if period > LONGEST_PERIOD => {
-            Err(format!("the period of a rate is at most 3650d, and not {}", format_duration(period)))
-        }
-        _ => Ok(()),
-    }
-}
-
-const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);
-
-/// Whether a budget of the one can go on as one of the other.
-fn is_alike(quota: &Quota, own: &Quota) -> bool {
-    match (quota, own) {
-        (Quota::Never | Quota::Unlimited, _) => true,
-        (Quota::Rate { .. }, own) => Terms::may_be_rate(own),
-        (Quota::Counter { scope, .. }, Quota::Counter { scope: own, .. }) => scope == own,
-        (Quota::Share(_), Quota::Share(_)) => true,
-        _ => false,
     }
 }
 
@@ -184,6 +88,7 @@ pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::limit::Algorithm;
 
     fn terms(count: Count, algorithm: Algorithm, burst: Option<f64>) -> Terms {
         Terms { count, algorithm, burst, of: Count::Recipients, at_least: 20.0 }

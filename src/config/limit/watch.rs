@@ -35,8 +35,9 @@ pub fn limits(
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
     limit.ladder = action::ladder(
         &mut s,
-        &Limit { per: owned, ..Limit::new("", limit.count, Vec::new(), Quota::Unlimited) },
+        &Limit { per: owned, stage: limit.stage, ..Limit::new("", limit.count, Vec::new(), Quota::Unlimited) },
         true,
+        cx,
     );
     s.finish();
     if name.is_none() || stage.is_none() {

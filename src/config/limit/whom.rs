@@ -1,6 +1,6 @@
 //! `match`, `except` and `overrides`: for whom a limit is, and who has other numbers.
 
-use super::rate::{Terms, refuses_all};
+use super::rate::refuses_all;
 use super::{Context, later};
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section, flag, text};
@@ -11,6 +11,7 @@ use crate::policy::networks::Networks;
 use crate::policy::overrides::{Numbers, Overrides, Rows};
 use crate::policy::pattern::{BadPattern, Shape, Table};
 use crate::policy::quota::Quota;
+use crate::policy::terms::Terms;
 use crate::policy::whom::{Comparison, Condition, Conditions, Whom};
 use ipnet::IpNet;
 use std::borrow::Cow;

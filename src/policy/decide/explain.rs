@@ -35,7 +35,8 @@ pub struct Weighed {
     pub after: f64,
     /// What the limit would refuse it with, were it alone in force.
     pub refusal: Option<Refusal>,
-    pub warns: bool,
+    /// What else it does: `warn`, `delay 2s`.
+    pub actions: Vec<String>,
 }
 
 /// Says of every limit what it says to an event, the only one of `asked`: nothing is charged. [`decide`](super::decide) of the same
@@ -50,7 +51,7 @@ pub fn explain(
 ) -> Vec<Explained> {
     loaded.0.iter_mut().for_each(|slot| slot.heal(now));
     let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
-    let decision = Decision { policy, now, asked, question, loaded, own, ledger };
+    let decision = Decision { policy, now, asked, question, loaded, own, ledger, suspension: None };
     let explained = |limit: usize| {
         let mut applications = question.applications.iter();
         let Some(application) = applications.find(|one| question.budgets[one.used].limit == limit) else {
@@ -77,7 +78,7 @@ impl Decision<'_> {
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };
         let key = self.question.key(used.slot).cloned();
-        let (refusal, warns) = (reached.refusal, reached.warns);
+        let actions = reached.actions(None);
         Weighed {
             effect,
             key,
@@ -86,8 +87,8 @@ impl Decision<'_> {
             level,
             amount,
             after,
-            refusal: refusal.map(|refusal| *refusal),
-            warns,
+            refusal: reached.refusal.map(|refusal| *refusal),
+            actions,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::tests::CLIENT;
 use super::*;
 use crate::policy::Budget;
-use crate::policy::action::{Ladder, Rung};
+use crate::policy::action::{Action, Ladder, Rung, Verb};
 use crate::policy::event::Facts;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;

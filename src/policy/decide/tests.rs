@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::action::{Ladder, Rung};
+use crate::policy::action::{Action, Ladder, Rung, Verb};
 use crate::policy::event::Facts;
 use crate::policy::explain;
 use crate::policy::field::Field;
@@ -62,6 +62,7 @@ fn words(verdicts: &[Verdict]) -> Vec<&'static str> {
     let word = |verdict: &Verdict| match verdict.ruling {
         Ruling::Pass => "pass",
         Ruling::Refuse(_) => "refuse",
+        Ruling::Suspended(_) => "suspended",
         Ruling::Void => "void",
     };
     verdicts.iter().map(word).collect()

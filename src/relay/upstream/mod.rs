@@ -66,6 +66,11 @@ impl Upstream {
         self.connector.options()
     }
 
+    /// Whether it may have mail that is routed so, or not at all.
+    pub fn is_on(&self, route: Option<&Arc<str>>) -> bool {
+        route.map_or(!self.options().only_routed, |name| name == self.name())
+    }
+
     /// Its name in logs.
     pub fn name(&self) -> &Arc<str> {
         &self.options().name

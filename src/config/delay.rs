@@ -1,0 +1,51 @@
+//! `[delay]` and `help-url`: what holds for whatever a limit does.
+
+use super::section::{Section, text, timeout};
+use crate::policy::Patience;
+use crate::time::format_duration;
+use hyper::Uri;
+use std::sync::Arc;
+
+/// How late answers may be at most.
+pub fn patience(mut s: Section<'_>) -> Patience {
+    let most = Patience::default();
+    let default = |time| format!("\"{}\"", format_duration(time));
+    let command = s.value("per-command", &default(most.command), timeout);
+    let transaction = s.placed("per-transaction", &default(most.transaction), timeout);
+    if transaction.value < command {
+        let help = "the answers to all commands of a transaction are late together";
+        s.error(&transaction.span, "a transaction cannot be late by less than one of its commands", Some(help));
+    }
+    if transaction.value > PROVEN {
+        let (time, proven) = (format_duration(transaction.value), format_duration(PROVEN));
+        s.warn(&transaction.span, format!("some clients wait for {proven}, and not for {time}"), None);
+    }
+    s.finish();
+    Patience { command, transaction: transaction.value }
+}
+
+/// The shortest patience of clients that is proven.
+const PROVEN: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A reply has to have room for it.
+const LONGEST_URL: usize = 100;
+
+/// Where users find help: `{help-url}` in texts.
+pub fn help_url(root: &mut Section<'_>) -> Option<Arc<str>> {
+    let url = root.optional("help-url", |value| match web_address(&text(value)?)? {
+        url if url.len() > LONGEST_URL => Err(format!("a reply has room for {LONGEST_URL} characters of it")),
+        url => Ok(url),
+    });
+    url.map(|url| url.value.into())
+}
+
+/// A URL that can be asked for over HTTP.
+pub fn web_address(text: &str) -> Result<String, String> {
+    let is_fit = |uri: &Uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+    };
+    match text.parse::<Uri>() {
+        Ok(uri) if is_fit(&uri) => Ok(text.to_owned()),
+        _ => Err(format!("\"{text}\" is no web address: write one as in \"https://example.org/mail\"")),
+    }
+}
