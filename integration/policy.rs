@@ -15,8 +15,9 @@
 //!     a => Subject: hello             says a line of a message, to which nothing is said
 //!     a gives 2000 octets             a message of that size, and the dot
 //!     a <- 250 2.1.5 Ok               gets this reply
-//!     a <~ 450 4.7.1 2 of             gets a reply that begins so
+//!     a <~ 450 4.7.1 2 of             gets a reply that begins so; in both {1h} is about that time, as some may have passed already
 //!     together a b <~ 250 450         and these between them, in whatever order
+//!     a was late 1s                   at least, with its last reply
 //!     a -- closed                     the connection is closed
 //!     a leaves                        QUIT
 //!     a breaks off                    the connection is cut
@@ -24,6 +25,7 @@
 //!     upstream vanishes RCPT          at this command
 //!     upstream is well                again
 //!     upstream has 2                  messages
+//!     slow has 2                      the upstream to which limits route, where there are such limits
 //!     metric weir_x{limit="y"} 3      when everything has been counted
 //!     log contains A & B              a line with all of these
 //!     log lacks A & B                 no line so far
@@ -34,7 +36,7 @@
 //!     restart                         after kill -9
 //!     wait until it fits              as long as the last refusal says
 
-use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Fault, PATIENCE, Process, Site, Stage, Upstream, run, wait_for, weir};
 use base64::Engine as _;
 use rustix::process::Signal;
 use std::collections::{BTreeSet, HashMap};
@@ -174,6 +176,8 @@ struct Play {
     weir: Process,
     site: Site,
     upstream: Upstream,
+    /// Where limits route to, if they do.
+    slow: Option<Upstream>,
     clients: HashMap<String, Speaker>,
     /// The last refusal that was heard, and when.
     refusal: Option<(Instant, String)>,
@@ -190,22 +194,29 @@ struct Speaker {
     unsent: String,
     /// Replies that nobody has looked at.
     unheard: usize,
+    /// When it last said something, and when it last heard.
+    said: Instant,
+    heard: Instant,
 }
 
 impl Play {
     fn new(name: &str) -> Self {
+        let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
         let upstream = Upstream::start();
+        let slow = limits.contains("route = \"slow\"").then(Upstream::start);
+        let routed = slow.as_ref().map_or_else(String::new, |slow| {
+            format!(", {{ address = \"{}\", tls = \"none\", name = \"slow\", only-routed = true }}", slow.address())
+        });
         let open = "auth = \"optional\", trusted = [\"0.0.0.0/0\", \"::/0\"]";
         let head = format!(
             "timezone = \"{zone}\"\n\
-             upstream = [{{ address = \"{address}\", tls = \"none\" }}]\n\
+             upstream = [{{ address = \"{address}\", tls = \"none\", name = \"smart-host\" }}{routed}]\n\
              listener.relay = {{ address = \"127.0.0.1:0\", tls = \"none\", {open}, xclient = [\"127.0.0.1/32\"] }}\n\
              listener.submission = {{ address = \"127.0.0.1:0\", tls = \"starttls\", {open}, xclient = [\"127.0.0.1/32\"] }}\n\
              listener.direct = {{ address = \"127.0.0.1:0\", tls = \"none\", {open} }}\n",
             zone = where_it_is_noon(),
             address = upstream.address(),
         );
-        let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
         let site = Site::with_users(&format!("{head}{}", limits.replace("{today}", &today())), &USERS);
         for entry in std::fs::read_dir(folder()).unwrap() {
             let entry = entry.unwrap();
@@ -217,7 +228,7 @@ impl Play {
             }
         }
         let weir = site.start();
-        Self { weir, site, upstream, clients: HashMap::new(), refusal: None, readings: None }
+        Self { weir, site, upstream, slow, clients: HashMap::new(), refusal: None, readings: None }
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -231,6 +242,7 @@ impl Play {
         }
         match subject {
             "upstream" => self.upstream(rest),
+            "slow" => self.slow(rest),
             "metric" => self.metric(rest),
             "log" => self.log(rest),
             "filter" => self.filter(rest),
@@ -274,7 +286,7 @@ impl Play {
             }
             ("<- " | "<~ ", expected) => {
                 let got = speaker.hear()?;
-                let same = if rest.starts_with("<~") { got.starts_with(expected) } else { got == expected };
+                let same = is_as_expected(&got, expected, rest.starts_with("<~"));
                 if got.starts_with(['4', '5']) {
                     self.refusal = Some((Instant::now(), got.clone()));
                 }
@@ -292,6 +304,11 @@ impl Play {
             }
             ["logs", "in", user, password] => speaker.log_in(user, password).and_then(|()| speaker.expect("235")),
             ["tries", user, password] => speaker.log_in(user, password),
+            ["was", "late", time] => {
+                let time = parse_duration(time).map_err(|error| error.to_string())?;
+                let late = speaker.heard - speaker.said;
+                if late >= time { Ok(()) } else { Err(format!("only {late:?}")) }
+            }
             ["secures"] => speaker.secure(&self.site.path("certificate.pem")),
             ["gives", octets, "octets"] => {
                 let octets = octets.parse().map_err(|_| "no number")?;
@@ -338,13 +355,15 @@ impl Play {
             ["says", at, reply] => self.upstream.fail(Some((stage(at)?, Fault::Say(reply.to_owned().leak())))),
             ["vanishes", at] => self.upstream.fail(Some((stage(at)?, Fault::Cut))),
             ["is", "well"] => self.upstream.fail(None),
-            ["has", count] => {
-                let got = self.upstream.acknowledged().len();
-                return if got.to_string() == count { Ok(()) } else { Err(format!("got: {got}")) };
-            }
+            ["has", count] => return has(&self.upstream, count),
             _ => return Err("this is no line of a talk".to_owned()),
         }
         Ok(())
+    }
+
+    fn slow(&self, rest: &str) -> Result<(), String> {
+        let slow = self.slow.as_ref().ok_or("no limit routes to it")?;
+        has(slow, rest.strip_prefix("has ").ok_or("slow has NUMBER")?)
     }
 
     /// Counters only grow, and do so just after the client was told.
@@ -453,7 +472,15 @@ impl Speaker {
             IpAddr::V4(own) if own.is_loopback() => (Client::try_connect_from(own, listening).unwrap(), true),
             _ => (Client::connect_silently(listening), false),
         };
-        let mut speaker = Self { name: name.to_owned(), client, address, unsent: String::new(), unheard: 1 };
+        let mut speaker = Self {
+            name: name.to_owned(),
+            client,
+            address,
+            unsent: String::new(),
+            unheard: 1,
+            said: Instant::now(),
+            heard: Instant::now(),
+        };
         if !is_named {
             speaker.expect("220")?;
             speaker.say(&format!("XCLIENT ADDR={address}"));
@@ -475,6 +502,7 @@ impl Speaker {
     fn send(&mut self) {
         let unsent = std::mem::take(&mut self.unsent);
         if !unsent.is_empty() {
+            self.said = Instant::now();
             self.client.send(unsent.as_bytes());
         }
     }
@@ -482,7 +510,9 @@ impl Speaker {
     fn hear(&mut self) -> Result<String, String> {
         self.send();
         self.unheard = self.unheard.checked_sub(1).ok_or("nothing was asked")?;
-        self.client.try_reply().map_err(|error| format!("no reply: {error}"))
+        let reply = self.client.try_reply().map_err(|error| format!("no reply: {error}"));
+        self.heard = Instant::now();
+        reply
     }
 
     fn expect(&mut self, reply: &str) -> Result<(), String> {
@@ -533,6 +563,23 @@ impl Speaker {
             _ => Err("there is more to hear".to_owned()),
         }
     }
+}
+
+/// Whether a reply is, or begins, as it is written.
+fn is_as_expected(got: &str, expected: &str, is_beginning: bool) -> bool {
+    let Some((before, (time, after))) = expected.split_once('{').and_then(|(a, b)| Some((a, b.split_once('}')?)))
+    else {
+        return if is_beginning { got.starts_with(expected) } else { got == expected };
+    };
+    let Some(rest) = got.strip_prefix(before) else { return false };
+    let (said, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len()));
+    let (Ok(said), Ok(time)) = (parse_duration(said), parse_duration(time)) else { return false };
+    said <= time && time - said <= PATIENCE && is_as_expected(rest, after, is_beginning)
+}
+
+fn has(upstream: &Upstream, count: &str) -> Result<(), String> {
+    let got = upstream.acknowledged().len();
+    if got.to_string() == count { Ok(()) } else { Err(format!("got: {got}")) }
 }
 
 /// `1..3@d` are 1@d, 2@d, 3@d.

@@ -38,6 +38,10 @@ impl Teller<'_> {
             }
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::Remarked { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
+            Record::Left { delay } => {
+                let delay = format_duration(*delay);
+                tracing::info!(session, %client, user = self.user, delay, "left before a late answer");
+            }
             Record::Noticed(notice) => self.noticed(notice),
             Record::Suspended(suspension) => self.suspended(suspension),
             Record::Message(delivery) => self.message(delivery, told),

@@ -106,7 +106,9 @@ impl Late {
     }
 
     /// The client has gone. It will come again with what has not happened.
-    pub fn client_gone(self) -> Step {
+    pub fn client_gone(mut self) -> Step {
+        let delay = self.time;
+        self.session().0.records.push(Record::Left { delay });
         self.given_up().client_gone()
     }
 

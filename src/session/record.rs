@@ -37,6 +37,10 @@ pub enum Record {
         stage: Stage,
         is_logged: bool,
     },
+    /// It did not wait for an answer that was to be so late.
+    Left {
+        delay: Duration,
+    },
     /// Of what somebody is to be told.
     Noticed(Notice),
     /// Somebody is suspended from now on, by a limit.

@@ -41,7 +41,8 @@ fn rung(mut s: Section<'_>, cx: &Context<'_>) -> Vec<Placed> {
     add(s.optional("delay", |value| delay(&text(value)?).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
         let read = s.optional(key, |value| words(value, verb, cx));
-        if let Some(read) = &read {
+        // Beside a suspension it says how long that is.
+        if let Some(read) = read.as_ref().filter(|_| !(verb == Verb::Deny && s.has("suspend"))) {
             check_promise(&s, verb, read.value.as_deref(), &read.span);
         }
         add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));

@@ -3,7 +3,7 @@
 use super::tests::CLIENT;
 use super::*;
 use crate::policy::Budget;
-use crate::policy::action::{Action, Ladder, Rung, Verb};
+use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use crate::policy::event::Facts;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
@@ -13,6 +13,7 @@ use crate::policy::limit::{Algorithm, Distinct};
 use crate::time::{Units, parse_rate};
 use proptest::prelude::*;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Any limit on what a transaction has.
@@ -29,7 +30,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     let algorithm = proptest::sample::select(Algorithm::ALL.to_vec());
     let charge = proptest::sample::select(Charge::ALL.to_vec());
     let mode = prop_oneof![3 => Just(Mode::Enforce), 1 => Just(Mode::Shadow), 1 => Just(Mode::Soft)];
-    let form = 0..8u8;
+    let form = 0..10u8;
     (count, per, rate, algorithm, charge, mode, form).prop_map(|(count, per, rate, algorithm, charge, mode, form)| {
         let rate = parse_rate(rate, Units::Things).unwrap();
         let quota = match form {
@@ -53,9 +54,18 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         if form == 4 && count == Count::Recipients && limit.charge == Charge::Accepted {
             limit.distinct = Some(Distinct { what: Field::Recipient, remember: None });
         }
+        let rung = |at, action| Rung { at, action };
         if form == 5 {
-            let rung = |at, action| Rung { at, action };
             limit.ladder = Ladder::new(vec![rung(0.5, Action::Warn), rung(1.0, Action::Refuse(Verb::Deny, None))]);
+        }
+        let delay = Action::Delay(Delay::Per { time: Duration::from_secs(9), units: 1.0 });
+        match form {
+            6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
+            7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::UntilFree))]),
+            8 if limit.per == [Field::User] => {
+                limit.ladder = Ladder::new(vec![rung(1.0, Action::Suspend(Duration::from_secs(600)))]);
+            }
+            _ => {}
         }
         limit
     })
@@ -98,13 +108,15 @@ fn facts(user: u8, size: Option<u64>) -> Facts {
 /// Budgets, as a store has them.
 type Budgets = HashMap<Key, Option<Budget>>;
 
-fn act(policy: &Policy, now: Timestamp, asked: &Asked, budgets: &mut Budgets, ledger: &mut Ledger) -> Vec<Verdict> {
+fn act(policy: &mut Policy, now: Timestamp, asked: &Asked, budgets: &mut Budgets, ledger: &mut Ledger) -> Vec<Verdict> {
     let question = Question::new(policy, asked, now);
     let mut loaded: Loaded = question.keys().iter().map(|key| budgets.get(key).cloned().flatten()).collect();
     let verdicts = super::decide(policy, now, asked, &question, &mut loaded, ledger);
     for (key, slot) in question.into_keys().into_iter().zip(loaded.into_slots()) {
         budgets.insert(key, slot.budget);
     }
+    let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions).cloned();
+    begun.for_each(|suspension| Arc::make_mut(&mut policy.exceptions).suspend(suspension));
     verdicts
 }
 
@@ -127,7 +139,7 @@ proptest! {
     /// A refused event leaves no charge but under attempts and in limits that are not in force; and one that passes is charged by
     /// every limit in force that counts it.
     #[test]
-    fn a_refused_event_leaves_no_charge(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..30)) {
+    fn a_refused_event_leaves_no_charge(mut policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..30)) {
         let (mut budgets, mut ledgers) = (Budgets::new(), vec![Ledger::default(); 3]);
         let mut now = Timestamp::from_micros(1_700_000_000_000_000);
         for (user, later, size, events) in acts {
@@ -140,7 +152,10 @@ proptest! {
                 }
                 let before = levels(&policy, &budgets, now);
                 let asked = Asked { facts: facts(user, size), events: vec![event.clone()], declared: Vec::new() };
-                let verdict = act(&policy, now, &asked, &mut budgets, ledger).pop().unwrap();
+                let verdict = act(&mut policy, now, &asked, &mut budgets, ledger).pop().unwrap();
+                if let Ruling::Suspended(_) = verdict.ruling {
+                    prop_assert_eq!(&before, &levels(&policy, &budgets, now));
+                }
                 let Ruling::Refuse(refusal) = &verdict.ruling else { continue };
                 prop_assert!(!matches!(event, Event::Rejected(_)), "what has happened is refused");
                 let of = |key: &Key| policy.limits.iter().find(|limit| key.as_str().starts_with(&*limit.name)).unwrap();
@@ -162,17 +177,17 @@ proptest! {
     /// A limit in shadow changes nothing that anybody else sees: without it all verdicts are the same.
     #[test]
     fn what_is_in_shadow_changes_nothing(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
-        let run = |policy: &Policy| {
+        let run = |mut policy: Policy| {
             let (mut budgets, mut ledgers) = (Budgets::new(), vec![Ledger::default(); 3]);
             let mut now = Timestamp::from_micros(1_700_000_000_000_000);
             let mut told = Vec::new();
             for (user, later, size, events) in &acts {
                 now = now.after(Duration::from_millis(*later));
                 let asked = Asked { facts: facts(*user, *size), events: events.clone(), declared: Vec::new() };
-                for verdict in act(policy, now, &asked, &mut budgets, &mut ledgers[usize::from(*user)]) {
+                for verdict in act(&mut policy, now, &asked, &mut budgets, &mut ledgers[usize::from(*user)]) {
                     told.push(match verdict.ruling {
                         Ruling::Refuse(refusal) => format!("{} {:?}", refusal.text("r"), refusal.also),
-                        other => format!("{other:?}"),
+                        other => format!("{other:?} {:?}", verdict.delay),
                     });
                 }
             }
@@ -183,32 +198,35 @@ proptest! {
             let limits = limits.into_iter().map(|limit| limit.with_rates(&[limit.quota]).remove(0)).collect();
             Policy::new(limits, Folding::default(), Zone::default())
         };
-        let all = run(&rebuilt(limits(|_| true).collect()));
-        prop_assert_eq!(all, run(&rebuilt(limits(|limit| limit.mode == Mode::Enforce).collect())));
+        let all = run(rebuilt(limits(|_| true).collect()));
+        prop_assert_eq!(all, run(rebuilt(limits(|limit| limit.mode == Mode::Enforce).collect())));
     }
 
     /// A run of pipelined commands gets what its commands would get one by one.
     #[test]
     fn a_run_is_decided_as_its_events_are(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let (mut together, mut apart) = (Budgets::new(), Budgets::new());
+        let (mut policy, mut policy_apart) = (policy.clone(), policy);
         let mut ledgers = vec![(Ledger::default(), Ledger::default()); 3];
         let mut now = Timestamp::from_micros(1_700_000_000_000_000);
         for (user, later, size, events) in acts {
             now = now.after(Duration::from_millis(later));
             let (one, other) = &mut ledgers[usize::from(user)];
             let asked = |events| Asked { facts: facts(user, size), events, declared: Vec::new() };
-            let verdicts = act(&policy, now, &asked(events.clone()), &mut together, one);
+            let verdicts = act(&mut policy, now, &asked(events.clone()), &mut together, one);
             let (mut is_void, mut is_over) = (false, false);
             for (event, verdict) in events.into_iter().zip(verdicts) {
                 if is_over || is_void && matches!(event, Event::Recipient(_) | Event::Message) {
                     prop_assert!(matches!(verdict.ruling, Ruling::Void));
                     continue;
                 }
-                let alone = act(&policy, now, &asked(vec![event.clone()]), &mut apart, other).pop().unwrap();
+                let alone = act(&mut policy_apart, now, &asked(vec![event.clone()]), &mut apart, other).pop().unwrap();
                 prop_assert_eq!(format!("{:?}", alone.ruling), format!("{:?}", verdict.ruling));
+                prop_assert_eq!(alone.delay, verdict.delay);
+                prop_assert!(alone.delay <= policy.patience.command);
                 is_over |= matches!(&alone.ruling, Ruling::Refuse(refusal) if refusal.ends_session(event.stage()));
                 if event == Event::Mail {
-                    is_void = matches!(alone.ruling, Ruling::Refuse(_));
+                    is_void = matches!(alone.ruling, Ruling::Refuse(_) | Ruling::Suspended(_));
                 }
             }
             prop_assert_eq!(levels(&policy, &together, now), levels(&policy, &apart, now));

@@ -42,14 +42,18 @@ impl Reached {
     {
         let mut reached = Self::default();
         let mut strongest: Option<(Verb, _)> = None;
-        let (mut lowest, mut delay) = (None, None);
+        let (mut lowest, mut delay, mut denial) = (None, None, None);
         for rung in limit.ladder.reached(&over.is_over) {
             let refused = match &rung.action {
-                Action::Refuse(verb, text) => Some((*verb, text.clone())),
+                Action::Refuse(verb, text) => {
+                    if *verb == Verb::Deny {
+                        denial.clone_from(text);
+                    }
+                    Some((*verb, text.clone()))
+                }
                 Action::Suspend(time) => {
                     reached.suspends = Some(*time);
-                    // In the words of the denial beside it, if there is one.
-                    Some((Verb::Suspend, strongest.take().and_then(|(_, text)| text)))
+                    Some((Verb::Suspend, None))
                 }
                 Action::Warn => {
                     reached.warns = true;
@@ -85,8 +89,9 @@ impl Reached {
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
             let (level, wait) = (over.refused)(at);
-            // Whoever is suspended waits for that.
-            let wait = reached.suspends.filter(|_| verb == Verb::Suspend).map_or(wait, Wait::For);
+            // Whoever is suspended waits for that, and hears the words of the denial beside it, if there is one.
+            let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
+            let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
             let (name, count, also, places) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
             let refusal = Refusal { limit: name, count, quota, verb, level, wait, also, places, text };
             reached.refusal = Some(Box::new(refusal));
