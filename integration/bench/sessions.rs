@@ -1,4 +1,5 @@
-//! What sessions cost: `cargo bench --bench sessions`, or one part of it: `-- idle`, `-- senders`, `-- dripping`, `-- octets`.
+//! What sessions cost: `cargo bench --bench sessions`, or one part of it: `-- idle`, `-- senders`, `-- dripping`, `-- delayed`,
+//! `-- octets`.
 //!
 //! Weir is the real process; its clients and its upstream are in this one, so that both share the machine's cores.
 //!
@@ -7,6 +8,8 @@
 //!   each takes.
 //! * dripping: fifty clients that send all the time, alone and beside two thousand that only hold connections, in turns: how much
 //!   longer the fifty wait.
+//! * delayed: ten thousand sessions that a limit has wait at the same time, plain and within TLS: memory of each, and how much longer
+//!   fifty others wait beside them.
 //! * octets: a thousand clients at the same stage that send an octet a second: what an octet costs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
@@ -26,6 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
@@ -33,12 +37,17 @@ use upstream::Upstream;
 
 /// A site with two listeners; time-outs and counts do not get in the way.
 fn site(upstream: &Upstream, trusted: &str) -> Site {
+    site_with(upstream, trusted, "")
+}
+
+/// The same with something more.
+fn site_with(upstream: &Upstream, trusted: &str, more: &str) -> Site {
     Site::new(&format!(
         "listener.submission = {{ address = \"127.0.0.1:0\", trusted = [{trusted}] }}\n\
          listener.submissions = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
          upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
          session = {{ max-connections = 15000, max-connections-per-client = 15000, login-timeout = \"1h\", idle-timeout = \"1h\" }}\n\
-         limit = [{{ name = \"recipients\", count = \"recipients\", per = [\"client\"], rate = \"10M / 1d\" }}]\n",
+         {more}\n[[limit]]\nname = \"recipients\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"10M / 1d\"\n",
         upstream.address
     ))
 }
@@ -325,6 +334,71 @@ async fn dripping(pause: Duration) {
     assert_eq!((lost, doubled, others), (0, 0, 0));
 }
 
+// ---- delayed
+
+/// So late are answers to whoever comes from late.example.
+const DELAY: Duration = Duration::from_secs(150);
+
+/// Brings a client to where it waits.
+async fn wait_late<S: AsyncRead + AsyncWrite + Unpin>(client: &mut Client<S>) {
+    client.say("MAIL FROM:<mallory@late.example>", "250").await;
+    client.send(b"RCPT TO:<bob@example.net>\r\n").await;
+}
+
+async fn delayed(tls: bool) {
+    let upstream = Upstream::start().await;
+    let late = format!(
+        "delay = {{ per-command = \"{0}s\", per-transaction = \"{0}s\" }}\n\
+         [[limit]]\nname = \"late\"\ncount = \"recipients\"\nper = []\nrate = \"1 / 1d\"\n\
+         match = {{ sender = \"*@late.example\" }}\n[[limit.action]]\ndelay = \"{0}s\"\n",
+        DELAY.as_secs()
+    );
+    let site = site_with(&upstream, LOOPBACK, &late);
+    let weir = site.start();
+    let (address, trust) = (weir.address("submission"), client::trust(&site));
+    let ids = Arc::new(AtomicU64::new(0));
+    let pause = PAUSES[1];
+    ordinary(address, pause, &ids).await;
+    let alone = ordinary(address, pause, &ids).await;
+    let before = memory(&weir);
+    let began = Instant::now();
+    let held = each(IDLE, |n| {
+        let trust = trust.clone();
+        async move {
+            let mut client = greeted(ORDINARY + n, address).await;
+            if !tls {
+                wait_late(&mut client).await;
+                return client.into_stream();
+            }
+            client.say("STARTTLS", "220").await;
+            let connector = tokio_rustls::TlsConnector::from(trust);
+            let stream = connector.connect(client::name(), client.into_stream()).await.unwrap();
+            let mut client = Client::new(stream);
+            client.say("EHLO client.example", "250").await;
+            wait_late(&mut client).await;
+            client.into_stream().into_inner().0
+        }
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let waiting = weir.metric("weir_delayed_sessions");
+    assert_eq!(waiting, f64::from(IDLE), "sessions that wait, {:?} after the first", began.elapsed());
+    let after = memory(&weir);
+    let [rss, _, anonymous] = [0, 1, 2].map(|n| (after[n] - before[n]) * 1.024 / waiting);
+    let beside = ordinary(address, pause, &ids).await;
+    assert_eq!(weir.metric("weir_delayed_sessions"), waiting, "they have waited all the time");
+    let [a50, b50] = [&alone, &beside].map(|times| milliseconds(percentile(times, 0.5)));
+    let [a99, b99] = [&alone, &beside].map(|times| milliseconds(percentile(times, 0.99)));
+    let what = if tls { "within TLS 1.3" } else { "plain" };
+    println!(
+        "delayed, {waiting} sessions at RCPT, {what}: {rss:.1} kB Rss, {anonymous:.1} kB anonymous each (goal 25); {ORDINARY} others: \
+         p50 {a50:.1} ms alone, {b50:.1} ms beside them, ratio {:.2}; p99 {a99:.1} ms, {b99:.1} ms, ratio {:.2}",
+        b50 / a50,
+        b99 / a99
+    );
+    drop(held);
+}
+
 // ---- octets
 
 const DRIPPERS: u32 = 1_000;
@@ -386,6 +460,11 @@ fn main() {
         if wanted("dripping") {
             for pause in PAUSES {
                 dripping(pause).await;
+            }
+        }
+        if wanted("delayed") {
+            for tls in [false, true] {
+                delayed(tls).await;
             }
         }
         if wanted("octets") {

@@ -298,6 +298,7 @@ impl Connection {
         if self.flush(late.session()).await.is_err() {
             return late.client_gone();
         }
+        self.input.shrink();
         let _counted = self.server.metrics.count_delayed(late.time());
         let until = Instant::now() + late.time();
         loop {
@@ -310,7 +311,7 @@ impl Connection {
                 () = self.stop.may_end(late.session().in_transaction()) => return late.stopping(),
             };
             match read {
-                Read::Some => {}
+                Read::Some => self.input.shrink(),
                 Read::Gone => return late.client_gone(),
                 Read::TimedOut => return late.over(),
             }

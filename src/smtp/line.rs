@@ -115,12 +115,11 @@ impl Input {
         *self = Self::default();
     }
 
-    /// Gives the memory back while nothing is waiting in it.
+    /// Gives the memory back in which nothing waits.
     pub fn shrink(&mut self) {
-        if self.is_empty() {
-            self.bytes = Vec::new();
-            self.used = 0;
-        }
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        self.bytes.shrink_to_fit();
     }
 
     /// Where to read more into: a vector with at least `room` octets of spare capacity.
