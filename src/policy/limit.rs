@@ -1,12 +1,13 @@
 //! A limit, checked and ready to be applied.
 
 use super::action::Ladder;
+use super::answers::Numbered;
 use super::event::{Event, Stage};
 use super::field::Field;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
 use super::view::View;
-use super::whom::Whom;
+use super::whom::{Condition, Whom};
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;
@@ -48,6 +49,8 @@ pub struct Settled {
     /// What its budgets' keys begin with, and what stands there before each owner.
     pub(super) prefix: Box<str>,
     pub(super) labels: Box<[Box<str>]>,
+    /// For whom it is.
+    pub(super) whom: Numbered,
     /// The kinds of events that mean anything to it: see [`Event::kind`].
     pub(super) interests: u16,
     /// Whose budget it is, or for whom it is, is another question for each recipient.
@@ -271,13 +274,14 @@ impl Limit {
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// Works out what follows from the rest.
-    pub(super) fn settle(&mut self) {
+    /// Works out what follows from the rest. `conditions` are those of the whole policy.
+    pub(super) fn settle(&mut self, conditions: &mut Vec<Condition>) {
         self.stage = self.stage_for(self.stage);
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
         self.settled = Settled {
             prefix: self.key_prefix(),
             labels: self.key_labels(),
+            whom: Numbered::new(&self.whom, conditions),
             interests: of_interest.fold(0, |all, event| all | event.kind()),
             depends_on_recipient: self.is_per_recipient()
                 || self.whom.needs_recipient()

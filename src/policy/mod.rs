@@ -4,6 +4,7 @@
 //! there is: stores load budgets before it and keep them after it.
 
 pub mod action;
+mod answers;
 mod budget;
 mod decide;
 pub mod event;
@@ -34,6 +35,7 @@ pub use settle::{combine, give_back};
 use fold::Folding;
 use hours::Zone;
 use limit::{Count, Limit};
+use whom::Condition;
 
 /// The limits in force.
 #[derive(Debug, Default)]
@@ -43,12 +45,15 @@ pub struct Policy {
     pub folding: Folding,
     /// Where the hours of limits are.
     pub zone: Zone,
+    /// Those of all limits: each once.
+    conditions: Vec<Condition>,
 }
 
 impl Policy {
     pub fn new(mut limits: Vec<Limit>, folding: Folding, zone: Zone) -> Self {
-        limits.iter_mut().for_each(Limit::settle);
-        Self { limits, folding, zone }
+        let mut conditions = Vec::new();
+        limits.iter_mut().for_each(|limit| limit.settle(&mut conditions));
+        Self { limits, folding, zone, conditions }
     }
 
     /// The name of the limit at this place; one of several rates is told from the others by its rate.

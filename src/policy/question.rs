@@ -3,6 +3,7 @@
 mod explain;
 
 use super::Policy;
+use super::answers::Answers;
 use super::event::{Asked, Event, Stage};
 use super::key::Key;
 use super::limit::{Count, Effect, Limit};
@@ -76,6 +77,7 @@ struct Run<'a> {
     view: View<'a>,
     /// For each event the recipient that it is about, as it is compared.
     recipients: Vec<Option<Cow<'a, str>>>,
+    answers: Answers<'a>,
     /// To write keys in.
     room: String,
 }
@@ -201,7 +203,8 @@ impl<'a> Run<'a> {
         let view = View::new(&asked.facts, &policy.folding, &policy.zone, now);
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
-        Self { policy, asked, view, recipients, room: String::with_capacity(160) }
+        let answers = Answers::new(&policy.conditions, asked.events.len());
+        Self { policy, asked, view, recipients, answers, room: String::with_capacity(160) }
     }
 
     /// Whether the limit is for this event; if not, why.
@@ -219,7 +222,7 @@ impl<'a> Run<'a> {
         if is_of_message && limit.whom.needs_recipient() {
             return self.passing(limit).next().map(|_| ()).ok_or(Why::NoRecipient);
         }
-        limit.whom.check(subject)
+        self.answers.check(&limit.settled.whom, at, subject)
     }
 
     /// What conditions look at when they look at an event.
@@ -234,7 +237,8 @@ impl<'a> Run<'a> {
         let recipients = Some(self.asked.facts.recipients.len());
         let all = self.view.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
-            limit.whom.holds(Subject { view: &self.view, recipient: Some(recipient), recipients })
+            let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
+            self.answers.hold(&limit.settled.whom, subject)
         })
     }
 
