@@ -1,8 +1,52 @@
 //! What conditions say of a run of events: each is asked once, however many limits have it.
 
+use super::overrides::{Row, Rows};
 use super::whom::{Condition, Conditions, Subject, Whom};
 use super::why::Why;
 use std::cell::Cell;
+use std::sync::Arc;
+
+/// What the limits of a policy ask about events: each thing once.
+#[derive(Debug, Default)]
+pub struct Asking {
+    conditions: Vec<Condition>,
+    rows: Vec<Arc<Rows>>,
+}
+
+impl Asking {
+    /// Adds for whom a limit is.
+    pub fn number(&mut self, whom: &Whom) -> Numbered {
+        let mut steps = Vec::new();
+        let mut add = |steps: &mut Vec<Step>, table: &Conditions, end| {
+            steps.extend(table.0.iter().map(|condition| self.step(condition)));
+            steps.push(end);
+        };
+        whom.matches.iter().for_each(|table| add(&mut steps, table, Step::Match));
+        if !whom.matches.is_empty() {
+            steps.push(Step::Matched);
+        }
+        whom.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
+        Numbered(steps.into())
+    }
+
+    fn step(&mut self, condition: &Condition) -> Step {
+        let place = self.conditions.iter().position(|known| known == condition).unwrap_or_else(|| {
+            self.conditions.push(condition.clone());
+            self.conditions.len() - 1
+        });
+        // No configuration has more.
+        let number = u32::try_from(place).unwrap_or(u32::MAX);
+        Step::And { number, is_of_event: condition.is_of_event() }
+    }
+
+    /// Adds whom numbers are for: the number of these rows.
+    pub fn place(&mut self, rows: &Arc<Rows>) -> usize {
+        self.rows.iter().position(|known| Arc::ptr_eq(known, rows)).unwrap_or_else(|| {
+            self.rows.push(rows.clone());
+            self.rows.len() - 1
+        })
+    }
+}
 
 /// A [`Whom`] with numbers for its conditions: equal ones have the same in the whole policy.
 ///
@@ -24,21 +68,6 @@ enum Step {
 }
 
 impl Numbered {
-    /// Numbers the conditions by their places in `known`, where new ones are added.
-    pub fn new(whom: &Whom, known: &mut Vec<Condition>) -> Self {
-        let mut steps = Vec::new();
-        let mut add = |steps: &mut Vec<Step>, table: &Conditions, end| {
-            steps.extend(table.0.iter().map(|condition| Step::of(condition, known)));
-            steps.push(end);
-        };
-        whom.matches.iter().for_each(|table| add(&mut steps, table, Step::Match));
-        if !whom.matches.is_empty() {
-            steps.push(Step::Matched);
-        }
-        whom.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
-        Self(steps.into())
-    }
-
     /// Whether the limit is for this; if not, why. What names something absent does not hold.
     fn check(&self, holds: impl Fn(usize, bool) -> bool) -> Result<(), Why> {
         let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
@@ -62,37 +91,29 @@ impl Numbered {
     }
 }
 
-impl Step {
-    fn of(condition: &Condition, known: &mut Vec<Condition>) -> Self {
-        let place = known.iter().position(|one| one == condition).unwrap_or_else(|| {
-            known.push(condition.clone());
-            known.len() - 1
-        });
-        // No configuration has more.
-        let number = u32::try_from(place).unwrap_or(u32::MAX);
-        Self::And { number, is_of_event: condition.is_of_event() }
-    }
-}
-
-/// The answers of a policy's conditions.
+/// The answers to what a policy asks.
 pub struct Answers<'a> {
-    conditions: &'a [Condition],
+    asking: &'a Asking,
     /// One for each event and condition. An answer that is the same for all events stands with the first.
     given: Vec<Cell<Option<bool>>>,
+    /// One for each event and table of numbers.
+    rows: Vec<Cell<Option<Option<Row>>>>,
 }
 
 impl<'a> Answers<'a> {
-    pub fn new(conditions: &'a [Condition], events: usize) -> Self {
-        Self { conditions, given: vec![Cell::new(None); conditions.len() * events] }
+    pub fn new(asking: &'a Asking, events: usize) -> Self {
+        let given = vec![Cell::new(None); asking.conditions.len() * events];
+        Self { asking, given, rows: vec![Cell::new(None); asking.rows.len() * events] }
     }
 
     /// Whether a limit is for the event at this place of the run, which is `subject`; if not, why.
     pub fn check(&self, whom: &Numbered, at: usize, subject: Subject<'_, '_>) -> Result<(), Why> {
+        let conditions = &self.asking.conditions;
         whom.check(|number, is_of_event| {
             let row = if is_of_event { at } else { 0 };
-            let answer = &self.given[row * self.conditions.len() + number];
+            let answer = &self.given[row * conditions.len() + number];
             answer.get().unwrap_or_else(|| {
-                let holds = self.conditions[number].holds(subject);
+                let holds = conditions[number].holds(subject);
                 answer.set(Some(holds));
                 holds
             })
@@ -101,6 +122,18 @@ impl<'a> Answers<'a> {
 
     /// Whether a limit is for something that is no event of the run.
     pub fn hold(&self, whom: &Numbered, subject: Subject<'_, '_>) -> bool {
-        whom.check(|number, _| self.conditions[number].holds(subject)).is_ok()
+        whom.check(|number, _| self.asking.conditions[number].holds(subject)).is_ok()
+    }
+
+    /// The row that is for the event at this place of the run, of the rows with this number.
+    pub fn row(&self, number: usize, at: usize, subject: Subject<'_, '_>) -> Option<Row> {
+        let rows = &self.asking.rows;
+        let event = if rows[number].is_by_recipient() { at } else { 0 };
+        let answer = &self.rows[event * rows.len() + number];
+        answer.get().unwrap_or_else(|| {
+            let row = rows[number].find(subject);
+            answer.set(Some(row));
+            row
+        })
     }
 }

@@ -32,10 +32,10 @@ pub use decide::explain::{Explained, Weighed, explain};
 pub use question::Question;
 pub use settle::{combine, give_back};
 
+use answers::Asking;
 use fold::Folding;
 use hours::Zone;
 use limit::{Count, Limit};
-use whom::Condition;
 
 /// The limits in force.
 #[derive(Debug, Default)]
@@ -45,15 +45,14 @@ pub struct Policy {
     pub folding: Folding,
     /// Where the hours of limits are.
     pub zone: Zone,
-    /// Those of all limits: each once.
-    conditions: Vec<Condition>,
+    asking: Asking,
 }
 
 impl Policy {
     pub fn new(mut limits: Vec<Limit>, folding: Folding, zone: Zone) -> Self {
-        let mut conditions = Vec::new();
-        limits.iter_mut().for_each(|limit| limit.settle(&mut conditions));
-        Self { limits, folding, zone, conditions }
+        let mut asking = Asking::default();
+        limits.iter_mut().for_each(|limit| limit.settle(&mut asking));
+        Self { limits, folding, zone, asking }
     }
 
     /// The name of the limit at this place; one of several rates is told from the others by its rate.

@@ -7,6 +7,7 @@ use super::answers::Answers;
 use super::event::{Asked, Event, Stage};
 use super::key::Key;
 use super::limit::{Count, Effect, Limit};
+use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
 use super::view::View;
 use super::whom::Subject;
@@ -157,7 +158,7 @@ impl Question {
     fn used(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
         let recipient = run.recipients[at].as_deref();
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let quota = owner.quota_for(&run.view, recipient);
+        let quota = run.quota(owner, at);
         let key = Key::of(owner, &run.view, recipient, &mut run.room).map_err(Why::Unknown)?;
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
@@ -203,7 +204,7 @@ impl<'a> Run<'a> {
         let view = View::new(&asked.facts, &policy.folding, &policy.zone, now);
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
-        let answers = Answers::new(&policy.conditions, asked.events.len());
+        let answers = Answers::new(&policy.asking, asked.events.len());
         Self { policy, asked, view, recipients, answers, room: String::with_capacity(160) }
     }
 
@@ -223,6 +224,15 @@ impl<'a> Run<'a> {
             return self.passing(limit).next().map(|_| ()).ok_or(Why::NoRecipient);
         }
         self.answers.check(&limit.settled.whom, at, subject)
+    }
+
+    /// How much a limit allows for this event.
+    fn quota(&self, limit: &Limit, at: usize) -> Quota {
+        let row = |overrides: &Overrides| {
+            let row = self.answers.row(limit.settled.rows, at, self.subject(at))?;
+            overrides.quota(row, limit.ordinal)
+        };
+        limit.overrides.as_deref().and_then(row).unwrap_or(limit.quota)
     }
 
     /// What conditions look at when they look at an event.

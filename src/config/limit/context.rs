@@ -2,12 +2,14 @@
 
 use super::super::files::{Files, first_few};
 use super::super::list::Lists;
+use super::super::overrides::Overrides;
 use super::super::section::{Section, Source};
 use super::named::{Named, Naming};
-use super::whom::{Key, network};
+use super::whom::{Key, network, put};
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::networks::Networks;
+use crate::policy::overrides::{Row, Rows};
 use crate::policy::pattern::{Shape, Table};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -36,6 +38,8 @@ pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
     /// By the list's name, and by what folds its items.
     tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
+    /// Whom the rows of tables of numbers are for, by the file's name.
+    rows: HashMap<String, Arc<Rows>>,
     used: BTreeSet<String>,
 }
 
@@ -71,6 +75,28 @@ impl Context<'_> {
         let table = Arc::new(table);
         self.compiled.tables.insert(place, table.clone());
         Some(table)
+    }
+
+    /// Whom the rows of a table of numbers are for. What is wrong with that is said when it is read first.
+    pub(super) fn rows(&mut self, span: &Range<usize>, name: &str, key: Key, table: &Overrides) -> Arc<Rows> {
+        if let Some(known) = self.compiled.rows.get(name) {
+            return known.clone();
+        }
+        let mut rows = match key {
+            Key::Client => Rows::Client(Networks::default()),
+            Key::Group => Rows::Group(Table::new(Shape::Name)),
+            Key::Field(field, _) => Rows::Field(field, Table::new(key.shape())),
+        };
+        let places = table.rows.iter().enumerate().map(|(place, row)| (Row { place, line: row.line }, row));
+        let wrong = places.filter_map(|(place, row)| {
+            let why = put(&mut rows, key, &row.whom, place, self.folding).err()?;
+            Some(table.wrong(row, &why))
+        });
+        let wrong = wrong.collect();
+        self.some_errors(span, wrong, None);
+        let rows = Arc::new(rows);
+        self.compiled.rows.insert(name.to_owned(), rows.clone());
+        rows
     }
 
     fn compile(

@@ -3,7 +3,7 @@
 use super::{Question, Run};
 use crate::policy::Policy;
 use crate::policy::event::Asked;
-use crate::policy::overrides::{Numbers, Overrides};
+use crate::policy::overrides::{Overrides, Row};
 use crate::policy::why::{Reason, Why};
 use crate::time::Timestamp;
 
@@ -26,10 +26,10 @@ impl Question {
         asked: &Asked,
         now: Timestamp,
         place: usize,
-    ) -> Option<(&'a Overrides, &'a Numbers)> {
+    ) -> Option<(&'a Overrides, Row)> {
         let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
         let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
         let overrides = owner.overrides.as_deref()?;
-        Some((overrides, overrides.find(&run.view, run.recipients[0].as_deref())?))
+        Some((overrides, overrides.rows.find(run.subject(0))?))
     }
 }
