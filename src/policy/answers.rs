@@ -1,9 +1,11 @@
 //! What conditions say of a run of events: each is asked once, however many limits have it.
 
+use super::field::Field;
+use super::key::Owners;
 use super::overrides::{Row, Rows};
 use super::whom::{Condition, Conditions, Subject, Whom};
 use super::why::Why;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 /// What the limits of a policy ask about events: each thing once.
@@ -11,6 +13,8 @@ use std::sync::Arc;
 pub struct Asking {
     conditions: Vec<Condition>,
     rows: Vec<Arc<Rows>>,
+    /// Whose budgets there are.
+    owners: Vec<Owners>,
 }
 
 impl Asking {
@@ -37,6 +41,14 @@ impl Asking {
         // No configuration has more.
         let number = u32::try_from(place).unwrap_or(u32::MAX);
         Step::And { number, is_of_event: condition.is_of_event() }
+    }
+
+    /// Adds whose budgets a limit has: the number of these owners.
+    pub fn owners(&mut self, per: &[Field]) -> usize {
+        self.owners.iter().position(|known| *known.fields() == *per).unwrap_or_else(|| {
+            self.owners.push(Owners::new(per));
+            self.owners.len() - 1
+        })
     }
 
     /// Adds whom numbers are for: the number of these rows.
@@ -98,12 +110,15 @@ pub struct Answers<'a> {
     given: Vec<Cell<Option<bool>>>,
     /// One for each event and table of numbers.
     rows: Vec<Cell<Option<Option<Row>>>>,
+    /// One for each event and set of owners.
+    owners: Vec<OnceCell<Result<Box<str>, Field>>>,
 }
 
 impl<'a> Answers<'a> {
     pub fn new(asking: &'a Asking, events: usize) -> Self {
         let given = vec![Cell::new(None); asking.conditions.len() * events];
-        Self { asking, given, rows: vec![Cell::new(None); asking.rows.len() * events] }
+        let rows = vec![Cell::new(None); asking.rows.len() * events];
+        Self { asking, given, rows, owners: vec![OnceCell::new(); asking.owners.len() * events] }
     }
 
     /// Whether a limit is for the event at this place of the run, which is `subject`; if not, why.
@@ -135,5 +150,13 @@ impl<'a> Answers<'a> {
             answer.set(Some(row));
             row
         })
+    }
+
+    /// The owners with this number, as keys name them; the error is what is not known of them.
+    pub fn owners(&self, number: usize, at: usize, subject: Subject<'_, '_>) -> Result<&str, Field> {
+        let owners = &self.asking.owners;
+        let event = if owners[number].is_of_recipient() { at } else { 0 };
+        let answer = &self.owners[event * owners.len() + number];
+        answer.get_or_init(|| owners[number].name(subject)).as_deref().map_err(|field| *field)
     }
 }

@@ -46,11 +46,11 @@ pub struct Limit {
 /// What is worked out of a limit once, as every event asks for it.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
-    /// What its budgets' keys begin with, and what stands there before each owner.
+    /// What its budgets' keys begin with.
     pub(super) prefix: Box<str>,
-    pub(super) labels: Box<[Box<str>]>,
-    /// For whom it is, and whom its overrides are for.
+    /// For whom it is, whose its budgets are, and whom its overrides are for.
     pub(super) whom: Numbered,
+    pub(super) owners: usize,
     pub(super) rows: usize,
     /// The kinds of events that mean anything to it: see [`Event::kind`].
     pub(super) interests: u16,
@@ -281,8 +281,8 @@ impl Limit {
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
         self.settled = Settled {
             prefix: self.key_prefix(),
-            labels: self.key_labels(),
             whom: asking.number(&self.whom),
+            owners: asking.owners(&self.per),
             rows: self.overrides.as_ref().map_or(0, |overrides| asking.place(&overrides.rows)),
             interests: of_interest.fold(0, |all, event| all | event.kind()),
             depends_on_recipient: self.is_per_recipient()

@@ -43,8 +43,8 @@ impl Overrides {
     }
 
     /// What a row says of one of the limit's rates.
-    pub fn quota(&self, row: Row, ordinal: usize) -> Option<Quota> {
-        self.quotas.get(row.place * self.rates + ordinal).copied()
+    pub fn quota(&self, row: Row, ordinal: usize) -> Option<&Quota> {
+        self.quotas.get(row.place * self.rates + ordinal)
     }
 
     /// All quotas for one of the limit's rates.

@@ -15,6 +15,7 @@ use super::why::Why;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;
+use std::cell::RefCell;
 
 /// What a run of events asks of which budgets. A store loads them before the decision.
 #[derive(Default)]
@@ -80,7 +81,7 @@ struct Run<'a> {
     recipients: Vec<Option<Cow<'a, str>>>,
     answers: Answers<'a>,
     /// To write keys in.
-    room: String,
+    room: RefCell<String>,
 }
 
 impl Question {
@@ -96,9 +97,9 @@ impl Question {
         question.applications.reserve(most);
         question.budgets.reserve(most);
         question.keys.reserve(most);
-        let mut run = Run::new(policy, asked, now);
+        let run = Run::new(policy, asked, now);
         // Those that look at budgets of others come last in the policy.
-        of_interest.for_each(|(place, limit)| question.apply(&mut run, place, limit));
+        of_interest.for_each(|(place, limit)| question.apply(&run, place, limit));
         question.applications.sort_by_key(|application| application.event);
         question
     }
@@ -123,7 +124,7 @@ impl Question {
         self.applications.iter().map(|application| self.budgets[application.used].limit)
     }
 
-    fn apply(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit) {
+    fn apply(&mut self, run: &Run<'_>, place: usize, limit: &Limit) {
         let depends = limit.settled.depends_on_recipient
             || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);
         // Otherwise the budget is the same for all events.
@@ -155,11 +156,10 @@ impl Question {
     }
 
     /// The limit's budget for an event. Those from `began` on are of the same limit.
-    fn used(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
-        let recipient = run.recipients[at].as_deref();
+    fn used(&mut self, run: &Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let quota = run.quota(owner, at);
-        let key = Key::of(owner, &run.view, recipient, &mut run.room).map_err(Why::Unknown)?;
+        let quota = *run.quota(owner, at);
+        let key = run.key(owner, at)?;
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &Used| self.key(used.slot).is_some_and(|known| *known == key);
@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
         let answers = Answers::new(&policy.asking, asked.events.len());
-        Self { policy, asked, view, recipients, answers, room: String::with_capacity(160) }
+        Self { policy, asked, view, recipients, answers, room: String::with_capacity(160).into() }
     }
 
     /// Whether the limit is for this event; if not, why.
@@ -227,12 +227,18 @@ impl<'a> Run<'a> {
     }
 
     /// How much a limit allows for this event.
-    fn quota(&self, limit: &Limit, at: usize) -> Quota {
-        let row = |overrides: &Overrides| {
+    fn quota<'b>(&self, limit: &'b Limit, at: usize) -> &'b Quota {
+        let row = |overrides: &'b Overrides| {
             let row = self.answers.row(limit.settled.rows, at, self.subject(at))?;
             overrides.quota(row, limit.ordinal)
         };
-        limit.overrides.as_deref().and_then(row).unwrap_or(limit.quota)
+        limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
+    }
+
+    /// The limit's budget for this event.
+    fn key(&self, limit: &Limit, at: usize) -> Result<Key, Why> {
+        let owners = self.answers.owners(limit.settled.owners, at, self.subject(at)).map_err(Why::Unknown)?;
+        Ok(Key::of(limit, owners, &mut self.room.borrow_mut()))
     }
 
     /// What conditions look at when they look at an event.

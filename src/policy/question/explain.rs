@@ -10,11 +10,11 @@ use crate::time::Timestamp;
 impl Question {
     /// Why the limit at this place of the policy has nothing to say to the first event; `None`: it has.
     pub fn reason(policy: &Policy, asked: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
-        let (mut run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
-        let mut check = || {
+        let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
+        let check = || {
             let effect = limit.effect(&asked.events[0]).ok_or(Why::Elsewhere)?;
             run.holds(limit, 0)?;
-            Self::default().used(&mut run, place, limit, 0, 0)?;
+            Self::default().used(&run, place, limit, 0, 0)?;
             run.amount(limit, effect, 0).map(|_| ())
         };
         check().err().map(|why| Reason::new(why, limit, run.subject(0)))
