@@ -111,7 +111,7 @@ pub struct Answers<'a> {
     /// One for each event and table of numbers.
     rows: Vec<Cell<Option<Option<Row>>>>,
     /// One for each event and set of owners.
-    owners: Vec<OnceCell<Result<Box<str>, Field>>>,
+    owners: Vec<OnceCell<Result<String, Field>>>,
 }
 
 impl<'a> Answers<'a> {

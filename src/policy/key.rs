@@ -110,8 +110,8 @@ impl Owners {
     }
 
     /// The part of a key that names them; the error is what is not known.
-    pub(super) fn name(&self, Subject { view, recipient, .. }: Subject<'_, '_>) -> Result<Box<str>, Field> {
-        let mut name = String::new();
+    pub(super) fn name(&self, Subject { view, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
+        let mut name = String::with_capacity(80);
         for (field, label) in self.0.iter().zip(&self.1) {
             let value = field.value(view, recipient).ok_or(*field)?;
             name.push_str(label);
@@ -121,7 +121,7 @@ impl Owners {
                 _ => name.push_str(&value),
             }
         }
-        Ok(name.into())
+        Ok(name)
     }
 }
 

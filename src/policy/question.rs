@@ -158,18 +158,18 @@ impl Question {
     /// The limit's budget for an event. Those from `began` on are of the same limit.
     fn used(&mut self, run: &Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let quota = *run.quota(owner, at);
+        let quota = run.quota(owner, at);
         let key = run.key(owner, at)?;
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &Used| self.key(used.slot).is_some_and(|known| *known == key);
         let known = self.budgets[first..].iter().find(|used| same(used));
         // Recipients of one message may have numbers of their own, and share a budget all the same.
-        let is_it = |used: &Used| used.limit == place && used.quota == quota && same(used);
+        let is_it = |used: &Used| used.limit == place && used.quota == *quota && same(used);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
-        let (slot, others) = match (known, quota) {
+        let (slot, others) = match (known, *quota) {
             (Some(known), _) => (known.slot, known.others),
             (None, Quota::Never | Quota::Unlimited) => (Slot::None, None),
             (None, Quota::Counter { scope: Scope::Message, .. }) => (Slot::Message(push(&mut self.own, key)), None),
@@ -181,8 +181,8 @@ impl Question {
                 (Slot::Stored(push(&mut self.keys, key)), others.map(|key| push(&mut self.keys, key)))
             }
         };
-        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        Ok(push(&mut self.budgets, Used { limit: place, quota, slot, others, filter }))
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(quota));
+        Ok(push(&mut self.budgets, Used { limit: place, quota: *quota, slot, others, filter }))
     }
 
     pub(super) fn key(&self, slot: Slot) -> Option<&Key> {
