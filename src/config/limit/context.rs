@@ -77,26 +77,26 @@ impl Context<'_> {
         Some(table)
     }
 
-    /// Whom the rows of a table of numbers are for. What is wrong with that is said when it is read first.
-    pub(super) fn rows(&mut self, span: &Range<usize>, name: &str, key: Key, table: &Overrides) -> Arc<Rows> {
+    /// Whom the rows of a table of numbers are for, and what is wrong with that, by the places of the rows: said once, where the
+    /// table is read first.
+    pub(super) fn rows(&mut self, name: &str, key: Key, table: &Overrides) -> (Arc<Rows>, HashMap<usize, String>) {
         if let Some(known) = self.compiled.rows.get(name) {
-            return known.clone();
+            return (known.clone(), HashMap::new());
         }
         let mut rows = match key {
             Key::Client => Rows::Client(Networks::default()),
             Key::Group => Rows::Group(Table::new(Shape::Name)),
             Key::Field(field, _) => Rows::Field(field, Table::new(key.shape())),
         };
-        let places = table.rows.iter().enumerate().map(|(place, row)| (Row { place, line: row.line }, row));
-        let wrong = places.filter_map(|(place, row)| {
-            let why = put(&mut rows, key, &row.whom, place, self.folding).err()?;
-            Some(table.wrong(row, &why))
-        });
-        let wrong = wrong.collect();
-        self.some_errors(span, wrong, None);
+        let mut wrong = HashMap::new();
+        for (place, row) in table.rows.iter().enumerate() {
+            if let Err(why) = put(&mut rows, key, &row.whom, Row { place, line: row.line }, self.folding) {
+                wrong.insert(place, why);
+            }
+        }
         let rows = Arc::new(rows);
         self.compiled.rows.insert(name.to_owned(), rows.clone());
-        rows
+        (rows, wrong)
     }
 
     fn compile(

@@ -223,14 +223,17 @@ pub fn overrides(
         s.warn(&span, format!("there are no rows in {name}: nobody has other numbers"), None);
     }
     let key = Key::named(table.whom)?;
-    let rows = cx.rows(&span, &name, key, &table);
+    let (rows, mut for_nobody) = cx.rows(&name, key, &table);
     let (mut quotas, mut wrong) = (Vec::with_capacity(table.rows.len() * own.len()), Vec::new());
-    for row in &table.rows {
-        match terms.numbers(row, own) {
+    for (place, row) in table.rows.iter().enumerate() {
+        let numbers = terms.numbers(row, own).and_then(|numbers| {
+            if let Some((why, _)) = numbers.iter().find_map(|quota| refuses_all(quota, terms.count)) {
+                s.warn(&span, table.wrong(row, why), None);
+            }
+            for_nobody.remove(&place).map_or(Ok(numbers), Err)
+        });
+        match numbers {
             Ok(numbers) => {
-                if let Some((why, _)) = numbers.iter().find_map(|quota| refuses_all(quota, terms.count)) {
-                    s.warn(&span, table.wrong(row, why), None);
-                }
                 quotas.extend(numbers);
                 cx.check_name(&span, key, &row.whom, || table.wrong(row, ""));
             }
