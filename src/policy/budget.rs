@@ -70,17 +70,16 @@ impl Slot {
     /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
     pub(super) fn charge(&mut self, used: &Used, state: State, now: Timestamp, values: &[Value]) {
         let change = self.change.get_or_insert_default();
-        let mut seen = self.budget.take().and_then(|budget| budget.seen);
-        if let Some(rule) = used.filter {
-            for value in values {
-                let before = seen.as_ref().map(|filter| filter.generation());
-                let filter = rule.learn(seen.map(Arc::unwrap_or_clone), now, *value);
-                change.turned |= before != Some(filter.generation());
-                change.learnt.push(*value);
-                seen = Some(Arc::new(filter));
-            }
+        let budget = self.budget.get_or_insert(Budget { state, seen: None });
+        budget.state = state;
+        let Some(rule) = used.filter else { return };
+        for value in values {
+            let before = budget.seen.as_ref().map(|filter| filter.generation());
+            let filter = rule.learn(budget.seen.take().map(Arc::unwrap_or_clone), now, *value);
+            change.turned |= before != Some(filter.generation());
+            change.learnt.push(*value);
+            budget.seen = Some(Arc::new(filter));
         }
-        self.budget = Some(Budget { state, seen });
     }
 }
 

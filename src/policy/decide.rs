@@ -108,7 +108,7 @@ impl<'a> Decision<'a> {
         let mut verdict = Verdict::default();
         let mut steps = Vec::with_capacity(applications.len());
         for application in applications {
-            let Some(mut step) = self.step(application) else { continue };
+            let Some(step) = self.step(application, &mut steps) else { continue };
             verdict.remarks.extend(step.remark());
             self.notify(&step, &mut verdict);
             if step.limit.mode == Mode::Enforce {
@@ -124,9 +124,8 @@ impl<'a> Decision<'a> {
                 verdict.route = step.reached.route.take().or(verdict.route);
                 self.suspend(&step, &mut verdict);
             }
-            steps.push(step);
         }
-        for step in steps {
+        for step in &steps {
             self.keep(step, event, refusal.is_some(), &mut verdict);
         }
         if let Some(refusal) = refusal {
@@ -177,8 +176,9 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// `None`: the limit has nothing to do with it any more.
-    fn step(&self, application: &Application) -> Option<Step<'a>> {
+    /// The next of the steps; `None`: the limit has nothing to do with it any more.
+    // Made where it stays: moving it would be a tenth of a decision.
+    fn step<'b>(&self, application: &Application, steps: &'b mut Vec<Step<'a>>) -> Option<&'b mut Step<'a>> {
         let (policy, question) = (self.policy, self.question);
         let used = &question.budgets[application.used];
         let limit = &policy.limits[used.limit];
@@ -192,10 +192,16 @@ impl<'a> Decision<'a> {
         // An attempt that is counted already is refused again, if it is over, and not charged again.
         let again = Application { effect: Effect::Look, amount: 0.0, values: Values::All, ..*application };
         let (application, effect) = if is_counted { (&again, Effect::Look) } else { (application, effect) };
+        match used.quota {
+            Quota::Unlimited => return None,
+            // What has happened cannot be refused.
+            Quota::Never if effect == Effect::Note => return None,
+            _ => {}
+        }
         let slot = self.slot(used.slot);
         let before = slot.and_then(Slot::state);
         let nothing = State { at: self.now, level: 0.0 };
-        let mut step = Step {
+        let step = steps.push_mut(Step {
             limit,
             used,
             effect,
@@ -205,18 +211,18 @@ impl<'a> Decision<'a> {
             amount: 0.0,
             level: 0.0,
             reached: Reached::default(),
-        };
+        });
         match used.quota {
-            Quota::Unlimited => return None,
-            // What has happened cannot be refused.
-            Quota::Never if effect == Effect::Note => return None,
             Quota::Never => {
                 let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), above: |_| 0.0 };
-                step.reached = self.reached(&step, application, over);
+                step.reached = self.reached(step, application, over);
             }
-            Quota::Share(share) => self.weigh_share(&mut step, share, application),
-            Quota::Rate { rule, .. } => self.weigh(&mut step, rule, slot, application),
-            Quota::Counter { .. } => self.weigh(&mut step, used.quota.rule()?, slot, application),
+            Quota::Share(share) => self.weigh_share(step, share, application),
+            _ => {
+                if let Some(rule) = used.quota.rule() {
+                    self.weigh(step, rule, slot, application);
+                }
+            }
         }
         Some(step)
     }
@@ -311,8 +317,8 @@ impl<'a> Decision<'a> {
     }
 
     /// Keeps what a step proposes, if it is to be kept.
-    fn keep(&mut self, step: Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
-        let Step { limit, used, effect, before, state, values, reached, .. } = step;
+    fn keep(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
+        let &Step { limit, used, effect, before, state, ref values, ref reached, .. } = step;
         let own_refuses = reached.refuses || reached.refusal.is_some();
         let is_place = matches!(used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
         // What does not happen takes no place, and nobody gets to be known by it.
@@ -326,9 +332,9 @@ impl<'a> Decision<'a> {
         match effect {
             Effect::Watch => {}
             Effect::Look => self.count_others(limit, used, event, is_refused),
-            Effect::Note => self.charge(used, state, &values),
+            Effect::Note => self.charge(used, state, values),
             Effect::Charge | Effect::Settle if is_charged => {
-                self.charge(used, state, &values);
+                self.charge(used, state, values);
                 verdict.settled.extend(self.settled(effect, used));
                 if let (Place::Stored(place), true) = (used.slot, is_let_through) {
                     let (key, rule) = (&self.question.keys[place], used.quota.rule());
@@ -358,7 +364,7 @@ impl<'a> Decision<'a> {
             // Whoever gets through is known from then on, also where the limit, had it been in force, would have refused.
             Effect::Charge if !is_refused && used.filter.is_some_and(|filter| filter.remembers()) => {
                 let state = before.unwrap_or(State { level: 0.0, ..state });
-                self.charge(used, state, &values);
+                self.charge(used, state, values);
             }
             Effect::Charge => {}
         }

@@ -3,7 +3,7 @@
 use super::field::Field;
 use super::limit::{AT_ONCE, Limit};
 use super::quota::Quota;
-use super::view::View;
+use super::whom::Subject;
 use crate::time::Timestamp;
 use std::borrow::Cow;
 use std::fmt;
@@ -85,25 +85,12 @@ impl Key {
         Some((Self(own.into()), Timestamp::from_micros(since)))
     }
 
-    /// The limit's budget for an event; the error is what names it and is not known. `room` is where it is written.
-    pub(super) fn of(
-        limit: &Limit,
-        view: &View<'_>,
-        recipient: Option<&str>,
-        room: &mut String,
-    ) -> Result<Self, Field> {
+    /// The budget that these owners have by a limit. `room` is where it is written.
+    pub(super) fn of(limit: &Limit, owners: &str, room: &mut String) -> Self {
         room.clear();
         room.push_str(&limit.settled.prefix);
-        for (field, label) in limit.per.iter().zip(&limit.settled.labels) {
-            let value = field.value(view, recipient).ok_or(*field)?;
-            room.push_str(label);
-            match field {
-                // What a client calls itself may hold anything.
-                Field::Helo => room.push_str(&value.replace(SEPARATOR, "?")),
-                _ => room.push_str(&value),
-            }
-        }
-        Ok(Self(room.as_str().into()))
+        room.push_str(owners);
+        Self(room.as_str().into())
     }
 
     /// The budget of all of which the limit of this one counts a part.
@@ -171,15 +158,44 @@ impl fmt::Display for Key {
     }
 }
 
+/// Whose budgets are kept: fields, and what stands before the value of each in a key.
+#[derive(Debug)]
+pub(super) struct Owners(Box<[Field]>, Box<[Box<str>]>);
+
+impl Owners {
+    pub(super) fn new(per: &[Field]) -> Self {
+        Self(per.into(), per.iter().map(|field| format!("{SEPARATOR}{}=", field.name()).into()).collect())
+    }
+
+    pub(super) fn fields(&self) -> &[Field] {
+        &self.0
+    }
+
+    /// Whether they are others for each recipient.
+    pub(super) fn is_of_recipient(&self) -> bool {
+        self.0.iter().any(|field| field.is_of_recipient())
+    }
+
+    /// The part of a key that names them; the error is what is not known.
+    pub(super) fn name(&self, Subject { view, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
+        let mut name = String::with_capacity(80);
+        for (field, label) in self.0.iter().zip(&self.1) {
+            let value = field.value(view, recipient).ok_or(*field)?;
+            name.push_str(label);
+            match field {
+                // What a client calls itself may hold anything.
+                Field::Helo => name.push_str(&value.replace(SEPARATOR, "?")),
+                _ => name.push_str(&value),
+            }
+        }
+        Ok(name)
+    }
+}
+
 impl Limit {
     /// What the keys of its budgets begin with: its name, what it counts, and how.
     pub(super) fn key_prefix(&self) -> Box<str> {
         [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
-    }
-
-    /// What stands before each owner in the keys of its budgets.
-    pub(super) fn key_labels(&self) -> Box<[Box<str>]> {
-        self.per.iter().map(|field| format!("{SEPARATOR}{}=", field.name()).into()).collect()
     }
 
     /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change

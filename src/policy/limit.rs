@@ -1,6 +1,7 @@
 //! A limit, checked and ready to be applied.
 
 use super::action::Ladder;
+use super::answers::{Asking, Numbered};
 use super::event::{Event, Stage};
 use super::field::Field;
 use super::overrides::Overrides;
@@ -45,9 +46,12 @@ pub struct Limit {
 /// What is worked out of a limit once, as every event asks for it.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
-    /// What its budgets' keys begin with, and what stands there before each owner.
+    /// What its budgets' keys begin with.
     pub(super) prefix: Box<str>,
-    pub(super) labels: Box<[Box<str>]>,
+    /// For whom it is, whose its budgets are, and whom its overrides are for.
+    pub(super) whom: Numbered,
+    pub(super) owners: usize,
+    pub(super) rows: usize,
     /// The kinds of events that mean anything to it: see [`Event::kind`].
     pub(super) interests: u16,
     /// Whose budget it is, or for whom it is, is another question for each recipient.
@@ -271,21 +275,23 @@ impl Limit {
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// Works out what follows from the rest.
-    pub(super) fn settle(&mut self) {
+    /// Works out what follows from the rest, and adds what it asks to what the whole policy asks.
+    pub(super) fn settle(&mut self, asking: &mut Asking) {
         self.stage = self.stage_for(self.stage);
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
         self.settled = Settled {
             prefix: self.key_prefix(),
-            labels: self.key_labels(),
+            whom: asking.number(&self.whom),
+            owners: asking.owners(&self.per),
+            rows: self.overrides.as_ref().map_or(0, |overrides| asking.place(&overrides.rows)),
             interests: of_interest.fold(0, |all, event| all | event.kind()),
             depends_on_recipient: self.is_per_recipient()
                 || self.whom.needs_recipient()
                 || self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
-                || self.overrides.as_ref().is_some_and(|overrides| overrides.is_by_recipient()),
+                || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_recipient()),
             waits_for_recipients: self.whom.needs_recipients(),
             waits_for_login: self.whom.needs_login()
-                || self.overrides.as_ref().is_some_and(|overrides| overrides.is_by_group()),
+                || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),
         };
     }
 
@@ -343,12 +349,6 @@ impl Limit {
     /// Whether a message counts once for each of its budgets, at whichever recipient comes first.
     pub(super) fn counts_once(&self) -> bool {
         self.count == Count::Messages && self.stage == Stage::Rcpt
-    }
-
-    /// How much it allows here.
-    pub fn quota_for(&self, view: &View<'_>, recipient: Option<&str>) -> Quota {
-        let other = self.overrides.as_ref().and_then(|overrides| overrides.find(view, recipient));
-        other.and_then(|row| row.quotas.get(self.ordinal).copied()).unwrap_or(self.quota)
     }
 
     /// The value of an event that has to be new.

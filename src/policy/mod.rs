@@ -4,6 +4,7 @@
 //! there is: stores load budgets before it and keep them after it.
 
 pub mod action;
+mod answers;
 mod budget;
 mod decide;
 pub mod event;
@@ -34,6 +35,7 @@ pub use question::Question;
 pub use settle::{combine, give_back};
 
 use action::{Action, Rung};
+use answers::Asking;
 use exception::Exceptions;
 use fold::Folding;
 use hours::Zone;
@@ -55,6 +57,7 @@ pub struct Policy {
     pub help_url: Option<Arc<str>>,
     /// Whether answers may be late.
     delays: bool,
+    asking: Arc<Asking>,
 }
 
 /// How late answers may be at most: the shortest patience of clients that is proven is 60 s.
@@ -74,11 +77,12 @@ impl Default for Patience {
 
 impl Policy {
     pub fn new(mut limits: Vec<Limit>, folding: Folding, zone: Zone) -> Self {
-        limits.iter_mut().for_each(Limit::settle);
+        let mut asking = Asking::default();
+        limits.iter_mut().for_each(|limit| limit.settle(&mut asking));
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
-        Self { limits: limits.into(), folding, zone, delays, ..Self::default() }
+        Self { limits: limits.into(), folding, zone, delays, asking: Arc::new(asking), ..Self::default() }
     }
 
     /// The name of the limit at this place; one of several rates is told from the others by its rate.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// A look-up takes one probe for each length of prefix that there is, however many networks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks<T> {
     v4: Lengths<T>,
     v6: Lengths<T>,

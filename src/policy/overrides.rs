@@ -4,56 +4,72 @@ use super::field::Field;
 use super::networks::Networks;
 use super::pattern::Table;
 use super::quota::Quota;
-use super::view::View;
+use super::whom::Subject;
+use std::sync::Arc;
 
 /// The numbers of those who have their own. Each goes on with the budget that the limit gives it.
 #[derive(Debug)]
 pub struct Overrides {
     /// The file's name, as the configuration has it.
     pub file: Box<str>,
-    pub rows: Rows,
+    /// Limits that name the same file share them.
+    pub rows: Arc<Rows>,
+    /// What this limit makes of the numbers: for each row as many as it has rates.
+    quotas: Box<[Quota]>,
+    rates: usize,
 }
 
 /// The rows, by the field that their column names.
 #[derive(Debug)]
 pub enum Rows {
-    Field(Field, Table<Numbers>),
-    Group(Table<Numbers>),
-    Client(Networks<Numbers>),
+    Field(Field, Table<Row>),
+    Group(Table<Row>),
+    Client(Networks<Row>),
 }
 
-/// A row: one quota for each rate of the limit.
-#[derive(Debug)]
-pub struct Numbers {
-    pub quotas: Box<[Quota]>,
+/// A row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Which one it is, from 0.
+    pub place: usize,
     /// In the file, from 1.
-    pub line: u32,
+    pub line: usize,
 }
 
 impl Overrides {
-    /// The row that holds here: of the exact value, else of the longest prefix or the most literal pattern.
-    pub fn find(&self, view: &View<'_>, recipient: Option<&str>) -> Option<&Numbers> {
-        match &self.rows {
-            Rows::Field(field, table) => table.find(&field.value(view, recipient)?),
-            Rows::Group(table) => view.groups().find_map(|group| table.find(group)),
-            Rows::Client(networks) => networks.find(view.client()?),
-        }
+    /// `quotas` are those of the rows, in order: for each row `rates` of them, which are more than none.
+    pub fn new(file: &str, rows: Arc<Rows>, quotas: Vec<Quota>, rates: usize) -> Self {
+        Self { file: file.into(), rows, quotas: quotas.into(), rates }
     }
 
-    pub fn is_by_recipient(&self) -> bool {
-        matches!(self.rows, Rows::Field(field, _) if field.is_of_recipient())
-    }
-
-    pub fn is_by_group(&self) -> bool {
-        matches!(self.rows, Rows::Group(_))
+    /// What a row says of one of the limit's rates.
+    pub fn quota(&self, row: Row, ordinal: usize) -> Option<&Quota> {
+        self.quotas.get(row.place * self.rates + ordinal)
     }
 
     /// All quotas for one of the limit's rates.
-    pub fn quotas(&self, ordinal: usize) -> Box<dyn Iterator<Item = Quota> + '_> {
-        let of = move |numbers: &Numbers| numbers.quotas.get(ordinal).copied();
-        match &self.rows {
-            Rows::Field(_, table) | Rows::Group(table) => Box::new(table.values().filter_map(of)),
-            Rows::Client(networks) => Box::new(networks.values().filter_map(of)),
-        }
+    pub fn quotas(&self, ordinal: usize) -> impl Iterator<Item = Quota> {
+        self.quotas.iter().skip(ordinal).step_by(self.rates).copied()
+    }
+}
+
+impl Rows {
+    /// The row that holds here: of the exact value, else of the longest prefix or the most literal pattern.
+    pub fn find(&self, subject: Subject<'_, '_>) -> Option<Row> {
+        let Subject { view, recipient, .. } = subject;
+        let row = match self {
+            Self::Field(field, table) => table.find(&field.value(view, recipient)?),
+            Self::Group(table) => view.groups().find_map(|group| table.find(group)),
+            Self::Client(networks) => networks.find(view.client()?),
+        };
+        row.copied()
+    }
+
+    pub fn is_by_recipient(&self) -> bool {
+        matches!(self, Self::Field(field, _) if field.is_of_recipient())
+    }
+
+    pub fn is_by_group(&self) -> bool {
+        matches!(self, Self::Group(_))
     }
 }

@@ -20,7 +20,7 @@ pub enum Shape {
 
 /// Patterns, each with what it stands for. Made for a hundred thousand of them: only those with a `*` elsewhere than in `*@DOMAIN`,
 /// `*@*.DOMAIN` and `*.DOMAIN` are tried one after the other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table<T> {
     shape: Shape,
     entries: Vec<Entry<T>>,
@@ -60,7 +60,7 @@ enum Class {
 
 const MOST_FEW: usize = 8;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry<T> {
     value: T,
     /// How many characters of the pattern are no `*`.

@@ -3,10 +3,12 @@
 mod explain;
 
 use super::Policy;
+use super::answers::Answers;
 use super::event::{Asked, Event, Stage};
 use super::exception::Suspension;
 use super::key::Key;
 use super::limit::{Count, Effect, Limit};
+use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
 use super::view::View;
 use super::whom::Subject;
@@ -14,6 +16,7 @@ use super::why::Why;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// What a run of events asks of which budgets. A store loads them before the decision.
@@ -80,8 +83,9 @@ struct Run<'a> {
     view: View<'a>,
     /// For each event the recipient that it is about, as it is compared.
     recipients: Vec<Option<Cow<'a, str>>>,
+    answers: Answers<'a>,
     /// To write keys in.
-    room: String,
+    room: RefCell<String>,
 }
 
 impl Question {
@@ -97,10 +101,10 @@ impl Question {
         question.applications.reserve(most);
         question.budgets.reserve(most);
         question.keys.reserve(most);
-        let mut run = Run::new(policy, asked, now);
+        let run = Run::new(policy, asked, now);
         question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Those that look at budgets of others come last in the policy.
-        of_interest.for_each(|(place, limit)| question.apply(&mut run, place, limit));
+        of_interest.for_each(|(place, limit)| question.apply(&run, place, limit));
         question.applications.sort_by_key(|application| application.event);
         question
     }
@@ -125,7 +129,7 @@ impl Question {
         self.applications.iter().map(|application| self.budgets[application.used].limit)
     }
 
-    fn apply(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit) {
+    fn apply(&mut self, run: &Run<'_>, place: usize, limit: &Limit) {
         let depends = limit.settled.depends_on_recipient
             || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);
         // Otherwise the budget is the same for all events.
@@ -157,26 +161,24 @@ impl Question {
     }
 
     /// The limit's budget for an event. Those from `began` on are of the same limit.
-    fn used(&mut self, run: &mut Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
-        let recipient = run.recipients[at].as_deref();
+    fn used(&mut self, run: &Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let mut quota = owner.quota_for(&run.view, recipient);
-        let mut key = Key::of(owner, &run.view, recipient, &mut run.room).map_err(Why::Unknown)?;
-        if let Some(grant) = run.policy.exceptions.granted(owner, &key, run.view.now())
-            && let Some(granted) = grant.quota(owner)
-        {
-            (quota, key) = (granted, key.granted(grant.term.since));
+        let (mut quota, mut key) = (run.quota(owner, at), run.key(owner, at)?);
+        let granted = run.policy.exceptions.granted(owner, &key, run.view.now());
+        let granted = granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since)));
+        if let Some((other, since)) = &granted {
+            (quota, key) = (other, key.granted(*since));
         }
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &Used| self.key(used.slot).is_some_and(|known| *known == key);
         let known = self.budgets[first..].iter().find(|used| same(used));
         // Recipients of one message may have numbers of their own, and share a budget all the same.
-        let is_it = |used: &Used| used.limit == place && used.quota == quota && same(used);
+        let is_it = |used: &Used| used.limit == place && used.quota == *quota && same(used);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
-        let (slot, others) = match (known, quota) {
+        let (slot, others) = match (known, *quota) {
             (Some(known), _) => (known.slot, known.others),
             (None, Quota::Never | Quota::Unlimited) => (Slot::None, None),
             (None, Quota::Counter { scope: Scope::Message, .. }) => (Slot::Message(push(&mut self.own, key)), None),
@@ -188,8 +190,8 @@ impl Question {
                 (Slot::Stored(push(&mut self.keys, key)), others.map(|key| push(&mut self.keys, key)))
             }
         };
-        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        Ok(push(&mut self.budgets, Used { limit: place, quota, slot, others, filter }))
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(quota));
+        Ok(push(&mut self.budgets, Used { limit: place, quota: *quota, slot, others, filter }))
     }
 
     pub(super) fn key(&self, slot: Slot) -> Option<&Key> {
@@ -211,7 +213,8 @@ impl<'a> Run<'a> {
         let view = View::new(&asked.facts, &policy.folding, &policy.zone, now);
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
-        Self { policy, asked, view, recipients, room: String::with_capacity(160) }
+        let answers = Answers::new(&policy.asking, asked.events.len());
+        Self { policy, asked, view, recipients, answers, room: String::with_capacity(160).into() }
     }
 
     /// Whether the limit is for this event; if not, why.
@@ -229,7 +232,22 @@ impl<'a> Run<'a> {
         if is_of_message && limit.whom.needs_recipient() {
             return self.passing(limit).next().map(|_| ()).ok_or(Why::NoRecipient);
         }
-        limit.whom.check(subject)
+        self.answers.check(&limit.settled.whom, at, subject)
+    }
+
+    /// How much a limit allows for this event.
+    fn quota<'b>(&self, limit: &'b Limit, at: usize) -> &'b Quota {
+        let row = |overrides: &'b Overrides| {
+            let row = self.answers.row(limit.settled.rows, at, self.subject(at))?;
+            overrides.quota(row, limit.ordinal)
+        };
+        limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
+    }
+
+    /// The limit's budget for this event.
+    fn key(&self, limit: &Limit, at: usize) -> Result<Key, Why> {
+        let owners = self.answers.owners(limit.settled.owners, at, self.subject(at)).map_err(Why::Unknown)?;
+        Ok(Key::of(limit, owners, &mut self.room.borrow_mut()))
     }
 
     /// What conditions look at when they look at an event.
@@ -244,7 +262,8 @@ impl<'a> Run<'a> {
         let recipients = Some(self.asked.facts.recipients.len());
         let all = self.view.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
-            limit.whom.holds(Subject { view: &self.view, recipient: Some(recipient), recipients })
+            let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
+            self.answers.hold(&limit.settled.whom, subject)
         })
     }
 

@@ -5,7 +5,6 @@ use super::hours::Hours;
 use super::networks::Networks;
 use super::pattern::Table;
 use super::view::View;
-use super::why::Why;
 use std::sync::Arc;
 
 /// For whom a limit is: those of any `match`, if there is one, and of no `except`.
@@ -20,7 +19,7 @@ pub struct Whom {
 pub struct Conditions(pub Vec<Condition>);
 
 /// One key of a table, with the values of which one has to hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// A field's value is one of these patterns; the tables are lists, and what stands beside them.
     Field(Field, Vec<Arc<Table<()>>>),
@@ -85,22 +84,8 @@ pub struct Subject<'a, 'b> {
 }
 
 impl Whom {
-    /// Whether the limit is for this. What names something absent does not hold.
-    pub fn holds(&self, subject: Subject<'_, '_>) -> bool {
-        self.check(subject).is_ok()
-    }
-
-    /// The same, with the reason why it is not.
-    pub fn check(&self, subject: Subject<'_, '_>) -> Result<(), Why> {
-        if !self.matches.is_empty() && !self.matches.iter().any(|conditions| conditions.hold(subject)) {
-            return Err(Why::NoMatch);
-        }
-        let excepted = self.except.iter().position(|conditions| conditions.hold(subject));
-        excepted.map_or(Ok(()), |place| Err(Why::Except(place)))
-    }
-
     pub fn needs_recipient(&self) -> bool {
-        self.any(|condition| matches!(condition, Condition::Field(field, _) if field.is_of_recipient()))
+        self.any(Condition::is_of_recipient)
     }
 
     /// Whether it can be told only when all recipients are known.
@@ -118,13 +103,17 @@ impl Whom {
     }
 }
 
-impl Conditions {
-    fn hold(&self, subject: Subject<'_, '_>) -> bool {
-        self.0.iter().all(|condition| condition.holds(subject))
-    }
-}
-
 impl Condition {
+    /// Whether it may be another answer for each event of a run.
+    pub(super) fn is_of_event(&self) -> bool {
+        self.is_of_recipient() || matches!(self, Self::MessageRecipients(_))
+    }
+
+    fn is_of_recipient(&self) -> bool {
+        matches!(self, Self::Field(field, _) if field.is_of_recipient())
+    }
+
+    /// Whether it holds. What names something absent does not.
     pub(super) fn holds(&self, subject: Subject<'_, '_>) -> bool {
         let Subject { view, recipient, recipients } = subject;
         let is_in = |tables: &[Arc<Table<()>>], value: &str| tables.iter().any(|table| table.find(value).is_some());

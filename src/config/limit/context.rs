@@ -3,13 +3,15 @@
 use super::super::files::{Files, first_few};
 use super::super::list::Lists;
 use super::super::notify::Notifications;
+use super::super::overrides::Overrides;
 use super::super::section::{Section, Source};
 use super::named::{Named, Naming};
-use super::whom::{Key, network};
+use super::whom::{Key, network, put};
 use crate::policy::Patience;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::networks::Networks;
+use crate::policy::overrides::{Row, Rows};
 use crate::policy::pattern::{Shape, Table};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -45,6 +47,8 @@ pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
     /// By the list's name, and by what folds its items.
     tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
+    /// Whom the rows of tables of numbers are for, by the file's name.
+    rows: HashMap<String, Arc<Rows>>,
     used: BTreeSet<String>,
 }
 
@@ -80,6 +84,28 @@ impl Context<'_> {
         let table = Arc::new(table);
         self.compiled.tables.insert(place, table.clone());
         Some(table)
+    }
+
+    /// Whom the rows of a table of numbers are for, and what is wrong with that, by the places of the rows: said once, where the
+    /// table is read first.
+    pub(super) fn rows(&mut self, name: &str, key: Key, table: &Overrides) -> (Arc<Rows>, HashMap<usize, String>) {
+        if let Some(known) = self.compiled.rows.get(name) {
+            return (known.clone(), HashMap::new());
+        }
+        let mut rows = match key {
+            Key::Client => Rows::Client(Networks::default()),
+            Key::Group => Rows::Group(Table::new(Shape::Name)),
+            Key::Field(field, _) => Rows::Field(field, Table::new(key.shape())),
+        };
+        let mut wrong = HashMap::new();
+        for (place, row) in table.rows.iter().enumerate() {
+            if let Err(why) = put(&mut rows, key, &row.whom, Row { place, line: row.line }, self.folding) {
+                wrong.insert(place, why);
+            }
+        }
+        let rows = Arc::new(rows);
+        self.compiled.rows.insert(name.to_owned(), rows.clone());
+        (rows, wrong)
     }
 
     fn compile(

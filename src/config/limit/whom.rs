@@ -8,7 +8,7 @@ use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::hours::Hours;
 use crate::policy::networks::Networks;
-use crate::policy::overrides::{Numbers, Overrides, Rows};
+use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{BadPattern, Shape, Table};
 use crate::policy::quota::Quota;
 use crate::policy::terms::Terms;
@@ -224,33 +224,32 @@ pub fn overrides(
         s.warn(&span, format!("there are no rows in {name}: nobody has other numbers"), None);
     }
     let key = Key::named(table.whom)?;
-    let mut rows = match key {
-        Key::Client => Rows::Client(Networks::default()),
-        Key::Group => Rows::Group(Table::new(Shape::Name)),
-        Key::Field(field, _) => Rows::Field(field, Table::new(key.shape())),
-    };
-    let mut wrong = Vec::new();
-    for row in &table.rows {
-        let put = terms.numbers(row, own).and_then(|numbers| {
+    let (rows, mut for_nobody) = cx.rows(&name, key, &table);
+    let (mut quotas, mut wrong) = (Vec::with_capacity(table.rows.len() * own.len()), Vec::new());
+    for (place, row) in table.rows.iter().enumerate() {
+        let numbers = terms.numbers(row, own).and_then(|numbers| {
             if let Some((why, _)) = numbers.iter().find_map(|quota| refuses_all(quota, terms.count)) {
                 s.warn(&span, table.wrong(row, why), None);
             }
-            let numbers = Numbers { quotas: numbers, line: u32::try_from(row.line).unwrap_or(u32::MAX) };
-            put(&mut rows, key, &row.whom, numbers, cx.folding)
+            for_nobody.remove(&place).map_or(Ok(numbers), Err)
         });
-        match put {
-            Ok(()) => cx.check_name(&span, key, &row.whom, || table.wrong(row, "")),
+        match numbers {
+            Ok(numbers) => {
+                quotas.extend(numbers);
+                cx.check_name(&span, key, &row.whom, || table.wrong(row, ""));
+            }
             Err(why) => wrong.push(table.wrong(row, &why)),
         }
     }
     cx.some_errors(&span, wrong, None);
-    Some((Arc::new(Overrides { file: name.into(), rows }), Placed { value: key.name(), span }))
+    Some((Arc::new(Overrides::new(&name, rows, quotas, own.len())), Placed { value: key.name(), span }))
 }
 
-fn put(rows: &mut Rows, key: Key, whom: &str, numbers: Numbers, folding: &Folding) -> Result<(), String> {
+/// Puts a row of a table of numbers where it is found.
+pub(super) fn put(rows: &mut Rows, key: Key, whom: &str, row: Row, folding: &Folding) -> Result<(), String> {
     match rows {
-        Rows::Client(networks) => networks.insert(network(whom)?, numbers).map_err(|error| error.to_string()),
-        Rows::Field(_, table) | Rows::Group(table) => key.insert(table, folding, whom, numbers),
+        Rows::Client(networks) => networks.insert(network(whom)?, row).map_err(|error| error.to_string()),
+        Rows::Field(_, table) | Rows::Group(table) => key.insert(table, folding, whom, row),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::policy::verdict::Refusal;
 use crate::policy::why::{Reason, Why};
 use crate::policy::{Policy, Question};
 use crate::time::Timestamp;
+use std::mem;
 
 /// What a limit says to an event.
 #[derive(Debug)]
@@ -58,7 +59,8 @@ pub fn explain(
             let reason = Question::reason(policy, asked, now, limit);
             return Err(reason.unwrap_or_else(|| Reason::plain(Why::Elsewhere)));
         };
-        let Some(step) = decision.step(application) else {
+        let mut steps = Vec::new();
+        let Some(step) = decision.step(application, &mut steps) else {
             let is_unlimited = question.budgets[application.used].quota == Quota::Unlimited;
             return Err(Reason::plain(if is_unlimited { Why::Unlimited } else { Why::Counted }));
         };
@@ -70,8 +72,9 @@ pub fn explain(
 }
 
 impl Decision<'_> {
-    fn weighed(&self, step: Step<'_>) -> Weighed {
-        let Step { used, effect, before, amount, level: after, reached, .. } = step;
+    fn weighed(&self, step: &mut Step<'_>) -> Weighed {
+        let reached = mem::take(&mut step.reached);
+        let &mut Step { used, effect, before, amount, level: after, .. } = step;
         let level = match used.quota {
             // Both averages fall alike.
             Quota::Share(_) => after,

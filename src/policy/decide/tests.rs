@@ -6,7 +6,7 @@ use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::hours::Zone;
 use crate::policy::limit::{Algorithm, Distinct};
-use crate::policy::overrides::{Numbers, Overrides, Rows};
+use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{Shape, Table};
 use crate::policy::whom::{Comparison, Condition, Conditions, Whom};
 use crate::time::{Units, parse_rate};
@@ -233,12 +233,13 @@ fn known_recipients_are_free_when_the_limit_shrinks() {
 #[test]
 fn recipients_with_numbers_of_their_own_are_judged_by_these_whatever_came_between() {
     let mut table = Table::new(Shape::Domain);
-    for (line, domain, rate) in [(2, "one.example", "3 / 1d"), (3, "two.example", "9 / 1d")] {
-        table.insert(domain, Numbers { quotas: [quota(rate)].into(), line }).unwrap();
+    for (place, domain) in ["one.example", "two.example"].into_iter().enumerate() {
+        table.insert(domain, Row { place, line: place + 2 }).unwrap();
     }
     let mut of_user = limit("l", Count::Recipients, &[Field::User], "100 / 1d");
-    let rows = Rows::Field(Field::RecipientDomain, table);
-    of_user.overrides = Some(Arc::new(Overrides { file: "some.csv".into(), rows }));
+    let rows = Arc::new(Rows::Field(Field::RecipientDomain, table));
+    let quotas = vec![quota("3 / 1d"), quota("9 / 1d")];
+    of_user.overrides = Some(Arc::new(Overrides::new("some.csv", rows, quotas, 1)));
     let policy = policy(vec![of_user]);
     let to = |domain: &str| Event::Recipient(format!("bob@{domain}").into());
     let run = ["one.example", "two.example", "one.example", "two.example", "one.example"].map(to);

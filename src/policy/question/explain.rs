@@ -3,18 +3,18 @@
 use super::{Question, Run};
 use crate::policy::Policy;
 use crate::policy::event::Asked;
-use crate::policy::overrides::{Numbers, Overrides};
+use crate::policy::overrides::{Overrides, Row};
 use crate::policy::why::{Reason, Why};
 use crate::time::Timestamp;
 
 impl Question {
     /// Why the limit at this place of the policy has nothing to say to the first event; `None`: it has.
     pub fn reason(policy: &Policy, asked: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
-        let (mut run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
-        let mut check = || {
+        let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
+        let check = || {
             let effect = limit.effect(&asked.events[0]).ok_or(Why::Elsewhere)?;
             run.holds(limit, 0)?;
-            Self::default().used(&mut run, place, limit, 0, 0)?;
+            Self::default().used(&run, place, limit, 0, 0)?;
             run.amount(limit, effect, 0).map(|_| ())
         };
         check().err().map(|why| Reason::new(why, limit, run.subject(0)))
@@ -26,10 +26,10 @@ impl Question {
         asked: &Asked,
         now: Timestamp,
         place: usize,
-    ) -> Option<(&'a Overrides, &'a Numbers)> {
+    ) -> Option<(&'a Overrides, Row)> {
         let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
         let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
         let overrides = owner.overrides.as_deref()?;
-        Some((overrides, overrides.find(&run.view, run.recipients[0].as_deref())?))
+        Some((overrides, overrides.rows.find(run.subject(0))?))
     }
 }
