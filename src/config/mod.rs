@@ -14,6 +14,7 @@ mod upstream;
 mod veil;
 
 use files::Files;
+pub use limit::LONGEST_PERIOD;
 pub use problem::{Problem, Problems, Severity};
 
 use crate::accounts::file::Changed;

@@ -18,6 +18,7 @@ use crate::time::{Units, parse_amount, parse_duration};
 use check::Draft;
 pub use context::{Compiled, Context};
 pub use named::Named;
+pub use rate::LONGEST_PERIOD;
 use rate::Terms;
 use std::collections::HashSet;
 use std::ops::Range;

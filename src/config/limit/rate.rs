@@ -141,7 +141,8 @@ fn check_period(period: Duration) -> Result<(), String> {
     }
 }
 
-const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);
+/// The longest period of a rate.
+pub const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);
 
 /// Whether a budget of the one can go on as one of the other.
 fn is_alike(quota: &Quota, own: &Quota) -> bool {

@@ -1,0 +1,242 @@
+//! `weir import`: limits of Exim, rspamd and postfwd in, limits of Weir out, that decide as those programs did.
+
+use crate::harness::{run, weir};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A folder for a configuration of another program, and for one of Weir with what is made of it.
+struct Site(tempfile::TempDir);
+
+/// What a command has said.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn run(&self, arguments: &[&str], input: &str) -> Said {
+        let output = run(weir().args(arguments).current_dir(self.0.path()), input.as_bytes());
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// Imports a configuration of this program.
+    fn import(&self, program: &str, text: &str) -> Said {
+        self.write(program, text);
+        self.run(&["import", program, program], "")
+    }
+
+    /// Makes a configuration of Weir with these limits, which has to be good.
+    fn configure(&self, limits: &str) {
+        let text = format!(
+            "hostname = \"weir.example\"\nlistener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+             upstream = [{{ address = \"127.0.0.1:2525\", tls = \"none\" }}]\nstate = {{ path = \"state.db\" }}\n{limits}"
+        );
+        self.write("weir.toml", &text);
+        let said = self.run(&["check", "-c", "weir.toml"], "");
+        assert_eq!(said.code, Some(0), "{}\nof\n{limits}", said.err);
+    }
+
+    /// Which messages of a history are refused, by the time-ordered index that stands in for their recipients.
+    fn refused(&self, history: &[Message]) -> Vec<bool> {
+        let mut rows = String::new();
+        for (n, message) in history.iter().enumerate() {
+            for recipient in &message.recipients {
+                let (t, sender, size) = (&message.t, &message.sender, message.size);
+                rows +=
+                    &format!("{{\"t\":\"{t}\",\"sender\":\"{sender}\",\"recipient\":\"{recipient}\",\"message\":{n}");
+                rows += &size.map_or(String::new(), |size| format!(",\"size\":{size}"));
+                rows += &format!(",\"client\":\"{}\"}}\n", message.client);
+            }
+        }
+        let said = self.run(&["simulate", "-c", "weir.toml", "--json", "-"], &rows);
+        assert_eq!((said.code, &*said.err), (Some(0), ""));
+        let mut lines = said.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).peekable();
+        let one = |message: &Message| {
+            let mut refused = false;
+            let mut left = message.recipients.len();
+            // A line for each recipient, and one for a message that is refused as a whole.
+            while left > 0
+                || lines.peek().is_some_and(|line| {
+                    line["recipient"].is_null() && line["limit"].is_string() && line["decision"].is_string()
+                })
+            {
+                let line = lines.next().unwrap();
+                refused |= line["decision"] == "refuse";
+                left = left.saturating_sub(1);
+            }
+            refused
+        };
+        history.iter().map(one).collect()
+    }
+}
+
+struct Message {
+    /// Seconds, exactly.
+    t: String,
+    sender: String,
+    recipients: Vec<String>,
+    size: Option<u64>,
+    client: String,
+}
+
+/// How a trace of Exim's is replayed through imported limits.
+enum Way {
+    /// Its one argument is one limit.
+    Limit,
+    /// Each argument is a limit of its own, for senders of its own.
+    Limits,
+    /// Its one argument, but for the value that has to be new: that is the recipient.
+    Unique,
+    /// Not at all, and why.
+    No(&'static str),
+}
+
+const SHARED: &str = "several arguments share a record in Exim; limits count each for themselves";
+const CACHED: &str = "what Exim keeps of a look for the next one; a limit counts an event once anyway";
+
+fn way(trace: &str) -> Way {
+    let family = trace.trim_end_matches(".jsonl");
+    match family {
+        "boundary" | "periods" => Way::Limits,
+        "keys"
+        | "count_strict"
+        | "idle_strict"
+        | "limit_change_leaky"
+        | "micro_1s"
+        | "micro_4w"
+        | "mixed_ops_2"
+        | "mixed_ops_3"
+        | "per_mail_per_byte_shared_key"
+        | "unique_limit_change_strict"
+        | "unique_readonly" => Way::No(SHARED),
+        "cache_per_conn" | "cache_readonly_first" | "cache_same_acl" | "early_acl" => Way::No(CACHED),
+        _ if family.starts_with("zero_interval_") => {
+            Way::No("intervals of zero, where Exim loses digits and Weir counts whole events")
+        }
+        _ if family.starts_with("unique_") => Way::Unique,
+        _ => Way::Limit,
+    }
+}
+
+fn traces() -> Vec<(String, Vec<Value>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/exim");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let traces = paths.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    let mut traces: Vec<_> = traces
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap().replace(": Infinity", ": \"inf\"");
+            let records = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), records)
+        })
+        .collect();
+    traces.sort_by(|a, b| a.0.cmp(&b.0));
+    traces
+}
+
+fn text<'a>(record: &'a Value, name: &str) -> &'a str {
+    record[name].as_str().unwrap_or_else(|| panic!("no text {name} in {record}"))
+}
+
+/// The statements that a trace was made with, each with the senders it is for.
+fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
+    let mut specs: Vec<&str> = records.iter().map(|record| text(record, "spec")).collect();
+    let mut known = BTreeSet::new();
+    specs.retain(|spec| known.insert(*spec));
+    match way {
+        Way::Unique => {
+            let (before, after) = specs[0].split_once("unique=").unwrap();
+            let (_, key) = after.split_once('/').unwrap();
+            vec![("*".to_owned(), format!("{before}unique=$local_part@$domain/{key}"))]
+        }
+        Way::Limit => {
+            assert_eq!(specs.len(), 1, "{specs:?}");
+            vec![("*".to_owned(), specs[0].to_owned())]
+        }
+        _ => specs.iter().enumerate().map(|(n, spec)| (format!("s{n}@x.test"), (*spec).to_owned())).collect(),
+    }
+}
+
+/// What was replayed of a trace, and which decisions differ.
+fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
+    let looks = |record: &Value| text(record, "op") == "readonly";
+    // What is earlier than what was before it stands in no history.
+    let backwards = records.windows(2).position(|two| two[1]["t_us"].as_i64() < two[0]["t_us"].as_i64());
+    let records: Vec<Value> = records[..backwards.map_or(records.len(), |at| at + 1)]
+        .iter()
+        .filter(|record| !looks(record))
+        .cloned()
+        .collect();
+    let statements = statements(&records, way);
+    let stage = text(&records[0], "stage");
+    let lists = statements.iter().map(|(sender, spec)| match &**sender {
+        "*" => format!("  deny ratelimit = {spec}\n"),
+        sender => format!("  deny senders = {sender}\n    ratelimit = {spec}\n"),
+    });
+    let exim = format!("acl_smtp_{stage} = check\nbegin acl\ncheck:\n{}", lists.collect::<String>());
+    let site = Site::new();
+    let said = site.import("exim", &exim);
+    assert_eq!((said.code, &*said.err), (Some(0), ""), "{exim}");
+    site.configure(&said.out);
+    let message = |record: &Value| {
+        let micros = record["t_us"].as_i64().unwrap();
+        let sender = match way {
+            Way::Limits => statements.iter().find(|(_, spec)| spec == text(record, "spec")).unwrap().0.clone(),
+            _ => "s@x.test".to_owned(),
+        };
+        let count = if stage == "predata" { record["count"].as_f64().unwrap() as usize } else { 1 };
+        let unique = record["unique"].as_str().map(str::to_owned);
+        Message {
+            t: format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000),
+            sender,
+            recipients: (0..count).map(|n| unique.clone().unwrap_or(format!("r{n}@y.test"))).collect(),
+            size: record["message_size"].as_u64(),
+            client: "192.0.2.9".to_owned(),
+        }
+    };
+    let refused = site.refused(&records.iter().map(message).collect::<Vec<_>>());
+    let differ =
+        records.iter().zip(&refused).filter(|(record, refused)| (text(record, "decision") == "over") != **refused);
+    (records.len(), differ.map(|(record, refused)| format!("refused {refused}, Exim {record}")).collect())
+}
+
+#[test]
+fn imported_limits_decide_as_exim_did() {
+    let (mut compared, mut left_out) = (BTreeMap::new(), Vec::new());
+    let mut differences = Vec::new();
+    for (name, records) in traces() {
+        let way = way(&name);
+        if let Way::No(why) = way {
+            left_out.push(format!("{name}: {why}"));
+            continue;
+        }
+        let (count, differ) = compare(&records, &way);
+        differences.extend(differ.into_iter().map(|difference| format!("{name}: {difference}")));
+        compared.insert(name, count);
+    }
+    println!(
+        "{} decisions of {} traces; not replayed:\n{}",
+        compared.values().sum::<usize>(),
+        compared.len(),
+        left_out.join("\n")
+    );
+    assert!(compared.len() >= 40, "{compared:?}");
+    assert!(
+        differences.is_empty(),
+        "{} differ:\n{}",
+        differences.len(),
+        differences[..differences.len().min(10)].join("\n")
+    );
+}
