@@ -202,7 +202,8 @@ fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
             t: format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000),
             sender,
             recipients: (0..count).map(|n| unique.clone().unwrap_or(format!("r{n}@y.test"))).collect(),
-            size: record["message_size"].as_u64(),
+            // What MAIL does not declare is 0 to Exim.
+            size: text(record, "mode").eq("per_byte").then(|| record["count"].as_f64().unwrap() as u64),
             client: "192.0.2.9".to_owned(),
         }
     };
@@ -239,4 +240,67 @@ fn imported_limits_decide_as_exim_did() {
         differences.len(),
         differences[..differences.len().min(10)].join("\n")
     );
+}
+
+/// What Exim accepts and limits cannot say, with the words that say so.
+const EXPLAINED: [(&str, &str); 9] = [
+    ("", "the argument is empty"),
+    ("nan/1h/k", "not a number"),
+    ("10/1h/count=nan/per_cmd/k3", "no number"),
+    ("10/1h/count=inf/per_cmd/k4", "no number"),
+    ("10/1h/unique=/per_cmd/k5", "the same each time"),
+    ("10/1h/unique=zz/per_cmd/k", "the same each time"),
+    ("3000000000/1h/per_cmd/unique=a/k18", "the same each time"),
+    ("10/99999w/per_cmd/k20", "longer than 3650d"),
+    ("10/1h/strict/k", "nothing at HELO"),
+];
+
+#[test]
+fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/exim/errors.json");
+    let records: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let site = Site::new();
+    let mut refused = 0;
+    for record in &records {
+        let (stage, spec) = (text(record, "stage"), text(record, "spec"));
+        // Budgets for what is only looked at.
+        let charge: String =
+            ["per_rcpt/", "per_addr/", ""].map(|per| format!("  deny ratelimit = 20/1h/{per}k\n")).concat();
+        let exim = match stage {
+            "rcpt" => format!("acl_smtp_rcpt = check\nbegin acl\ncheck:\n{charge}  deny ratelimit = {spec}\n"),
+            _ => format!(
+                "acl_smtp_rcpt = charge\nacl_smtp_{stage} = check\nbegin acl\ncharge:\n{charge}check:\n  deny ratelimit = {spec}\n"
+            ),
+        };
+        let line = exim.lines().count();
+        let said = site.import("exim", &exim);
+        let named = format!("exim:{line}: ratelimit");
+        let complaint = record["log"][0].as_str().unwrap_or_default();
+        let is_refused = complaint.contains("error in arguments");
+        if let Some((_, words)) =
+            EXPLAINED.iter().find(|(explained, _)| *explained == spec && (spec != "10/1h/strict/k" || stage == "helo"))
+        {
+            assert_eq!(said.code, Some(65), "{spec}");
+            assert!(said.err.contains(&named) && said.err.contains(words), "{spec}: {}", said.err);
+        } else if is_refused {
+            refused += 1;
+            assert_eq!(said.code, Some(65), "{spec}: {}", said.out);
+            let value = match complaint.split("condition: ").nth(1).unwrap() {
+                words if words.starts_with("\"NULL\"") => "period is missing".to_owned(),
+                words if words.starts_with('"') => {
+                    words.split(" is not").next().unwrap().split(" must").next().unwrap().to_owned()
+                }
+                words => words.to_owned(),
+            };
+            // To Exim per_byte is per_mail, and per_addr per_rcpt.
+            let value = value.replace("per_mail", "per_").replace("per_rcpt", "per_");
+            let value = value.trim_end_matches('"');
+            assert!(said.err.contains(&named) && said.err.contains(value), "{spec}: {value}: {}", said.err);
+            assert_eq!(said.out.matches("[[limit]]").count(), 3, "{spec}: {}", said.out);
+        } else {
+            assert_eq!((said.code, &*said.err), (Some(0), ""), "{spec}");
+            site.configure(&said.out);
+        }
+    }
+    assert!(refused >= 30, "{refused} of {}", records.len());
 }

@@ -232,9 +232,13 @@ fn amount(text: &str) -> Result<Amount, String> {
     })
 }
 
-/// What strtod reads, but for hexadecimal digits.
+/// What strtod reads, but for hexadecimal digits after a point.
 pub fn number(text: &str) -> Option<f64> {
-    text.parse().ok()
+    let (sign, digits) = text.strip_prefix('-').map_or((1.0, text), |digits| (-1.0, digits));
+    match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16).ok().map(|number| sign * f64::from(number)),
+        None => text.parse().ok(),
+    }
 }
 
 fn check_period(text: &str) -> Result<(), String> {

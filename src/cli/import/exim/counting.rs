@@ -56,9 +56,6 @@ pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Count
         _ => Some(1.0),
     };
     let amount = amount.filter(|amount| amount.is_finite()).ok_or("what an event counts is no number")?;
-    if amount == 0.0 {
-        return Err("an event that counts 0 is never over".to_owned());
-    }
     let charge = if argument.update == Update::Strict { Charge::Attempts } else { Charge::Accepted };
     let distinct = distinct(argument, count, per)?;
     let comments = comments(count, argument.per, event, distinct);

@@ -67,7 +67,7 @@ impl<'a> Translation<'a> {
         for owner in owners {
             let counted = counting::counted(argument, one.event, &owner.per)?;
             check_owner(&counted, &owner.per, one.event)?;
-            let rate = rate(most / counted.amount, &argument.period, counted.count, one.verb)?;
+            let rate = rate(per_event(most, counted.amount), &argument.period, counted.count, one.verb)?;
             let mut limit = Limit::new(Budget::Own {
                 count: counted.count,
                 per: owner.per.clone(),
@@ -189,6 +189,9 @@ impl<'a> Translation<'a> {
                 recorded.line
             ));
         }
+        if matches!(&limit.budget, Budget::Own { rate, .. } if rate == "unlimited") {
+            limit.comment("Nobody is ever over.");
+        }
         if one.argument.limit == Amount::Number(0.0) && one.verb == Verb::Warn {
             limit.comment("Exim only measures here; the number is of the first that looks at it.");
         }
@@ -265,6 +268,11 @@ fn is_known(field: Field, stage: Stage) -> bool {
     }
 }
 
+/// How many events it takes to be over.
+fn per_event(most: f64, amount: f64) -> f64 {
+    if most == 0.0 { 0.0 } else { most / amount }
+}
+
 /// `100 / 1d`, as limits write it.
 fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String, String> {
     let time = parse_duration(period).map_err(|_| format!("the period {period} is known to Exim alone"));
@@ -323,7 +331,7 @@ fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counte
     for (who, value) in rows.iter().filter(|(who, _)| who != "*").take(MOST_ROWS) {
         let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", argument.period) };
         let row = Argument::parse(&whole).and_then(|row| match row.limit {
-            Amount::Number(number) => rate(number / counted.amount, &row.period, counted.count, Verb::Deny),
+            Amount::Number(number) => rate(per_event(number, counted.amount), &row.period, counted.count, Verb::Deny),
             Amount::Expansion(text) => Err(format!("{text} is known to Exim alone")),
         });
         match row {
