@@ -32,6 +32,7 @@ pub enum Budget {
         per: Vec<Field>,
         rate: String,
         algorithm: Algorithm,
+        /// A number.
         burst: Option<String>,
         charge: Charge,
         distinct: Option<Field>,
@@ -165,7 +166,7 @@ impl fmt::Display for Budget {
             writeln!(f, "algorithm = \"{}\"", algorithm.name())?;
         }
         if let Some(burst) = burst {
-            writeln!(f, "burst = {}", quoted(burst))?;
+            writeln!(f, "burst = {burst}")?;
         }
         if *charge != Charge::Accepted {
             writeln!(f, "charge = \"{}\"", charge.name())?;

@@ -36,6 +36,7 @@ pub struct Report {
 enum Item {
     Limit(Box<Limit>),
     Untranslated(Place, String),
+    Note(Place, String),
 }
 
 impl Report {
@@ -56,6 +57,11 @@ impl Report {
         self.items.push(Item::Untranslated(place.clone(), plain(&words.to_string())));
     }
 
+    /// Says something that is no fault.
+    pub fn note(&mut self, place: &Place, words: impl fmt::Display) {
+        self.items.push(Item::Note(place.clone(), plain(&words.to_string())));
+    }
+
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -67,6 +73,7 @@ impl Report {
             match item {
                 Item::Limit(limit) => all.extend(limit.lost.iter().map(|(place, words)| (place, &**words))),
                 Item::Untranslated(place, words) => all.push((place, words)),
+                Item::Note(..) => {}
             }
         }
         // Of a statement that becomes several limits.
@@ -84,6 +91,7 @@ impl fmt::Display for Report {
             match item {
                 Item::Limit(limit) => write!(f, "{limit}")?,
                 Item::Untranslated(place, words) => writeln!(f, "# {place}: not translated: {words}")?,
+                Item::Note(place, words) => writeln!(f, "# {place}: {words}")?,
             }
         }
         Ok(())
