@@ -1,7 +1,7 @@
 //! What came of an import: limits in the order of what they stand for, and what could not be said.
 
 use super::limit::Limit;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -76,8 +76,9 @@ impl Report {
                 Item::Note(..) => {}
             }
         }
-        // Of a statement that becomes several limits.
-        all.dedup();
+        // What is the same for several limits is said once.
+        let mut seen = HashSet::new();
+        all.retain(|(place, words)| seen.insert((place.to_string(), *words)));
         all
     }
 }

@@ -187,7 +187,7 @@ impl<'a> Section<'a> {
                 "max_rcpt" | "max_rcpts" => report.refuse(
                     &place,
                     format!(
-                        "{}: rspamd before 1.9 spared messages with more recipients; later ones do not, nor does Weir",
+                        "{}: rspamd used to spare messages with more recipients, and no longer does; nor does Weir",
                         entry.key
                     ),
                 ),
@@ -225,7 +225,9 @@ impl<'a> Section<'a> {
                     report.refuse(&self.place(other.line), format!("{}: {} is not understood", entry.key, other.key));
                 }
                 let buckets = inner.iter().filter(|one| one.key == "bucket").flat_map(|one| match &one.value {
-                    Value::Array(many) if !rate::is_pair(many) => many.iter().map(|value| (one.line, value)).collect(),
+                    Value::Array(many) if !rate::is_pair(many) => {
+                        many.iter().map(|value| (first_line(value).unwrap_or(one.line), value)).collect()
+                    }
                     value => vec![(one.line, value)],
                 });
                 (owner, buckets.collect::<Vec<_>>())
@@ -277,11 +279,8 @@ impl<'a> Section<'a> {
         if self.except.iter().any(|one| one.key == "recipient") {
             limit.comment("rspamd spares a whole message of which one recipient is excepted; Weir this recipient.");
         }
-        for (place, words) in
-            self.lost.iter().chain(&bucket.lost.iter().map(|why| (place.clone(), why.clone())).collect::<Vec<_>>())
-        {
-            limit.lose(place, words);
-        }
+        self.lost.iter().for_each(|(place, words)| limit.broaden(place, words));
+        bucket.lost.iter().for_each(|(line, words)| limit.lose(&self.place(*line), words));
         self.act(&mut limit, place, bucket);
         limit
     }
@@ -311,6 +310,11 @@ impl<'a> Section<'a> {
             }
         }
     }
+}
+
+/// Where the first key of a section stands.
+fn first_line(value: &Value) -> Option<usize> {
+    if let Value::Object(entries) = value { entries.first().map(|entry| entry.line) } else { None }
 }
 
 /// The items of a list, however it is written.

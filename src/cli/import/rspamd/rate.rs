@@ -15,7 +15,8 @@ pub struct Bucket {
     pub only_marks: bool,
     pub message: Option<String>,
     pub comments: Vec<String>,
-    pub lost: Vec<String>,
+    /// In which line, and what.
+    pub lost: Vec<(usize, String)>,
 }
 
 /// So much in so many seconds.
@@ -76,7 +77,7 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
         None => parse(rate.text().ok_or("rate is no text")?)?,
     };
     let mut bucket = finished(most, leak, written)?;
-    for Entry { key, value, .. } in entries {
+    for Entry { key, value, line } in entries {
         match &**key {
             "burst" | "rate" => {}
             "skip_recipients" => bucket.skip_recipients = value.is_true(),
@@ -84,7 +85,7 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
             // It marks the mail, and refuses all the same.
             "symbol" => bucket.comments.push(format!("rspamd also adds the symbol {}.", name(value))),
             "message" => bucket.message = value.text().map(str::to_owned),
-            key => bucket.lost.push(format!("{key} = {} has no meaning for limits", name(value))),
+            key => bucket.lost.push((*line, format!("{key} = {} has no meaning for limits", name(value)))),
         }
     }
     Ok(bucket)
