@@ -10,8 +10,8 @@ pub struct Lookup {
     pub by: Field,
     pub kind: String,
     pub file: String,
-    /// For whoever is not in the table.
-    pub default: Option<String>,
+    /// For whoever is not in the table, if there is no row for them.
+    default: Option<String>,
 }
 
 /// The number of whoever has no limit.
@@ -42,6 +42,12 @@ impl Lookup {
         let [by] = owners.first()?.per[..] else { return None };
         let is_whole = rest.trim().is_empty() && matches!(found.trim(), "$value" | "${value}");
         is_whole.then(|| Self { by, kind: kind.trim().to_owned(), file: file.trim().to_owned(), default })
+    }
+
+    /// For whoever is not in the table.
+    pub fn of_others(&self) -> Option<String> {
+        let row = self.rows().into_iter().flatten().find(|(who, _)| who == "*");
+        row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
     /// The rows of the file: key and value. `None`: it is of a kind that is no text, or cannot be read.

@@ -3,9 +3,11 @@
 mod acl;
 mod argument;
 mod counting;
+mod deed;
 mod key;
 mod list;
 mod lookup;
+mod number;
 mod source;
 mod translation;
 mod whom;
@@ -85,28 +87,25 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
             for condition in &conditions {
                 let mut refuse =
                     |why: String| report.refuse(&condition.place, format!("{}: {why}", whom::written(condition)));
-                let (argument, lookup) = match argument(&condition.value) {
+                let read = match argument(&condition.value) {
+                    Ok(_) if conditions.len() > 1 => Err(SEVERAL.to_owned()),
+                    read => read,
+                };
+                let (argument, lookup) = match read {
                     Ok(read) => read,
                     Err(why) => {
                         refuse(why);
                         continue;
                     }
                 };
-                if conditions.len() > 1 {
-                    refuse(
-                        "a statement with several of them is for whoever is over all, and limits are each for itself"
-                            .into(),
-                    );
-                    continue;
-                }
                 for event in &events {
                     let fits = counting::fits(argument.per, *event);
                     let (argument, lookup) = (argument.clone(), lookup.clone());
-                    let read = verb(statement, condition).map_err(str::to_owned).and_then(|verb| {
+                    let one = verb(statement, condition).map_err(str::to_owned).and_then(|verb| {
                         let is_look = argument.is_look(fits, event.name())?;
                         Ok(Use { event: *event, acl, at, condition, argument, lookup, verb, is_look, is_guessed })
                     });
-                    match read {
+                    match one {
                         Ok(one) => found.push(one),
                         Err(why) => refuse(why),
                     }
@@ -117,17 +116,19 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
     found
 }
 
+const SEVERAL: &str = "a statement with several of them is for whoever is over all, and limits are each for itself";
+
 /// The argument, which may be looked up as a whole: then it is that of whoever is in no table.
 fn argument(text: &str) -> Result<(Argument, Option<Lookup>), String> {
     match Lookup::parse(text) {
         Some(lookup) => {
-            let default = lookup.default.as_deref();
+            let default = lookup.of_others();
             let default =
                 default.ok_or("it is looked up, and nothing says what holds for whoever is not in the table")?;
             if default == lookup::UNLIMITED {
                 return Err("whoever is not in the table has no limit, and no period is known".to_owned());
             }
-            Ok((Argument::parse(default)?, Some(lookup)))
+            Ok((Argument::parse(&default)?, Some(lookup)))
         }
         None => Ok((Argument::parse(text)?, None)),
     }

@@ -3,17 +3,16 @@
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
 use super::acl::{Configuration, Event};
-use super::argument::{Amount, Argument, Update};
+use super::argument::{Amount, Argument};
 use super::counting::{self, Counted};
 use super::key::{self, Owner};
 use super::lookup::{Lookup, MOST_ROWS, UNLIMITED};
+use super::number::{per_event, rate};
 use super::whom::{self, Part};
-use super::{Use, Verb, words};
-use crate::config::LONGEST_PERIOD;
+use super::{Use, Verb, deed};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count};
-use crate::time::{Units, parse_amount, parse_duration};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -96,7 +95,7 @@ impl<'a> Translation<'a> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
             Amount::Expansion(text) => {
-                let default = Lookup::parse(text).map(|lookup| lookup.default);
+                let default = Lookup::parse(text).map(|lookup| lookup.of_others());
                 match default.as_ref().map(Option::as_deref) {
                     Some(Some(UNLIMITED)) => f64::INFINITY,
                     Some(Some(default)) => match Argument::parse(&format!("{default} / 1s"))?.limit {
@@ -234,7 +233,7 @@ impl<'a> Translation<'a> {
         for accept in before.iter().filter(|statement| statement.verb == "accept") {
             whom::spare(limit, accept, &self.configuration.named);
         }
-        act(limit, one);
+        deed::act(limit, one);
     }
 }
 
@@ -266,44 +265,6 @@ fn is_known(field: Field, stage: Stage) -> bool {
         Field::Sender | Field::SenderDomain => stage > Stage::Auth,
         Field::Recipient | Field::RecipientDomain => stage == Stage::Rcpt,
     }
-}
-
-/// How many events it takes to be over.
-fn per_event(most: f64, amount: f64) -> f64 {
-    if most == 0.0 { 0.0 } else { most / amount }
-}
-
-/// `100 / 1d`, as limits write it.
-fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String, String> {
-    let time = parse_duration(period).map_err(|_| format!("the period {period} is known to Exim alone"));
-    if period.contains('$') {
-        return Err(format!("the period {period} is known to Exim alone"));
-    }
-    if time.is_ok_and(|time| time > LONGEST_PERIOD) || parse_duration(period).is_err() {
-        return Err(format!("the period {period} is longer than 3650d, the longest that limits have"));
-    }
-    match most {
-        0.0 if verb != Verb::Warn => Ok("0".to_owned()),
-        _ => match amount(most, count) {
-            Some(amount) => Ok(format!("{amount} / {period}")),
-            // Nobody gets there.
-            None => Ok("unlimited".to_owned()),
-        },
-    }
-}
-
-/// A number as limits write it. `None`: it is too large, so that nobody gets there.
-fn amount(number: f64, count: Count) -> Option<String> {
-    let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
-    let unit = units.into_iter().find(|(_, size)| count == Count::Bytes && number >= *size && number % size == 0.0);
-    let text = match unit {
-        Some((unit, size)) => format!("{}{unit}", number / size),
-        None => number.to_string(),
-    };
-    let same = parse_amount(&text, if count == Count::Bytes { Units::Octets } else { Units::Things });
-    // Of a fraction the last digits may have no room, which is less than anybody notices.
-    let shorter = || text.get(..18).filter(|text| text.contains('.')).map(str::to_owned);
-    if same.is_ok() { Some(text) } else { shorter() }
 }
 
 /// Says what is done with the numbers of a table.
@@ -348,57 +309,4 @@ fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counte
 fn column(field: Field) -> String {
     let name = field.name();
     name.split('/').next().unwrap_or_default().to_owned()
-}
-
-/// What happens to whoever is over.
-fn act(limit: &mut Limit, one: &Use<'_>) {
-    let mut text = "true".to_owned();
-    let mut delay = None;
-    let mut is_after = false;
-    for part in whom::parts(one.statement()) {
-        let modifier = match part {
-            Part::Ratelimit(_) => {
-                is_after = true;
-                continue;
-            }
-            Part::Whom(_) => continue,
-            Part::Modifier(modifier) => modifier,
-        };
-        let place = &modifier.place;
-        match &*modifier.name {
-            "message" if one.verb != Verb::Warn => match words::text(&modifier.value, one.verb) {
-                Ok(words) => text = super::super::limit::quoted(&words),
-                Err(why) => limit.lose(place, why),
-            },
-            "delay" if one.verb != Verb::Warn => {
-                limit.comment(format!(
-                    "{place}: Exim waits for {} before it refuses; Weir refuses at once.",
-                    modifier.value
-                ));
-            }
-            "delay" if is_after => match words::delay(&modifier.value) {
-                Ok(_) if limit.stage == Some(Stage::End) => {
-                    limit.lose(place, "delay: nothing waits at the end of a message, as clients would send it again");
-                }
-                Ok(time) => delay = Some(time),
-                Err(why) => limit.lose(place, why),
-            },
-            "log_message" | "logwrite" | "log_reject_target" => {
-                limit.comment(format!("{place}: {}: Weir's log has words of its own.", modifier.name));
-            }
-            _ => limit.lose(place, format!("{}: limits do nothing like it", whom::written(modifier))),
-        }
-    }
-    match one.verb {
-        Verb::Warn => limit.act("warn", "true"),
-        Verb::Defer => limit.act("defer", text),
-        Verb::Deny => limit.act("deny", text),
-        Verb::Drop => limit.act("drop", text),
-    }
-    if let Some(delay) = delay {
-        limit.act("delay", super::super::limit::quoted(&delay));
-    }
-    if one.argument.update == Update::Noupdate {
-        limit.comment("noupdate makes strict and leaky mean nothing in Exim.");
-    }
 }

@@ -27,9 +27,13 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     }
 }
 
-/// Exim ignores a code of another class than the verb's.
+/// Exim ignores a code of another class than the verb's. Whoever hangs up may say either.
 fn without_other_code(text: &str, verb: Verb) -> &str {
-    let class = if verb == Verb::Defer { "4" } else { "5" };
+    let class = match verb {
+        Verb::Defer => "4",
+        Verb::Deny => "5",
+        Verb::Drop | Verb::Warn => return text,
+    };
     let is_code = |word: &str| word.len() == 3 && word.bytes().all(|b| b.is_ascii_digit());
     match text.split_once(' ') {
         Some((code, rest)) if is_code(code) && !code.starts_with(class) => match rest.split_once(' ') {
@@ -70,6 +74,7 @@ mod tests {
             ),
             ("554 5.7.1 too {much}\\nof it", Verb::Deny, "554 5.7.1 too (much) of it"),
             ("450 4.7.1 too much", Verb::Deny, "too much"),
+            ("421 too much", Verb::Drop, "421 too much"),
         ] {
             assert_eq!(text(message, verb).as_deref(), Ok(expected));
         }

@@ -49,7 +49,7 @@ impl Site {
         assert_eq!(said.code, Some(0), "{}\nof\n{limits}", said.err);
     }
 
-    /// Which messages of a history are refused, by the time-ordered index that stands in for their recipients.
+    /// Which messages of a history are refused, as a whole or for a recipient.
     fn refused(&self, history: &[Message]) -> Vec<bool> {
         let mut rows = String::new();
         for (n, message) in history.iter().enumerate() {
@@ -303,4 +303,120 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
         }
     }
     assert!(refused >= 30, "{refused} of {}", records.len());
+}
+
+#[test]
+fn imported_buckets_decide_as_rspamd_did() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/rspamd");
+    let mut compared = 0;
+    // The others are of what Weir does not do: a first mail that passes whatever its size, and buckets that change.
+    for trace in ["01_basic_fill_drain", "02_recipients"] {
+        let lines = std::fs::read_to_string(folder.join(format!("{trace}.head.jsonl"))).unwrap();
+        let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let ids: BTreeSet<&str> = records.iter().map(|record| text(record, "id")).collect();
+        for id in ids {
+            let checks = records.iter().filter(|record| record["id"] == id && record["op"] == "check");
+            let checks: Vec<&Value> = checks.collect();
+            let bucket = &checks[0]["bucket"];
+            let written = format!(
+                "rates {{ user = {{ bucket = {{ burst = {}; rate = {}; }} }} }}",
+                bucket["burst"], bucket["rate"]
+            );
+            let site = Site::new();
+            let said = site.import("rspamd", &written);
+            assert_eq!((said.code, &*said.err), (Some(0), ""));
+            assert!(said.out.contains("The first mail of a new bucket"), "{}", said.out);
+            site.configure(&said.out);
+            let message = |check: &&Value| {
+                let millis = check["t"].as_i64().unwrap();
+                Message {
+                    t: format!("{}.{:03}", millis / 1000, millis % 1000),
+                    sender: "s@x.test".to_owned(),
+                    recipients: (0..check["n"].as_u64().unwrap()).map(|n| format!("r{n}@y.test")).collect(),
+                    size: None,
+                    client: "192.0.2.9".to_owned(),
+                }
+            };
+            let refused = site.refused(&checks.iter().map(message).collect::<Vec<_>>());
+            let differs = checks.iter().zip(&refused).find(|(check, refused)| check["result"]["limited"] != **refused);
+            assert!(differs.is_none(), "{trace}: {differs:?}");
+            compared += checks.len();
+        }
+    }
+    assert!(compared > 150, "{compared}");
+}
+
+/// Configurations and what is made of them, each beside the other: `NAME.exim`, `NAME.toml`, and `NAME.err` for standard error.
+#[test]
+fn configurations_become_the_limits_that_stand_beside_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/import");
+    let mut count = 0;
+    for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let program = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_owned();
+        if !matches!(&*program, "exim" | "rspamd" | "postfwd") {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let output = run(weir().args(["import", &program, name]).current_dir(&folder), "");
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let expected = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
+        assert_eq!((out.as_str(), err.as_str()), (&*expected("toml"), &*expected("err")), "{name}");
+        assert_eq!(output.status.code(), Some(if err.is_empty() { 0 } else { 65 }), "{name}");
+        // Delays are no part of this: weir check says of them what it does.
+        if !out.contains("delay = ") {
+            Site::new().configure(&out);
+        }
+        count += 1;
+    }
+    assert!(count >= 5, "{count}");
+}
+
+#[test]
+fn imported_limits_are_for_those_whom_the_statement_is_for() {
+    let site = Site::new();
+    site.write("limits", "192.0.2.4: 5\n*: 3\n");
+    let said = site.import(
+        "exim",
+        "LIMIT = 3\nhostlist spared = 192.0.2.1\nacl_smtp_rcpt = check\n.ifdef LIMIT\n.include more\n.endif\nbegin acl\ncheck:\n\
+         accept hosts = +spared\n  deny senders = *@slow.test : !*@fast.test\n    ratelimit = LIMIT / 1h \\\n      / per_rcpt / strict\n",
+    );
+    // The list ends with what it is not for, after others.
+    assert!(
+        said.code == Some(65) && said.err.contains("more is not read") && said.err.contains("after others"),
+        "{}",
+        said.err
+    );
+    site.write("more", "");
+    let text = std::fs::read_to_string(site.0.path().join("exim")).unwrap();
+    let said = site.import("exim", &text.replace("*@slow.test : !*@fast.test", "!*@fast.test : *.test"));
+    assert_eq!((said.code, &*said.err), (Some(0), ""));
+    site.configure(&said.out);
+    let message = |n: u64, client: &str, sender: &str| Message {
+        t: format!("{}", 1_700_000_000 + n * 60),
+        sender: sender.to_owned(),
+        recipients: vec!["r@y.test".to_owned()],
+        size: None,
+        client: client.to_owned(),
+    };
+    let clients = [("192.0.2.1", "a@slow.test"), ("192.0.2.2", "a@slow.test"), ("192.0.2.3", "a@fast.test")];
+    let history: Vec<Message> =
+        (0..12).map(|n| message(n, clients[n as usize % 3].0, clients[n as usize % 3].1)).collect();
+    let refused = site.refused(&history);
+    let of = |client: usize| refused.iter().skip(client).step_by(3).copied().collect::<Vec<_>>();
+    assert_eq!((of(0), of(2)), (vec![false; 4], vec![false; 4]));
+    // Not the third yet: the rate is below 3 until then.
+    assert_eq!(of(1), [false, false, false, true]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
+    let site = Site::new();
+    for program in ["exim", "rspamd", "postfwd"] {
+        let said = site.run(&["import", program, "none"], "");
+        assert_eq!((said.code, said.out.is_empty()), (Some(66), true), "{}", said.err);
+        assert!(said.err.contains("none: "), "{}", said.err);
+        let said = site.import(program, "");
+        assert_eq!(said.code, Some(65));
+        assert!(said.err.contains("there is no rate limit in it"), "{}", said.err);
+    }
 }
