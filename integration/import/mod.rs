@@ -374,7 +374,6 @@ fn configurations_become_the_limits_that_stand_beside_them() {
 #[test]
 fn imported_limits_are_for_those_whom_the_statement_is_for() {
     let site = Site::new();
-    site.write("limits", "192.0.2.4: 5\n*: 3\n");
     let said = site.import(
         "exim",
         "LIMIT = 3\nhostlist spared = 192.0.2.1\nacl_smtp_rcpt = check\n.ifdef LIMIT\n.include more\n.endif\nbegin acl\ncheck:\n\
