@@ -13,6 +13,7 @@ mod fault_matrix;
 mod flood;
 mod groups;
 mod harness;
+mod import;
 mod layers;
 mod listeners;
 mod oracles;

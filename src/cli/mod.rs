@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod explain;
+mod import;
 mod manual;
 mod order;
 mod reloader;
@@ -52,6 +53,12 @@ enum Command {
     Test(test::Arguments),
     /// Replay the mail of the past: what would the limits have done?
     Simulate(simulate::Arguments),
+    /// Print the limits of another program's configuration as limits of Weir. Exit 65 if any of them cannot be said, or not wholly:
+    /// these are named on standard error
+    Import {
+        #[command(subcommand)]
+        command: import::Command,
+    },
     /// Try Weir out: needs no file and no other server
     Demo,
     /// Manage who may log in
@@ -122,6 +129,7 @@ pub fn run() -> ExitCode {
         Command::Reload(argument) => order::give(&argument.config, "/reload").and_then(|words| print(&words)),
         Command::Test(arguments) => test::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
         Command::User { command } => user::run(&command),
         Command::State { command } => state::run(&command),

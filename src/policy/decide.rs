@@ -110,7 +110,7 @@ impl<'a> Decision<'a> {
         for application in applications {
             let Some(step) = self.step(application, &mut steps) else { continue };
             verdict.remarks.extend(step.remark());
-            self.notify(&step, &mut verdict);
+            self.notify(step, &mut verdict);
             if step.limit.mode == Mode::Enforce {
                 if let Some(mut over) = step.reached.refusal.take() {
                     step.reached.refuses = true;
@@ -122,7 +122,7 @@ impl<'a> Decision<'a> {
                 }
                 verdict.delay = verdict.delay.max(step.reached.delay);
                 verdict.route = step.reached.route.take().or(verdict.route);
-                self.suspend(&step, &mut verdict);
+                self.suspend(step, &mut verdict);
             }
         }
         for step in &steps {

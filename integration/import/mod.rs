@@ -1,0 +1,418 @@
+//! `weir import`: limits of Exim, rspamd and postfwd in, limits of Weir out, that decide as those programs did.
+
+use crate::harness::{run, weir};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A folder for a configuration of another program, and for one of Weir with what is made of it.
+struct Site(tempfile::TempDir);
+
+/// What a command has said.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn run(&self, arguments: &[&str], input: &str) -> Said {
+        let output = run(weir().args(arguments).current_dir(self.0.path()), input.as_bytes());
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// Imports a configuration of this program.
+    fn import(&self, program: &str, text: &str) -> Said {
+        self.write(program, text);
+        self.run(&["import", program, program], "")
+    }
+
+    /// Makes a configuration of Weir with these limits, which has to be good.
+    fn configure(&self, limits: &str) {
+        let text = format!(
+            "hostname = \"weir.example\"\nlistener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+             upstream = [{{ address = \"127.0.0.1:2525\", tls = \"none\" }}]\nstate = {{ path = \"state.db\" }}\n{limits}"
+        );
+        self.write("weir.toml", &text);
+        let said = self.run(&["check", "-c", "weir.toml"], "");
+        assert_eq!(said.code, Some(0), "{}\nof\n{limits}", said.err);
+    }
+
+    /// Which messages of a history are refused, as a whole or for a recipient.
+    fn refused(&self, history: &[Message]) -> Vec<bool> {
+        let mut rows = String::new();
+        for (n, message) in history.iter().enumerate() {
+            for recipient in &message.recipients {
+                let (t, sender, size) = (&message.t, &message.sender, message.size);
+                rows +=
+                    &format!("{{\"t\":\"{t}\",\"sender\":\"{sender}\",\"recipient\":\"{recipient}\",\"message\":{n}");
+                rows += &size.map_or(String::new(), |size| format!(",\"size\":{size}"));
+                rows += &format!(",\"client\":\"{}\"}}\n", message.client);
+            }
+        }
+        let said = self.run(&["simulate", "-c", "weir.toml", "--json", "-"], &rows);
+        assert_eq!((said.code, &*said.err), (Some(0), ""));
+        let mut lines = said.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).peekable();
+        let one = |message: &Message| {
+            let mut refused = false;
+            let mut left = message.recipients.len();
+            // A line for each recipient, and one for a message that is refused as a whole.
+            while left > 0
+                || lines.peek().is_some_and(|line| {
+                    line["recipient"].is_null() && line["limit"].is_string() && line["decision"].is_string()
+                })
+            {
+                let line = lines.next().unwrap();
+                refused |= line["decision"] == "refuse";
+                left = left.saturating_sub(1);
+            }
+            refused
+        };
+        history.iter().map(one).collect()
+    }
+}
+
+struct Message {
+    /// Seconds, exactly.
+    t: String,
+    sender: String,
+    recipients: Vec<String>,
+    size: Option<u64>,
+    client: String,
+}
+
+/// How a trace of Exim's is replayed through imported limits.
+enum Way {
+    /// Its one argument is one limit.
+    Limit,
+    /// Each argument is a limit of its own, for senders of its own.
+    Limits,
+    /// Its one argument, but for the value that has to be new: that is the recipient.
+    Unique,
+    /// Not at all, and why.
+    No(&'static str),
+}
+
+const SHARED: &str = "several arguments share a record in Exim; limits count each for themselves";
+const CACHED: &str = "what Exim keeps of a look for the next one; a limit counts an event once anyway";
+
+fn way(trace: &str) -> Way {
+    let family = trace.trim_end_matches(".jsonl");
+    match family {
+        "boundary" | "periods" => Way::Limits,
+        "keys"
+        | "count_strict"
+        | "idle_strict"
+        | "limit_change_leaky"
+        | "micro_1s"
+        | "micro_4w"
+        | "mixed_ops_2"
+        | "mixed_ops_3"
+        | "per_mail_per_byte_shared_key"
+        | "unique_limit_change_strict"
+        | "unique_readonly" => Way::No(SHARED),
+        "cache_per_conn" | "cache_readonly_first" | "cache_same_acl" | "early_acl" => Way::No(CACHED),
+        _ if family.starts_with("zero_interval_") => {
+            Way::No("intervals of zero, where Exim loses digits and Weir counts whole events")
+        }
+        _ if family.starts_with("unique_") => Way::Unique,
+        _ => Way::Limit,
+    }
+}
+
+fn traces() -> Vec<(String, Vec<Value>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/exim");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let traces = paths.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    let mut traces: Vec<_> = traces
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap().replace(": Infinity", ": \"inf\"");
+            let records = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), records)
+        })
+        .collect();
+    traces.sort_by(|a, b| a.0.cmp(&b.0));
+    traces
+}
+
+fn text<'a>(record: &'a Value, name: &str) -> &'a str {
+    record[name].as_str().unwrap_or_else(|| panic!("no text {name} in {record}"))
+}
+
+/// The statements that a trace was made with, each with the senders it is for.
+fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
+    let mut specs: Vec<&str> = records.iter().map(|record| text(record, "spec")).collect();
+    let mut known = BTreeSet::new();
+    specs.retain(|spec| known.insert(*spec));
+    match way {
+        Way::Unique => {
+            let (before, after) = specs[0].split_once("unique=").unwrap();
+            let (_, key) = after.split_once('/').unwrap();
+            vec![("*".to_owned(), format!("{before}unique=$local_part@$domain/{key}"))]
+        }
+        Way::Limit => {
+            assert_eq!(specs.len(), 1, "{specs:?}");
+            vec![("*".to_owned(), specs[0].to_owned())]
+        }
+        _ => specs.iter().enumerate().map(|(n, spec)| (format!("s{n}@x.test"), (*spec).to_owned())).collect(),
+    }
+}
+
+/// What was replayed of a trace, and which decisions differ.
+fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
+    let looks = |record: &Value| text(record, "op") == "readonly";
+    // What is earlier than what was before it stands in no history.
+    let backwards = records.windows(2).position(|two| two[1]["t_us"].as_i64() < two[0]["t_us"].as_i64());
+    let records: Vec<Value> = records[..backwards.map_or(records.len(), |at| at + 1)]
+        .iter()
+        .filter(|record| !looks(record))
+        .cloned()
+        .collect();
+    let statements = statements(&records, way);
+    let stage = text(&records[0], "stage");
+    let lists = statements.iter().map(|(sender, spec)| match &**sender {
+        "*" => format!("  deny ratelimit = {spec}\n"),
+        sender => format!("  deny senders = {sender}\n    ratelimit = {spec}\n"),
+    });
+    let exim = format!("acl_smtp_{stage} = check\nbegin acl\ncheck:\n{}", lists.collect::<String>());
+    let site = Site::new();
+    let said = site.import("exim", &exim);
+    assert_eq!((said.code, &*said.err), (Some(0), ""), "{exim}");
+    site.configure(&said.out);
+    let message = |record: &Value| {
+        let micros = record["t_us"].as_i64().unwrap();
+        let sender = match way {
+            Way::Limits => statements.iter().find(|(_, spec)| spec == text(record, "spec")).unwrap().0.clone(),
+            _ => "s@x.test".to_owned(),
+        };
+        let count = if stage == "predata" { record["count"].as_f64().unwrap() as usize } else { 1 };
+        let unique = record["unique"].as_str().map(str::to_owned);
+        Message {
+            t: format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000),
+            sender,
+            recipients: (0..count).map(|n| unique.clone().unwrap_or(format!("r{n}@y.test"))).collect(),
+            // What MAIL does not declare is 0 to Exim.
+            size: text(record, "mode").eq("per_byte").then(|| record["count"].as_f64().unwrap() as u64),
+            client: "192.0.2.9".to_owned(),
+        }
+    };
+    let refused = site.refused(&records.iter().map(message).collect::<Vec<_>>());
+    let differ =
+        records.iter().zip(&refused).filter(|(record, refused)| (text(record, "decision") == "over") != **refused);
+    (records.len(), differ.map(|(record, refused)| format!("refused {refused}, Exim {record}")).collect())
+}
+
+#[test]
+fn imported_limits_decide_as_exim_did() {
+    let (mut compared, mut left_out) = (BTreeMap::new(), Vec::new());
+    let mut differences = Vec::new();
+    for (name, records) in traces() {
+        let way = way(&name);
+        if let Way::No(why) = way {
+            left_out.push(format!("{name}: {why}"));
+            continue;
+        }
+        let (count, differ) = compare(&records, &way);
+        differences.extend(differ.into_iter().map(|difference| format!("{name}: {difference}")));
+        compared.insert(name, count);
+    }
+    println!(
+        "{} decisions of {} traces; not replayed:\n{}",
+        compared.values().sum::<usize>(),
+        compared.len(),
+        left_out.join("\n")
+    );
+    assert!(compared.len() >= 40, "{compared:?}");
+    assert!(
+        differences.is_empty(),
+        "{} differ:\n{}",
+        differences.len(),
+        differences[..differences.len().min(10)].join("\n")
+    );
+}
+
+/// What Exim accepts and limits cannot say, with the words that say so.
+const EXPLAINED: [(&str, &str); 9] = [
+    ("", "the argument is empty"),
+    ("nan/1h/k", "not a number"),
+    ("10/1h/count=nan/per_cmd/k3", "no number"),
+    ("10/1h/count=inf/per_cmd/k4", "no number"),
+    ("10/1h/unique=/per_cmd/k5", "the same each time"),
+    ("10/1h/unique=zz/per_cmd/k", "the same each time"),
+    ("3000000000/1h/per_cmd/unique=a/k18", "the same each time"),
+    ("10/99999w/per_cmd/k20", "longer than 3650d"),
+    ("10/1h/strict/k", "nothing at HELO"),
+];
+
+#[test]
+fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/exim/errors.json");
+    let records: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let site = Site::new();
+    let mut refused = 0;
+    for record in &records {
+        let (stage, spec) = (text(record, "stage"), text(record, "spec"));
+        // Budgets for what is only looked at.
+        let charge: String =
+            ["per_rcpt/", "per_addr/", ""].map(|per| format!("  deny ratelimit = 20/1h/{per}k\n")).concat();
+        let exim = match stage {
+            "rcpt" => format!("acl_smtp_rcpt = check\nbegin acl\ncheck:\n{charge}  deny ratelimit = {spec}\n"),
+            _ => format!(
+                "acl_smtp_rcpt = charge\nacl_smtp_{stage} = check\nbegin acl\ncharge:\n{charge}check:\n  deny ratelimit = {spec}\n"
+            ),
+        };
+        let line = exim.lines().count();
+        let said = site.import("exim", &exim);
+        let named = format!("exim:{line}: ratelimit");
+        let complaint = record["log"][0].as_str().unwrap_or_default();
+        let is_refused = complaint.contains("error in arguments");
+        if let Some((_, words)) =
+            EXPLAINED.iter().find(|(explained, _)| *explained == spec && (spec != "10/1h/strict/k" || stage == "helo"))
+        {
+            assert_eq!(said.code, Some(65), "{spec}");
+            assert!(said.err.contains(&named) && said.err.contains(words), "{spec}: {}", said.err);
+        } else if is_refused {
+            refused += 1;
+            assert_eq!(said.code, Some(65), "{spec}: {}", said.out);
+            let value = match complaint.split("condition: ").nth(1).unwrap() {
+                words if words.starts_with("\"NULL\"") => "period is missing".to_owned(),
+                words if words.starts_with('"') => {
+                    words.split(" is not").next().unwrap().split(" must").next().unwrap().to_owned()
+                }
+                words => words.to_owned(),
+            };
+            // To Exim per_byte is per_mail, and per_addr per_rcpt.
+            let value = value.replace("per_mail", "per_").replace("per_rcpt", "per_");
+            let value = value.trim_end_matches('"');
+            assert!(said.err.contains(&named) && said.err.contains(value), "{spec}: {value}: {}", said.err);
+            assert_eq!(said.out.matches("[[limit]]").count(), 3, "{spec}: {}", said.out);
+        } else {
+            assert_eq!((said.code, &*said.err), (Some(0), ""), "{spec}");
+            site.configure(&said.out);
+        }
+    }
+    assert!(refused >= 30, "{refused} of {}", records.len());
+}
+
+#[test]
+fn imported_buckets_decide_as_rspamd_did() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/rspamd");
+    let mut compared = 0;
+    // The others are of what Weir does not do: a first mail that passes whatever its size, and buckets that change.
+    for trace in ["01_basic_fill_drain", "02_recipients"] {
+        let lines = std::fs::read_to_string(folder.join(format!("{trace}.head.jsonl"))).unwrap();
+        let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let ids: BTreeSet<&str> = records.iter().map(|record| text(record, "id")).collect();
+        for id in ids {
+            let checks = records.iter().filter(|record| record["id"] == id && record["op"] == "check");
+            let checks: Vec<&Value> = checks.collect();
+            let bucket = &checks[0]["bucket"];
+            let written = format!(
+                "rates {{ user = {{ bucket = {{ burst = {}; rate = {}; }} }} }}",
+                bucket["burst"], bucket["rate"]
+            );
+            let site = Site::new();
+            let said = site.import("rspamd", &written);
+            assert_eq!((said.code, &*said.err), (Some(0), ""));
+            assert!(said.out.contains("The first mail of a new bucket"), "{}", said.out);
+            site.configure(&said.out);
+            let message = |check: &&Value| {
+                let millis = check["t"].as_i64().unwrap();
+                Message {
+                    t: format!("{}.{:03}", millis / 1000, millis % 1000),
+                    sender: "s@x.test".to_owned(),
+                    recipients: (0..check["n"].as_u64().unwrap()).map(|n| format!("r{n}@y.test")).collect(),
+                    size: None,
+                    client: "192.0.2.9".to_owned(),
+                }
+            };
+            let refused = site.refused(&checks.iter().map(message).collect::<Vec<_>>());
+            let differs = checks.iter().zip(&refused).find(|(check, refused)| check["result"]["limited"] != **refused);
+            assert!(differs.is_none(), "{trace}: {differs:?}");
+            compared += checks.len();
+        }
+    }
+    assert!(compared > 150, "{compared}");
+}
+
+/// Configurations and what is made of them, each beside the other: `NAME.exim`, `NAME.toml`, and `NAME.err` for standard error.
+#[test]
+fn configurations_become_the_limits_that_stand_beside_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/import");
+    let mut count = 0;
+    for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let program = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_owned();
+        if !matches!(&*program, "exim" | "rspamd" | "postfwd") {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let output = run(weir().args(["import", &program, name]).current_dir(&folder), "");
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let expected = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
+        assert_eq!((out.as_str(), err.as_str()), (&*expected("toml"), &*expected("err")), "{name}");
+        assert_eq!(output.status.code(), Some(if err.is_empty() { 0 } else { 65 }), "{name}");
+        Site::new().configure(&out);
+        count += 1;
+    }
+    assert!(count >= 5, "{count}");
+}
+
+#[test]
+fn imported_limits_are_for_those_whom_the_statement_is_for() {
+    let site = Site::new();
+    let said = site.import(
+        "exim",
+        "LIMIT = 3\nhostlist spared = 192.0.2.1\nacl_smtp_rcpt = check\n.ifdef LIMIT\n.include more\n.endif\nbegin acl\ncheck:\n\
+         accept hosts = +spared\n  deny senders = *@slow.test : !*@fast.test\n    ratelimit = LIMIT / 1h \\\n      / per_rcpt / strict\n",
+    );
+    // The list ends with what it is not for, after others.
+    assert!(
+        said.code == Some(65) && said.err.contains("more is not read") && said.err.contains("after others"),
+        "{}",
+        said.err
+    );
+    site.write("more", "");
+    let text = std::fs::read_to_string(site.0.path().join("exim")).unwrap();
+    let said = site.import("exim", &text.replace("*@slow.test : !*@fast.test", "!*@fast.test : *.test"));
+    assert_eq!((said.code, &*said.err), (Some(0), ""));
+    site.configure(&said.out);
+    let message = |n: u64, client: &str, sender: &str| Message {
+        t: format!("{}", 1_700_000_000 + n * 60),
+        sender: sender.to_owned(),
+        recipients: vec!["r@y.test".to_owned()],
+        size: None,
+        client: client.to_owned(),
+    };
+    let clients = [("192.0.2.1", "a@slow.test"), ("192.0.2.2", "a@slow.test"), ("192.0.2.3", "a@fast.test")];
+    let history: Vec<Message> =
+        (0..12).map(|n| message(n, clients[n as usize % 3].0, clients[n as usize % 3].1)).collect();
+    let refused = site.refused(&history);
+    let of = |client: usize| refused.iter().skip(client).step_by(3).copied().collect::<Vec<_>>();
+    assert_eq!((of(0), of(2)), (vec![false; 4], vec![false; 4]));
+    // Not the third yet: the rate is below 3 until then.
+    assert_eq!(of(1), [false, false, false, true]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
+    let site = Site::new();
+    for program in ["exim", "rspamd", "postfwd"] {
+        let said = site.run(&["import", program, "none"], "");
+        assert_eq!((said.code, said.out.is_empty()), (Some(66), true), "{}", said.err);
+        assert!(said.err.contains("none: "), "{}", said.err);
+        let said = site.import(program, "");
+        assert_eq!(said.code, Some(65));
+        assert!(said.err.contains("there is no rate limit in it"), "{}", said.err);
+    }
+}

@@ -1,0 +1,288 @@
+//! The argument of `ratelimit`: `m / p / options / key`, read and refused as Exim 4.96 does, but before the first mail.
+
+use crate::time::parse_duration;
+
+/// `m / p / options / key`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Argument {
+    /// A number, or the expansion that has it.
+    pub limit: Amount,
+    /// As it is written: Exim keeps a record for each spelling.
+    pub period: String,
+    /// `None`: none is given, which is per_mail.
+    pub per: Option<Per>,
+    pub update: Update,
+    /// What an event counts, if it says so.
+    pub count: Option<String>,
+    pub unique: Option<String>,
+    pub key: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Amount {
+    Number(f64),
+    Expansion(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    Conn,
+    Mail,
+    Rcpt,
+    Addr,
+    Byte,
+    Cmd,
+}
+
+/// When a record is updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// Nothing is said: leaky, or a look where a `per_*` option does not fit the ACL.
+    Default,
+    Leaky,
+    Strict,
+    Readonly,
+    /// `noupdate` beside `strict` or `leaky`, as old configurations have it.
+    Noupdate,
+}
+
+impl Update {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Default => "",
+            Self::Leaky => "leaky",
+            Self::Strict => "strict",
+            Self::Readonly => "readonly",
+            Self::Noupdate => "noupdate",
+        }
+    }
+}
+
+impl Per {
+    /// The word, which is also part of the name of Exim's record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Conn => "per_conn",
+            Self::Mail => "per_mail",
+            Self::Rcpt => "per_rcpt",
+            Self::Addr => "per_addr",
+            Self::Byte => "per_byte",
+            Self::Cmd => "per_cmd",
+        }
+    }
+}
+
+impl Argument {
+    /// Reads an argument; the words name the bad part.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() {
+            return Err("the argument is empty, so that Exim limits nothing (write m / p, as in 100 / 1d)".to_owned());
+        }
+        let mut parts = split(text).into_iter();
+        let limit = amount(&parts.next().unwrap_or_default())?;
+        let period = match parts.next() {
+            Some(period) => period,
+            None => return Err("the period is missing: write m / p, as in 100 / 1d".to_owned()),
+        };
+        if !period.contains('$') {
+            check_period(&period)?;
+        }
+        let mut argument =
+            Self { limit, period, per: None, update: Update::Default, count: None, unique: None, key: None };
+        let mut is_noupdate = false;
+        parts.try_for_each(|part| argument.option(&part, &mut is_noupdate))?;
+        if is_noupdate {
+            argument.update = match argument.update {
+                Update::Leaky | Update::Strict => Update::Noupdate,
+                _ => Update::Readonly,
+            };
+        }
+        Ok(argument)
+    }
+
+    fn option(&mut self, part: &str, is_noupdate: &mut bool) -> Result<(), String> {
+        let lower = part.to_ascii_lowercase();
+        let pers = [Per::Conn, Per::Mail, Per::Rcpt, Per::Addr, Per::Byte, Per::Cmd];
+        if let Some(per) = pers.into_iter().find(|per| per.name() == lower) {
+            if let Some(other) = self.per.replace(per) {
+                let (name, other) = (per.name(), other.name());
+                return Err(format!(
+                    "\"{name}\" after \"{other}\": conflicting per_* options, of which there is one at most"
+                ));
+            }
+            return Ok(());
+        }
+        let update = match &*lower {
+            "strict" => Update::Strict,
+            "leaky" => Update::Leaky,
+            "readonly" => Update::Readonly,
+            "noupdate" => {
+                *is_noupdate = true;
+                return Ok(());
+            }
+            _ => return self.value(part, &lower),
+        };
+        match std::mem::replace(&mut self.update, update) {
+            before if before == Update::Default || before == update => Ok(()),
+            before => Err(format!(
+                "\"{lower}\" after \"{}\": conflicting update modes, of strict, leaky and readonly there is one at most",
+                before.name()
+            )),
+        }
+    }
+
+    fn value(&mut self, part: &str, lower: &str) -> Result<(), String> {
+        if lower.starts_with("count=") {
+            let count = part[6..].trim();
+            // An empty one is 0 to Exim.
+            if !count.contains('$') && !count.is_empty() {
+                number(count).filter(|number| *number >= 0.0 || number.is_nan()).ok_or_else(|| {
+                    format!("\"{part}\" is not a positive number: count is what an event counts, without K, M or G")
+                })?;
+            }
+            self.count = Some(count.to_owned());
+        } else if lower.starts_with("unique=") {
+            self.unique = Some(part[7..].to_owned());
+        } else {
+            // Whatever is no option is part of the key.
+            self.key = Some(match self.key.take() {
+                Some(key) => format!("{key}/{part}"),
+                None => part.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// What of the key looks like an option, and is none.
+    pub fn mistaken(&self) -> Option<&str> {
+        let key = self.key.as_deref()?;
+        key.split('/').find(|part| part.to_ascii_lowercase().starts_with("per_"))
+    }
+
+    /// Whether Exim only looks: because it is told to, or since `per_*` does not fit the ACL.
+    pub fn is_look(&self, fits: bool, acl: &str) -> Result<bool, String> {
+        match (self.update, self.per) {
+            (Update::Readonly | Update::Noupdate, _) => Ok(true),
+            (_, Some(per)) if !fits => match self.update {
+                Update::Default => Ok(true),
+                _ => Err(format!(
+                    "\"{}\" must not have \"strict\" or \"leaky\" in an ACL of {acl}, where it cannot be counted",
+                    per.name()
+                )),
+            },
+            _ => Ok(false),
+        }
+    }
+
+    /// What names Exim's record, but for whose it is: those with the same are one to Exim.
+    pub fn record(&self) -> String {
+        let per = match self.per {
+            None | Some(Per::Byte) => Per::Mail,
+            Some(Per::Addr) => Per::Rcpt,
+            Some(per) => per,
+        };
+        let unique = if self.unique.is_some() || self.per == Some(Per::Addr) { "unique" } else { "" };
+        format!("{}/{}/{unique}/{}", self.period, per.name(), self.key.as_deref().unwrap_or("$sender_host_address"))
+    }
+}
+
+/// The parts between slashes, as Exim has lists: trimmed; two slashes are one that separates nothing. What stands in braces is whole.
+fn split(text: &str) -> Vec<String> {
+    let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0usize);
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        match c {
+            '/' if depth == 0 && characters.peek() == Some(&'/') => {
+                characters.next();
+                part.push('/');
+            }
+            '/' if depth == 0 => parts.push(std::mem::take(&mut part)),
+            _ => {
+                match c {
+                    '{' => depth += 1,
+                    '}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                part.push(c);
+            }
+        }
+    }
+    // After the last slash nothing is a part that is not there.
+    if !part.trim().is_empty() {
+        parts.push(part);
+    }
+    parts.into_iter().map(|part| part.trim().to_owned()).collect()
+}
+
+fn amount(text: &str) -> Result<Amount, String> {
+    if text.contains('$') {
+        return Ok(Amount::Expansion(text.to_owned()));
+    }
+    // Exim takes nothing at all for 0.
+    if text.is_empty() {
+        return Ok(Amount::Number(0.0));
+    }
+    let units = [('k', 1024.0), ('m', 1024.0 * 1024.0), ('g', 1024.0 * 1024.0 * 1024.0)];
+    let last = text.chars().next_back().map(|c| c.to_ascii_lowercase());
+    let unit = units.into_iter().find(|(unit, _)| Some(*unit) == last);
+    let (digits, scale) = unit.map_or((text, 1.0), |(_, scale)| (&text[..text.len() - 1], scale));
+    let number = number(digits).filter(|number| number.is_nan() || *number >= 0.0);
+    number.map(|number| Amount::Number(number * scale)).ok_or_else(|| {
+        format!("\"{text}\" is not a positive number: the limit is a number, which may end in K, M or G")
+    })
+}
+
+/// What strtod reads, but for hexadecimal digits after a point.
+pub fn number(text: &str) -> Option<f64> {
+    let (sign, digits) = text.strip_prefix('-').map_or((1.0, text), |digits| (-1.0, digits));
+    match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16).ok().map(|number| sign * f64::from(number)),
+        None => text.parse().ok(),
+    }
+}
+
+fn check_period(text: &str) -> Result<(), String> {
+    let bad = |why: &str| format!("\"{text}\" is not a time value: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)");
+    if text.is_empty() {
+        return Err(bad("the period is missing"));
+    }
+    if text.contains('.') {
+        return Err(bad("a period has whole numbers alone"));
+    }
+    match parse_duration(text) {
+        Ok(period) if period.is_zero() => Err(bad("it must be above 0")),
+        Ok(_) => Ok(()),
+        // Exim's longest is longer.
+        Err(error) if error.to_string().contains("too long") => Ok(()),
+        Err(_) if text.ends_with(|c: char| c.is_ascii_digit()) => Err(bad("a number lacks its unit")),
+        Err(_) => Err(bad("the units are w, d, h, m and s, after whole numbers")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_has_its_parts_in_any_case_and_order() {
+        let read =
+            Argument::parse(" 10k / 1h / STRICT / k7 / Per_Cmd / count=2 / $sender_address / unique=a ").unwrap();
+        let expected = Argument {
+            limit: Amount::Number(10240.0),
+            period: "1h".into(),
+            per: Some(Per::Cmd),
+            update: Update::Strict,
+            count: Some("2".into()),
+            unique: Some("a".into()),
+            key: Some("k7/$sender_address".into()),
+        };
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_slash_in_braces_separates_nothing() {
+        let text = "${lookup{$sender_host_address}lsearch{/etc/exim/limits}{$value}{100}} / 1d";
+        let read = Argument::parse(text).unwrap();
+        assert_eq!((read.limit, &*read.period), (Amount::Expansion(text[..text.len() - 5].into()), "1d"));
+    }
+}

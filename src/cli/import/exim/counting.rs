@@ -1,0 +1,137 @@
+//! What a `per_*` option counts at each event, in the words of limits.
+
+use super::acl::Event;
+use super::argument::{Argument, Per, Update, number};
+use super::key;
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::limit::{Charge, Count};
+
+/// What a limit counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    pub count: Count,
+    /// Where it is charged, if not where such a limit is anyway.
+    pub stage: Option<Stage>,
+    pub distinct: Option<Field>,
+    /// What an event counts.
+    pub amount: f64,
+    pub charge: Charge,
+    pub comments: Vec<&'static str>,
+}
+
+/// Whether an option can be counted at an event: else Exim only looks.
+pub fn fits(per: Option<Per>, event: Event) -> bool {
+    let is_early = matches!(event, Event::Connect | Event::Helo | Event::Auth);
+    match per {
+        None | Some(Per::Conn | Per::Cmd) => true,
+        Some(Per::Mail | Per::Byte) => !is_early,
+        Some(Per::Rcpt) => !is_early && event != Event::Mail,
+        Some(Per::Addr) => event == Event::Rcpt,
+    }
+}
+
+/// The stage of a limit that looks when this happens.
+pub fn stage(event: Event) -> Option<Stage> {
+    Some(match event {
+        Event::Connect => Stage::Connect,
+        Event::Auth => Stage::Auth,
+        Event::Mail => Stage::Mail,
+        Event::Rcpt => Stage::Rcpt,
+        Event::Predata => Stage::Data,
+        Event::Data => Stage::End,
+        Event::Helo | Event::Other(_) => return None,
+    })
+}
+
+/// What an argument counts at an event, for budgets of these.
+pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Counted, String> {
+    let (count, stage) = match argument.count.as_deref() {
+        Some(count) if count.contains('$') => computed(count, event)?,
+        _ => plain(argument, event, per)?,
+    };
+    let amount = match argument.count.as_deref() {
+        Some("") => Some(0.0),
+        Some(count) if !count.contains('$') => number(count),
+        _ => Some(1.0),
+    };
+    let amount = amount.filter(|amount| amount.is_finite()).ok_or("what an event counts is no number")?;
+    let charge = if argument.update == Update::Strict { Charge::Attempts } else { Charge::Accepted };
+    let distinct = distinct(argument, count, per)?;
+    let comments = comments(count, argument.per, event, distinct);
+    Ok(Counted { count, stage, distinct, amount, charge, comments })
+}
+
+/// By the option and the event alone.
+fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<(Count, Option<Stage>), String> {
+    let of_messages = |stage| Ok((Count::Messages, Some(stage)));
+    let of_user = per.iter().any(|field| field.is_of_user());
+    match (argument.per, event) {
+        (Some(Per::Conn), _) if of_user => Ok((Count::Sessions, None)),
+        (Some(Per::Conn) | None, Event::Connect) | (Some(Per::Conn), _) => Ok((Count::Connections, None)),
+        (Some(Per::Cmd), Event::Connect) => Ok((Count::Connections, None)),
+        (Some(Per::Cmd) | None, Event::Auth) => {
+            Err("limits count AUTH when it is known how it ended: count = \"login-failures\" or \"logins\"".to_owned())
+        }
+        (_, Event::Helo) => Err("limits count nothing at HELO; count = \"connections\" is near".to_owned()),
+        (Some(Per::Cmd | Per::Rcpt | Per::Addr), Event::Rcpt) => Ok((Count::Recipients, None)),
+        (Some(Per::Rcpt), Event::Predata) => Ok((Count::Recipients, Some(Stage::Data))),
+        (Some(Per::Rcpt), Event::Data) => Ok((Count::Recipients, Some(Stage::End))),
+        (Some(Per::Byte), Event::Data) => Ok((Count::Bytes, Some(Stage::End))),
+        (Some(Per::Byte), Event::Mail | Event::Rcpt | Event::Predata) => Ok((Count::Bytes, None)),
+        (_, Event::Mail) => of_messages(Stage::Mail),
+        (_, Event::Rcpt) => of_messages(Stage::Rcpt),
+        (_, Event::Predata) => Ok((Count::Messages, None)),
+        (_, Event::Data) => of_messages(Stage::End),
+        (_, event) => Err(format!("Weir has nothing like the list of {}", event.name())),
+    }
+}
+
+/// By a number that is not known before the event.
+fn computed(count: &str, event: Event) -> Result<(Count, Option<Stage>), String> {
+    match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
+        ("recipients_count" | "rcpt_count", Event::Predata) => Ok((Count::Recipients, Some(Stage::Data))),
+        ("recipients_count" | "rcpt_count", Event::Data) => Ok((Count::Recipients, Some(Stage::End))),
+        ("message_size", Event::Mail | Event::Rcpt | Event::Predata) => Ok((Count::Bytes, None)),
+        ("message_size", Event::Data) => Ok((Count::Bytes, Some(Stage::End))),
+        _ => Err(format!("limits count no {count} at {}", event.name())),
+    }
+}
+
+/// What has to be new.
+fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<Field>, String> {
+    let unique = match (argument.per, argument.unique.as_deref()) {
+        // What comes later in the argument holds; who says both wants the value.
+        (Some(Per::Addr), _) => return Ok(Some(Field::Recipient)),
+        (_, None) => return Ok(None),
+        (_, Some(unique)) => unique,
+    };
+    let owners = key::owners(unique).map_err(|why| format!("unique={unique}: {why}"))?;
+    let what = match owners.first().map(|owner| &owner.per[..]) {
+        Some([what]) if owners.len() == 1 => *what,
+        Some([]) => return Err(format!("unique={unique} is the same each time, so that it counts once in a period")),
+        _ => return Err(format!("unique={unique}: only one thing can be distinct")),
+    };
+    let fits = count == Count::Recipients || count == Count::Messages && !what.is_of_recipient();
+    if !fits || per.contains(&what) {
+        return Err(format!("unique={unique}: {} are not new by their {}", count.name(), what.name()));
+    }
+    Ok(Some(what))
+}
+
+fn comments(count: Count, per: Option<Per>, event: Event, distinct: Option<Field>) -> Vec<&'static str> {
+    let mut comments = Vec::new();
+    if count == Count::Bytes && event != Event::Data {
+        comments.push("Exim counts what MAIL declares; Weir, too, but makes it true at the end of the message.");
+    }
+    if per == Some(Per::Conn) && event != Event::Connect {
+        comments.push(match count {
+            Count::Sessions => "Exim counts a connection when it gets to this list; Weir when its login has succeeded.",
+            _ => "Exim counts a connection when it gets to this list; Weir counts and refuses it at once.",
+        });
+    }
+    if distinct.is_some_and(Field::is_of_recipient) {
+        comments.push("Sub-addresses are cut: bob+lists is bob, unless [addresses] says otherwise.");
+    }
+    comments
+}

@@ -1,0 +1,73 @@
+//! What a statement does to whoever is over, as the rung of a limit.
+
+use super::super::limit::{Limit, quoted};
+use super::acl::Condition;
+use super::argument::Update;
+use super::whom::{self, Part};
+use super::{Use, Verb, words};
+use crate::policy::event::Stage;
+
+/// Makes a limit do what the statement does.
+pub fn act(limit: &mut Limit, one: &Use<'_>) {
+    let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
+    for part in whom::parts(one.statement()) {
+        let modifier = match part {
+            Part::Ratelimit(_) => {
+                is_after = true;
+                continue;
+            }
+            Part::Whom(_) => continue,
+            Part::Modifier(modifier) => modifier,
+        };
+        match &*modifier.name {
+            "message" if one.verb != Verb::Warn => match words::text(&modifier.value, one.verb) {
+                Ok(words) => text = quoted(&words),
+                Err(why) => limit.lose(&modifier.place, why),
+            },
+            "delay" if one.verb == Verb::Warn && is_after => delay = waiting(limit, modifier),
+            _ => other(limit, one.verb, modifier),
+        }
+    }
+    match one.verb {
+        Verb::Warn => limit.act("warn", "true"),
+        Verb::Defer => limit.act("defer", text),
+        Verb::Deny => limit.act("deny", text),
+        Verb::Drop => limit.act("drop", text),
+    }
+    if let Some(delay) = delay {
+        limit.act("delay", quoted(&delay));
+    }
+    if one.argument.update == Update::Noupdate {
+        limit.comment("noupdate makes strict and leaky mean nothing in Exim.");
+    }
+}
+
+/// How long whoever is over waits.
+fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
+    match words::delay(&modifier.value) {
+        Ok(_) if limit.stage == Some(Stage::End) => {
+            let why = "delay: nothing waits at the end of a message, as clients would send it again";
+            limit.lose(&modifier.place, why);
+            None
+        }
+        Ok(time) => Some(time),
+        Err(why) => {
+            limit.lose(&modifier.place, why);
+            None
+        }
+    }
+}
+
+/// What else Exim does on its way.
+fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
+    let Condition { place, name, value, .. } = modifier;
+    match &**name {
+        "delay" if verb != Verb::Warn => {
+            limit.comment(format!("{place}: Exim waits for {value} before it refuses; Weir refuses at once."));
+        }
+        "log_message" | "logwrite" | "log_reject_target" => {
+            limit.comment(format!("{place}: {name}: Weir's log has words of its own."));
+        }
+        _ => limit.lose(place, format!("{}: limits do nothing like it", whom::written(modifier))),
+    }
+}

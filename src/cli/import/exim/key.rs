@@ -1,0 +1,159 @@
+//! Expansions that say whose budget it is: `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
+
+use super::super::limit::{Condition, Value};
+use crate::policy::field::{Field, Widths};
+
+/// Whose budget it is, and for whom this is so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owner {
+    pub per: Vec<Field>,
+    pub only: Option<Condition>,
+}
+
+/// Reads a key. `${if def:authenticated_id {…}{…}}` has two answers, for two limits.
+pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
+    if let Some([known, unknown]) = by_login(key) {
+        let owner = |key: &str, flag| {
+            let only = Condition { key: "authenticated", value: Value::Flag(flag) };
+            Ok::<_, String>(Owner { per: fields(key)?, only: Some(only) })
+        };
+        return Ok(vec![owner(known, true)?, owner(unknown, false)?]);
+    }
+    Ok(vec![Owner { per: fields(key)?, only: None }])
+}
+
+/// The two texts of `${if def:authenticated_id {A}{B}}`.
+fn by_login(text: &str) -> Option<[&str; 2]> {
+    let rest = text.trim().strip_prefix("${if")?.trim_start();
+    let rest = rest.strip_prefix("def:")?.trim_start().strip_prefix("authenticated_id")?.trim_start();
+    let (known, rest) = braced(rest)?;
+    let (unknown, rest) = braced(rest.trim_start())?;
+    (rest.trim() == "}").then_some([known, unknown])
+}
+
+/// What stands between the brace that a text begins with and its other one, and what comes after.
+pub fn braced(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.checked_sub(1)?,
+            _ if depth == 0 => return None,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some((&text[1..at], &text[at + 1..]));
+        }
+    }
+    None
+}
+
+/// The fields that a key is made of; what stands between them tells nobody apart.
+fn fields(key: &str) -> Result<Vec<Field>, String> {
+    // Both halves of an address are the address.
+    let key = key.replace("${local_part}", "$local_part").replace("${domain}", "$domain");
+    let key = key.replace("$local_part@$domain", "${recipient}");
+    let key = key.replace("$sender_address_local_part@$sender_address_domain", "$sender_address");
+    let mut found = Vec::new();
+    let mut rest = &*key;
+    while let Some(at) = rest.find('$') {
+        rest = &rest[at..];
+        let (one, after) = expansion(rest).ok_or_else(|| format!("\"{rest}\" is more than this understands"))?;
+        if let Some(field) = field(one)?
+            && !found.contains(&field)
+        {
+            found.push(field);
+        }
+        rest = after;
+    }
+    Ok(found)
+}
+
+/// The expansion that a text begins with, without its dollar and its braces, and what comes after.
+fn expansion(text: &str) -> Option<(&str, &str)> {
+    let rest = text.strip_prefix('$')?;
+    if rest.starts_with('{') {
+        return braced(rest);
+    }
+    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+    (end > 0).then(|| rest.split_at(end))
+}
+
+/// What an expansion means; `None`: the same for everybody.
+fn field(expansion: &str) -> Result<Option<Field>, String> {
+    let client = Field::Client(Widths::default());
+    if let Some((operator, operand)) = expansion.split_once(':') {
+        return applied(operator.trim(), operand.trim());
+    }
+    Ok(Some(match expansion.trim() {
+        "sender_host_address" => client,
+        "authenticated_id" => Field::User,
+        "sender_address" => Field::Sender,
+        "sender_address_domain" => Field::SenderDomain,
+        "recipient" => Field::Recipient,
+        "domain" => Field::RecipientDomain,
+        "sender_helo_name" => Field::Helo,
+        "received_port" | "interface_port" | "received_ip_address" | "interface_address" => Field::Listener,
+        "primary_hostname" | "qualify_domain" | "qualify_recipient" => return Ok(None),
+        name => return Err(format!("no limit is for each ${name}")),
+    }))
+}
+
+/// What is left of something after an operator of Exim's.
+fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
+    let one = |operand: &str| match expansion(operand) {
+        Some((inner, "")) => field(inner),
+        _ => Err(format!("\"${{{operator}:{operand}}}\" is more than this understands")),
+    };
+    match operator {
+        // They tell the same apart.
+        "lc" | "uc" | "md5" | "sha1" | "sha256" | "base64" | "escape" | "quote" => one(operand),
+        "domain" => match one(operand)? {
+            Some(Field::Sender) => Ok(Some(Field::SenderDomain)),
+            Some(Field::User) => Ok(Some(Field::UserDomain)),
+            Some(Field::Recipient) => Ok(Some(Field::RecipientDomain)),
+            _ => Err(format!("${{domain:{operand}}} is the domain of nothing that limits know")),
+        },
+        "mask" => {
+            let parts = operand.rsplit_once('/').filter(|(address, _)| one(address) == Ok(Some(client_of_any_width())));
+            let width = parts.and_then(|(_, width)| width.trim().parse().ok());
+            // Exim takes the same number of bits from any address.
+            let widths = width.and_then(|width: u8| Widths::new(width.min(32), width));
+            widths.map(|widths| Some(Field::Client(widths))).ok_or_else(|| format!("${{mask:{operand}}} is no network"))
+        }
+        _ => Err(format!("${{{operator}:…}} is more than this understands")),
+    }
+}
+
+fn client_of_any_width() -> Field {
+    Field::Client(Widths::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_what_limits_are_per() {
+        for (key, names) in [
+            ("k", ""),
+            ("$sender_host_address", "client"),
+            ("${sender_host_address}:${lc:$sender_address}", "client sender"),
+            ("user-$authenticated_id/$domain", "user recipient-domain"),
+            ("${lc:$local_part@$domain}", "recipient"),
+            ("$local_part@$domain", "recipient"),
+            ("${domain:$sender_address}", "sender-domain"),
+            ("${mask:$sender_host_address/24}", "client/24/24"),
+            ("$primary_hostname", ""),
+        ] {
+            let read = owners(key).map(|mut owners| owners.remove(0).per).unwrap_or_default();
+            assert_eq!(read.iter().map(|field| field.name()).collect::<Vec<_>>().join(" "), names, "{key}");
+        }
+        for key in ["$acl_c_x", "${lookup{a}lsearch{b}}", "$local_part", "${hash{3}{62}{$domain}}", "$", "${domain:x}"]
+        {
+            assert!(owners(key).is_err(), "{key}");
+        }
+        let two = owners("${if def:authenticated_id {$authenticated_id}{$sender_host_address}}").unwrap();
+        assert_eq!(two.iter().map(|owner| owner.per[0].name().into_owned()).collect::<Vec<_>>(), ["user", "client"]);
+    }
+}

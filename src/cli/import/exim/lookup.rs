@@ -1,0 +1,116 @@
+//! `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which are overrides in Weir.
+
+use super::key::{self, braced};
+use crate::policy::field::Field;
+
+/// A lookup by something that limits know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lookup {
+    /// The column of the overrides.
+    pub by: Field,
+    pub kind: String,
+    pub file: String,
+    /// For whoever is not in the table, if there is no row for them.
+    default: Option<String>,
+}
+
+/// The number of whoever has no limit.
+pub const UNLIMITED: &str = "unlimited";
+
+/// How many rows of a table are printed.
+pub const MOST_ROWS: usize = 1000;
+
+impl Lookup {
+    /// Reads a text that is nothing but a lookup, by one thing, of the value as it is.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (inner, rest) = braced(text.trim().strip_prefix('$')?)?;
+        let inner = inner.trim_start().strip_prefix("lookup")?;
+        let (by, inner) = braced(inner.trim_start())?;
+        let (kind, inner) = inner.split_at(inner.find('{')?);
+        let (file, inner) = braced(inner)?;
+        let (found, inner) = match braced(inner.trim_start()) {
+            Some((found, inner)) => (found, inner.trim()),
+            None => ("$value", inner.trim()),
+        };
+        let default = match inner {
+            // Then the condition does not hold.
+            "fail" => Some(UNLIMITED.to_owned()),
+            "" => None,
+            _ => Some(braced(inner)?.0.trim().to_owned()),
+        };
+        let owners = key::owners(by).ok()?;
+        let [by] = owners.first()?.per[..] else { return None };
+        let is_whole = rest.trim().is_empty() && matches!(found.trim(), "$value" | "${value}");
+        is_whole.then(|| Self { by, kind: kind.trim().to_owned(), file: file.trim().to_owned(), default })
+    }
+
+    /// For whoever is not in the table.
+    pub fn of_others(&self) -> Option<String> {
+        let row = self.rows().into_iter().flatten().find(|(who, _)| who == "*");
+        row.map(|(_, value)| value).or_else(|| self.default.clone())
+    }
+
+    /// The rows of the file: key and value. `None`: it is of a kind that is no text, or cannot be read.
+    pub fn rows(&self) -> Option<Vec<(String, String)>> {
+        let kind = self.kind.split(['*', ',']).next().unwrap_or_default();
+        let kind = kind.rsplit('-').next().unwrap_or_default();
+        if !matches!(kind, "lsearch" | "wildlsearch" | "nwildlsearch" | "iplsearch") {
+            return None;
+        }
+        let text = std::fs::read_to_string(&self.file).ok()?;
+        let rows = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Some(rows.filter_map(row).collect())
+    }
+}
+
+/// `192.0.2.1: 500`, `"2001:db8::/32": 500`.
+fn row(line: &str) -> Option<(String, String)> {
+    let (key, value) = match line.strip_prefix('"') {
+        Some(rest) => rest.split_once('"')?,
+        None => line.split_at(line.find(|c: char| c == ':' || c.is_whitespace())?),
+    };
+    let value = value.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
+    Some((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_has_a_table_and_a_number_for_all_others() {
+        for (text, kind, file, default) in [
+            (
+                "${lookup{$sender_host_address}lsearch*{/etc/limits}{$value}{100}}",
+                "lsearch*",
+                "/etc/limits",
+                Some("100"),
+            ),
+            ("${lookup {$sender_host_address} cdb {DB/x.cdb} {$value} {9 / 1h} }", "cdb", "DB/x.cdb", Some("9 / 1h")),
+            ("${lookup{$sender_host_address}iplsearch{f}{$value}fail}", "iplsearch", "f", Some("unlimited")),
+            ("${lookup{$sender_host_address}lsearch{f}}", "lsearch", "f", None),
+        ] {
+            let expected = Lookup {
+                by: Field::Client(Default::default()),
+                kind: kind.into(),
+                file: file.into(),
+                default: default.map(str::to_owned),
+            };
+            assert_eq!(Lookup::parse(text), Some(expected), "{text}");
+        }
+        for text in ["${lookup mysql{select 1}}", "100", "${lookup{$acl_c_x}lsearch{f}{$value}{1}}"] {
+            assert_eq!(Lookup::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_have_a_key_and_a_value() {
+        for (line, key, value) in [
+            ("192.0.2.1: 500", "192.0.2.1", "500"),
+            ("\"2001:db8::/32\": 5", "2001:db8::/32", "5"),
+            ("a\t 7", "a", "7"),
+        ] {
+            assert_eq!(row(line), Some((key.into(), value.into())));
+        }
+    }
+}

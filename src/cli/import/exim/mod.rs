@@ -1,0 +1,151 @@
+//! `weir import exim`: the `ratelimit` conditions of an Exim configuration, after Exim 4.96.
+
+mod acl;
+mod argument;
+mod counting;
+mod deed;
+mod key;
+mod list;
+mod lookup;
+mod number;
+mod source;
+mod translation;
+mod whom;
+mod words;
+
+use super::report::Report;
+use acl::{Acl, Condition, Configuration, Event, Statement};
+use argument::Argument;
+use lookup::Lookup;
+use source::Source;
+use std::path::Path;
+use translation::Translation;
+use whom::Part;
+
+/// A `ratelimit` that is asked at some event.
+struct Use<'a> {
+    event: Event,
+    acl: &'a Acl,
+    /// The place of its statement among those of the list.
+    at: usize,
+    condition: &'a Condition,
+    argument: Argument,
+    /// The table that all of the argument comes from, or its number.
+    lookup: Option<Lookup>,
+    verb: Verb,
+    /// Whether it only looks at what others are charged.
+    is_look: bool,
+    /// Whether nothing says when the list is asked.
+    is_guessed: bool,
+}
+
+impl Use<'_> {
+    fn statement(&self) -> &Statement {
+        &self.acl.statements[self.at]
+    }
+}
+
+/// What happens to whoever is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Warn,
+    Defer,
+    Deny,
+    Drop,
+}
+
+/// Reads a configuration.
+pub fn read(path: &Path) -> std::io::Result<Report> {
+    let source = Source::read(path)?;
+    let mut report = Report::default();
+    source.problems.iter().for_each(|(place, why)| report.refuse(place, why));
+    let configuration = Configuration::parse(source.lines);
+    for (place, option) in &configuration.options {
+        report.refuse(
+            place,
+            format!(
+                "{option}: it slows the commands of one connection; rate = \"50 / connection\" bounds their number"
+            ),
+        );
+    }
+    let uses = uses(&configuration, &mut report);
+    Translation::new(&configuration, &uses, &mut report).all();
+    Ok(report)
+}
+
+/// Every `ratelimit`, once for each event at which its list is asked; what is wrong with one is reported.
+fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a>> {
+    let mut found = Vec::new();
+    for acl in &configuration.acls {
+        let (events, is_guessed) = configuration.events(acl);
+        for (at, statement) in acl.statements.iter().enumerate() {
+            let conditions = whom::parts(statement).filter_map(|part| match part {
+                Part::Ratelimit(condition) => Some(condition),
+                _ => None,
+            });
+            let conditions: Vec<&Condition> = conditions.collect();
+            for condition in &conditions {
+                let mut refuse =
+                    |why: String| report.refuse(&condition.place, format!("{}: {why}", whom::written(condition)));
+                let read = match argument(&condition.value) {
+                    Ok(_) if conditions.len() > 1 => Err(SEVERAL.to_owned()),
+                    read => read,
+                };
+                let (argument, lookup) = match read {
+                    Ok(read) => read,
+                    Err(why) => {
+                        refuse(why);
+                        continue;
+                    }
+                };
+                for event in &events {
+                    let fits = counting::fits(argument.per, *event);
+                    let (argument, lookup) = (argument.clone(), lookup.clone());
+                    let one = verb(statement, condition).map_err(str::to_owned).and_then(|verb| {
+                        let is_look = argument.is_look(fits, event.name())?;
+                        Ok(Use { event: *event, acl, at, condition, argument, lookup, verb, is_look, is_guessed })
+                    });
+                    match one {
+                        Ok(one) => found.push(one),
+                        Err(why) => refuse(why),
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+const SEVERAL: &str = "a statement with several of them is for whoever is over all, and limits are each for itself";
+
+/// The argument, which may be looked up as a whole: then it is that of whoever is in no table.
+fn argument(text: &str) -> Result<(Argument, Option<Lookup>), String> {
+    match Lookup::parse(text) {
+        Some(lookup) => {
+            let default = lookup.of_others();
+            let default =
+                default.ok_or("it is looked up, and nothing says what holds for whoever is not in the table")?;
+            if default == lookup::UNLIMITED {
+                return Err("whoever is not in the table has no limit, and no period is known".to_owned());
+            }
+            Ok((Argument::parse(&default)?, Some(lookup)))
+        }
+        None => Ok((Argument::parse(text)?, None)),
+    }
+}
+
+/// What a statement does to whoever is over.
+fn verb(statement: &Statement, condition: &Condition) -> Result<Verb, &'static str> {
+    match (&*statement.verb, condition.negated) {
+        ("warn", false) => Ok(Verb::Warn),
+        ("defer", false) => Ok(Verb::Defer),
+        ("deny", false) | ("require", true) => Ok(Verb::Deny),
+        ("drop", false) => Ok(Verb::Drop),
+        ("accept", false) => Err("accept lets through whoever is over, and limits only hold back"),
+        ("accept", true) => Err("accept lets through whoever is under; what becomes of the others is said elsewhere"),
+        ("discard", _) => {
+            Err("discard takes a message and throws it away, which Weir never does: defer or deny say so")
+        }
+        _ => Err("it is for whoever is under, and limits are for whoever is over"),
+    }
+}

@@ -1,0 +1,219 @@
+//! The lines of an Exim configuration as Exim sees them: included files, conditionals, macros and continued lines done.
+
+use super::super::report::Place;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// A line with all that continues it.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Where it begins.
+    pub place: Place,
+    pub text: String,
+}
+
+/// What was read, and what could not be.
+#[derive(Debug, Default)]
+pub struct Source {
+    pub lines: Vec<Line>,
+    pub problems: Vec<(Place, String)>,
+    /// In the order of their definition, as Exim replaces them.
+    macros: Vec<(String, String)>,
+    /// For each `.ifdef` that is open.
+    branches: Vec<Branch>,
+    unfinished: Option<Line>,
+}
+
+/// A conditional part of a file.
+#[derive(Debug)]
+struct Branch {
+    is_on: bool,
+    /// Whether this part or one before it was on.
+    was_on: bool,
+}
+
+/// How deep files include others, and how long a line may grow by macros.
+const MAX_DEPTH: usize = 20;
+const MAX_LINE: usize = 1 << 20;
+
+impl Source {
+    /// Reads a file; those that it includes and that cannot be read are problems.
+    pub fn read(path: &Path) -> std::io::Result<Self> {
+        let bytes = std::fs::read(path)?;
+        let mut source = Self::default();
+        source.file(path, &bytes, 0);
+        let last = source.unfinished.take();
+        source.lines.extend(last);
+        Ok(source)
+    }
+
+    fn file(&mut self, path: &Path, bytes: &[u8], depth: usize) {
+        let file: Rc<str> = path.display().to_string().into();
+        for (n, line) in String::from_utf8_lossy(bytes).lines().enumerate() {
+            let place = Place::new(&file, n + 1);
+            let line = line.trim();
+            // Also within a line that is continued.
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            match line.strip_prefix('.').filter(|directive| directive.starts_with(|c: char| c.is_ascii_lowercase())) {
+                Some(directive) => self.directive(directive, &place, path, depth),
+                None if self.branches.iter().all(|branch| branch.is_on) => self.line(line, place),
+                None => {}
+            }
+        }
+    }
+
+    fn directive(&mut self, directive: &str, place: &Place, path: &Path, depth: usize) {
+        let (word, rest) = directive.split_once(char::is_whitespace).unwrap_or((directive, ""));
+        let rest = rest.trim();
+        let is_defined = self.is_defined(rest);
+        match word {
+            "ifdef" => self.branches.push(Branch { is_on: is_defined, was_on: is_defined }),
+            "ifndef" => self.branches.push(Branch { is_on: !is_defined, was_on: !is_defined }),
+            "elifdef" | "elifndef" | "else" => {
+                let holds = word == "else" || is_defined == (word == "elifdef");
+                match self.branches.last_mut() {
+                    Some(branch) => {
+                        branch.is_on = holds && !branch.was_on;
+                        branch.was_on |= holds;
+                    }
+                    None => self.problems.push((place.clone(), format!(".{word} without .ifdef"))),
+                }
+            }
+            "endif" => {
+                if self.branches.pop().is_none() {
+                    self.problems.push((place.clone(), ".endif without .ifdef".to_owned()));
+                }
+            }
+            _ if !self.branches.iter().all(|branch| branch.is_on) => {}
+            "include" | "include_if_exists" => {
+                let name = self.replaced(rest);
+                self.include(path, name.trim_matches('"'), word == "include", place, depth);
+            }
+            _ => self.problems.push((place.clone(), format!(".{word} is no directive of Exim's"))),
+        }
+    }
+
+    /// Whether any macro stands in a text. Exim's own, of what it was built with, are taken to be there.
+    fn is_defined(&self, text: &str) -> bool {
+        text.starts_with('_') || self.macros.iter().any(|(name, _)| text.contains(&**name))
+    }
+
+    fn include(&mut self, from: &Path, name: &str, must_exist: bool, place: &Place, depth: usize) {
+        let path: PathBuf = from.parent().unwrap_or(Path::new("")).join(name);
+        let mut fail =
+            |why: &str| self.problems.push((place.clone(), format!("{} is not read: {why}", path.display())));
+        if depth >= MAX_DEPTH {
+            return fail("files include each other");
+        }
+        match std::fs::read(&path) {
+            Ok(bytes) => self.file(&path, &bytes, depth + 1),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {}
+            Err(error) => fail(&error.to_string()),
+        }
+    }
+
+    /// A physical line that counts.
+    fn line(&mut self, line: &str, place: Place) {
+        let (line, goes_on) = match line.strip_suffix('\\') {
+            Some(line) => (line, true),
+            None => (line, false),
+        };
+        // A name that is being defined is not replaced.
+        let name = if self.unfinished.is_none() { macro_name(line) } else { None };
+        let text = match name {
+            Some(name) => format!("{name}{}", self.replaced(&line[name.len()..])),
+            None => self.replaced(line),
+        };
+        if text.len() > MAX_LINE {
+            self.problems.push((place, "macros make this line longer than 1 MiB".to_owned()));
+            return;
+        }
+        let mut whole = match self.unfinished.take() {
+            Some(begun) => Line { text: begun.text + &text, place: begun.place },
+            None => Line { place, text },
+        };
+        if goes_on {
+            self.unfinished = Some(whole);
+            return;
+        }
+        whole.text = whole.text.trim().to_owned();
+        match macro_name(&whole.text).map(str::to_owned) {
+            Some(name) => self.define(&name, whole.text[name.len()..].trim_start()),
+            None => self.lines.push(whole),
+        }
+    }
+
+    /// `= VALUE`, or `== VALUE` for a macro that is there already.
+    fn define(&mut self, name: &str, rest: &str) {
+        let value = rest.trim_start_matches('=').trim().to_owned();
+        match self.macros.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => self.macros.push((name.to_owned(), value)),
+        }
+    }
+
+    /// A text with its macros replaced, one after the other: the value of one may name another that is defined later.
+    fn replaced(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (name, value) in &self.macros {
+            if text.len() <= MAX_LINE && text.contains(&**name) {
+                text = text.replace(&**name, value);
+            }
+        }
+        text
+    }
+}
+
+/// The name that a line defines as a macro: it begins with a capital letter, and `=` follows.
+fn macro_name(line: &str) -> Option<&str> {
+    let is_first = |c: char| c.is_ascii_uppercase() || c == '_';
+    let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+    (line.starts_with(is_first) && line[end..].trim_start().starts_with('=')).then(|| &line[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<(usize, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("more"), "from = more LIMIT\n").unwrap();
+        std::fs::write(folder.path().join("exim"), text).unwrap();
+        let source = Source::read(&folder.path().join("exim")).unwrap();
+        assert!(source.problems.is_empty(), "{:?}", source.problems);
+        source.lines.into_iter().map(|line| (line.place.line, line.text)).collect()
+    }
+
+    #[test]
+    fn macros_are_replaced_in_the_order_of_their_definition() {
+        let text = "LIMIT = NUMBER / 1h\nNUMBER=10\nratelimit = LIMIT\nNUMBER == 20\nratelimit = LIMIT/xLIMITx\n";
+        let expected = [(3, "ratelimit = 10 / 1h"), (5, "ratelimit = 20 / 1h/x20 / 1hx")];
+        assert_eq!(lines(text), expected.map(|(n, text)| (n, text.to_owned())));
+    }
+
+    #[test]
+    fn lines_go_on_over_comments_and_empty_lines() {
+        assert_eq!(lines("# no\na = b \\\n  # within\n\n  c\\\n   d\ne\n"), [(2, "a = b cd".into()), (7, "e".into())]);
+    }
+
+    #[test]
+    fn only_the_part_that_holds_is_read() {
+        let text = "A = 1\n.ifdef B\nb\n.elifdef A\na\n.ifndef A\nno\n.else\nyes\n.endif\n.else\nneither\n.endif\n";
+        assert_eq!(lines(text), [(5, "a".into()), (9, "yes".into())]);
+    }
+
+    #[test]
+    fn files_are_included_and_those_that_are_missing_named() {
+        let text = "LIMIT = 5\n.include more\n.include_if_exists none\n.include \"more\"\n";
+        assert_eq!(lines(text), [(1, "from = more 5".into()), (1, "from = more 5".into())]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("exim");
+        std::fs::write(&path, "\n.include none\n.include exim\n.oops\n.endif\n").unwrap();
+        let problems = Source::read(&path).unwrap().problems;
+        for (line, words) in [(2, "none is not read"), (3, "include each other"), (4, ".oops"), (5, "without .ifdef")] {
+            assert!(problems.iter().any(|(at, why)| at.line == line && why.contains(words)), "{words}: {problems:?}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! For whom a statement is: conditions of Exim's as `match` and `except`.
+
+use super::super::limit::{self, Limit, Value};
+use super::acl::{Condition, Statement};
+use super::list::{Kind, List, Named};
+
+/// What a condition asks of a limit.
+#[derive(Debug, PartialEq)]
+pub struct Asked {
+    /// What has to hold.
+    holds: Vec<limit::Condition>,
+    /// What must not, each by itself.
+    fails: Vec<limit::Condition>,
+    /// It holds for nobody who comes by the network.
+    is_never: bool,
+}
+
+/// What a word of a statement is.
+pub enum Part<'a> {
+    Ratelimit(&'a Condition),
+    Whom(&'a Condition),
+    Modifier(&'a Condition),
+}
+
+/// What Exim does on its way, rather than asking anything.
+const MODIFIERS: [&str; 14] = [
+    "add_header",
+    "continue",
+    "control",
+    "delay",
+    "dscp",
+    "endpass",
+    "log_message",
+    "log_reject_target",
+    "logwrite",
+    "message",
+    "queue",
+    "remove_header",
+    "set",
+    "udpsend",
+];
+
+pub fn parts(statement: &Statement) -> impl Iterator<Item = Part<'_>> {
+    statement.conditions.iter().map(|condition| match condition.name.split_whitespace().next().unwrap_or_default() {
+        "ratelimit" => Part::Ratelimit(condition),
+        name if MODIFIERS.contains(&name) => Part::Modifier(condition),
+        _ => Part::Whom(condition),
+    })
+}
+
+/// What a condition asks; the words say why it cannot be said.
+pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
+    let (negated, value) = (condition.negated, condition.value.trim());
+    let flag = |key, flag| {
+        let condition = limit::Condition { key, value: Value::Flag(flag) };
+        Ok(Asked { holds: vec![condition], fails: Vec::new(), is_never: false })
+    };
+    let list = |key, kind| of_list(key, List::parse(kind, value, named)?, negated);
+    match &*condition.name {
+        "hosts" => list("client", Kind::Hosts),
+        "senders" => list("sender", Kind::Addresses),
+        "sender_domains" => list("sender-domain", Kind::Domains),
+        "recipients" => list("recipient", Kind::Addresses),
+        "domains" => list("recipient-domain", Kind::Domains),
+        "local_parts" => list("recipient", Kind::LocalParts),
+        "authenticated" if value == "*" => flag("authenticated", !negated),
+        "encrypted" if value == "*" => flag("tls", !negated),
+        "condition" => match of_expansion(value) {
+            Some((key, holds)) => flag(key, holds != negated),
+            None if matches!(value, "true" | "yes" | "1") && !negated => {
+                Ok(Asked { holds: Vec::new(), fails: Vec::new(), is_never: false })
+            }
+            None => Err("it computes something".to_owned()),
+        },
+        name => Err(format!("limits know nothing like {name}")),
+    }
+}
+
+/// Whether a login is there, in the usual spellings.
+fn of_expansion(text: &str) -> Option<(&'static str, bool)> {
+    let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let text = text.replace("{yes}{no}", "").replace("{true}{false}", "").replace("{1}{0}", "");
+    match &*text {
+        "${ifdef:authenticated_id}" | "${if!eq{$authenticated_id}{}}" => Some(("authenticated", true)),
+        "${if!def:authenticated_id}" | "${ifeq{$authenticated_id}{}}" => Some(("authenticated", false)),
+        "${ifdef:tls_in_cipher}" => Some(("tls", true)),
+        "${if!def:tls_in_cipher}" => Some(("tls", false)),
+        _ => None,
+    }
+}
+
+fn of_list(key: &'static str, list: List, negated: bool) -> Result<Asked, String> {
+    let texts = |values| limit::Condition { key, value: Value::Texts(values) };
+    let one = |values: Vec<String>| if values.is_empty() { Vec::new() } else { vec![texts(values)] };
+    let is_empty = list.among.as_ref().is_some_and(Vec::is_empty);
+    match (negated, list.among, list.but) {
+        (false, among, but) => Ok(Asked { holds: one(among.unwrap_or_default()), fails: one(but), is_never: is_empty }),
+        (true, Some(among), but) if but.is_empty() => {
+            Ok(Asked { holds: Vec::new(), fails: one(among), is_never: false })
+        }
+        (true, None, but) => Ok(Asked { is_never: but.is_empty(), holds: one(but), fails: Vec::new() }),
+        (true, Some(_), _) => Err("a list with exceptions cannot be negated".to_owned()),
+    }
+}
+
+/// Makes a limit be for those whom a condition means; what cannot be said is said to be lost.
+pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named) {
+    let words = |why: &str| format!("{}: {why}", written(condition));
+    let asked = match asked(condition, named) {
+        Ok(asked) => asked,
+        Err(why) => return limit.broaden(&condition.place, words(&why)),
+    };
+    if asked.is_never {
+        limit.broaden(&condition.place, words("this is nobody who comes by the network"));
+    }
+    for one in asked.holds {
+        if !limit.add_match(one) {
+            limit.broaden(&condition.place, words("there is such a condition already, and both would have to hold"));
+        }
+    }
+    limit.except.extend(asked.fails.into_iter().map(|one| vec![one]));
+}
+
+/// Makes a limit not be for those whom an earlier `accept` lets through.
+pub fn spare(limit: &mut Limit, accept: &Statement, named: &Named) {
+    let mut table: Vec<limit::Condition> = Vec::new();
+    for part in parts(accept) {
+        let condition = match part {
+            // What comes after it decides between accepting and refusing.
+            Part::Modifier(condition) if condition.name == "endpass" => break,
+            Part::Modifier(_) => continue,
+            Part::Whom(condition) | Part::Ratelimit(condition) => condition,
+        };
+        let said = asked(condition, named).and_then(|asked| match asked {
+            Asked { fails, .. } if !fails.is_empty() => Err("an exception of an exception".to_owned()),
+            asked => Ok(asked),
+        });
+        match said {
+            Ok(asked) if asked.is_never => return,
+            Ok(asked) if asked.holds.iter().any(|one| table.iter().any(|known| known.key == one.key)) => {
+                return limit.broaden(&condition.place, format!("{} excepts by the same twice", written(condition)));
+            }
+            Ok(asked) => table.extend(asked.holds),
+            Err(why) => {
+                let words = format!("an earlier accept lets others through: {}: {why}", written(condition));
+                return limit.broaden(&condition.place, words);
+            }
+        }
+    }
+    match table.is_empty() {
+        true => limit.broaden(&accept.place, "an earlier accept lets everybody through, so that Exim never gets here"),
+        false => limit.except.push(table),
+    }
+}
+
+/// A condition as it stands there.
+pub fn written(condition: &Condition) -> String {
+    let not = if condition.negated { "!" } else { "" };
+    match condition.value.is_empty() {
+        true => format!("{not}{}", condition.name),
+        false => format!("{not}{} = {}", condition.name, condition.value),
+    }
+}

@@ -1,0 +1,214 @@
+//! A limit as it is printed: a `[[limit]]` to be pasted into `weir.toml`, with what there is to say beside it.
+
+use super::report::{Place, plain};
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::limit::{Algorithm, Charge, Count, Mode};
+use std::fmt;
+
+/// A limit as it is printed.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub name: String,
+    /// What it says where it comes from, and how the meaning differs.
+    pub comments: Vec<String>,
+    /// What it does not say though its source does.
+    pub lost: Vec<(Place, String)>,
+    pub budget: Budget,
+    pub mode: Mode,
+    pub stage: Option<Stage>,
+    /// All have to hold.
+    pub matches: Vec<Condition>,
+    /// None may hold; of each all keys.
+    pub except: Vec<Vec<Condition>>,
+    pub rung: Rung,
+}
+
+/// What a limit counts with.
+#[derive(Clone, Debug)]
+pub enum Budget {
+    Own {
+        count: Count,
+        per: Vec<Field>,
+        rate: String,
+        algorithm: Algorithm,
+        /// A number.
+        burst: Option<String>,
+        charge: Charge,
+        distinct: Option<Field>,
+    },
+    /// That of the limit of this name.
+    Watched(String),
+}
+
+/// A key of `match` or `except`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub key: &'static str,
+    pub value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Flag(bool),
+    Texts(Vec<String>),
+}
+
+/// What happens to whoever is over.
+#[derive(Clone, Debug)]
+pub struct Rung {
+    pub at: f64,
+    /// Keys and values in TOML.
+    pub actions: Vec<(&'static str, String)>,
+}
+
+impl Limit {
+    /// A limit of which only this is said.
+    pub fn new(budget: Budget) -> Self {
+        Self {
+            name: budget.name(),
+            comments: Vec::new(),
+            lost: Vec::new(),
+            budget,
+            mode: Mode::Enforce,
+            stage: None,
+            matches: Vec::new(),
+            except: Vec::new(),
+            rung: Rung { at: 1.0, actions: Vec::new() },
+        }
+    }
+
+    pub fn comment(&mut self, words: impl fmt::Display) {
+        self.comments.push(plain(&words.to_string()));
+    }
+
+    /// Says what is lost, beside the limit and to whoever imports.
+    pub fn lose(&mut self, place: &Place, words: impl fmt::Display) {
+        self.lost.push((place.clone(), plain(&words.to_string())));
+    }
+
+    /// Says what is lost of whom it is for. It would hold for more than it did, so it only measures until somebody has looked.
+    pub fn broaden(&mut self, place: &Place, words: impl fmt::Display) {
+        self.lose(place, format!("{words}; the limit would hold for more than that, so it is in shadow"));
+        self.mode = Mode::Shadow;
+    }
+
+    /// Adds a key to `match`; false if there is one already.
+    pub fn add_match(&mut self, condition: Condition) -> bool {
+        let is_there = |known: &Condition| known.key == condition.key;
+        if let Some(known) = self.matches.iter().find(|known| is_there(known)) {
+            return *known == condition;
+        }
+        self.matches.push(condition);
+        true
+    }
+
+    pub fn act(&mut self, verb: &'static str, value: impl Into<String>) {
+        self.rung.actions.push((verb, value.into()));
+    }
+}
+
+impl Budget {
+    /// A name after what is counted, and whose it is.
+    fn name(&self) -> String {
+        match self {
+            Self::Watched(name) => format!("{name}-look"),
+            Self::Own { count, per, distinct, .. } => {
+                let new = match distinct {
+                    None => String::new(),
+                    Some(Field::Recipient) => "new-".to_owned(),
+                    Some(what) => format!("new-{}-", what.name().replace('/', "-")),
+                };
+                let fields: Vec<_> = per.iter().map(|field| field.name().replace('/', "-")).collect();
+                match fields.is_empty() {
+                    true => format!("all-{new}{}", count.name()),
+                    false => format!("{new}{}-per-{}", count.name(), fields.join("-")),
+                }
+            }
+        }
+    }
+}
+
+/// A text in TOML.
+pub fn quoted(text: &str) -> String {
+    format!("\"{}\"", plain(text).replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn list(texts: &[String]) -> String {
+    match texts {
+        [one] => quoted(one),
+        _ => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn table(conditions: &[Condition]) -> String {
+    let key = |condition: &Condition| {
+        let value = match &condition.value {
+            Value::Flag(flag) => flag.to_string(),
+            Value::Texts(texts) => list(texts),
+        };
+        format!("{} = {value}", condition.key)
+    };
+    format!("{{ {} }}", conditions.iter().map(key).collect::<Vec<_>>().join(", "))
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, per, rate, algorithm, burst, charge, distinct) = match self {
+            Self::Watched(name) => return writeln!(f, "watch = {}", quoted(name)),
+            Self::Own { count, per, rate, algorithm, burst, charge, distinct } => {
+                (count, per, rate, algorithm, burst, charge, distinct)
+            }
+        };
+        let per: Vec<String> = per.iter().map(|field| quoted(&field.name())).collect();
+        writeln!(f, "count = \"{}\"\nper = [{}]\nrate = {}", count.name(), per.join(", "), quoted(rate))?;
+        if *algorithm != Algorithm::Ewma {
+            writeln!(f, "algorithm = \"{}\"", algorithm.name())?;
+        }
+        if let Some(burst) = burst {
+            writeln!(f, "burst = {burst}")?;
+        }
+        if *charge != Charge::Accepted {
+            writeln!(f, "charge = \"{}\"", charge.name())?;
+        }
+        match distinct {
+            Some(what) => writeln!(f, "distinct = \"{}\"", what.name()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for comment in &self.comments {
+            writeln!(f, "# {comment}")?;
+        }
+        for (place, words) in &self.lost {
+            writeln!(f, "# {place}: {words}")?;
+        }
+        write!(f, "[[limit]]\nname = {}\n{}", quoted(&self.name), self.budget)?;
+        if let Some(stage) = self.stage {
+            writeln!(f, "stage = \"{}\"", stage.name())?;
+        }
+        if self.mode != Mode::Enforce {
+            writeln!(f, "mode = \"{}\"", self.mode.name())?;
+        }
+        if !self.matches.is_empty() {
+            writeln!(f, "match = {}", table(&self.matches))?;
+        }
+        let except: Vec<String> = self.except.iter().map(|one| table(one)).collect();
+        match &except[..] {
+            [] => {}
+            [one] => writeln!(f, "except = {one}")?,
+            several => writeln!(f, "except = [{}]", several.join(", "))?,
+        }
+        if self.rung.actions.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "  [[limit.action]]")?;
+        if self.rung.at != 1.0 {
+            writeln!(f, "  at = {:?}", self.rung.at)?;
+        }
+        self.rung.actions.iter().try_for_each(|(verb, value)| writeln!(f, "  {verb} = {value}"))
+    }
+}

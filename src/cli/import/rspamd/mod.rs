@@ -1,0 +1,332 @@
+//! `weir import rspamd`: the section of rspamd's ratelimit module, old and new, after rspamd 4.1.
+
+mod owner;
+mod rate;
+mod ucl;
+
+use super::limit::{Budget, Condition, Limit, Value as Values, quoted};
+use super::report::{Place, Report};
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::limit::{Algorithm, Charge, Count};
+use crate::policy::template::Template;
+use owner::Owner;
+use rate::Bucket;
+use std::path::Path;
+use std::rc::Rc;
+use ucl::{Entry, Value};
+
+/// Reads a section, or a file that is one.
+pub fn read(path: &Path) -> std::io::Result<Report> {
+    let bytes = std::fs::read(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let file: Rc<str> = path.display().to_string().into();
+    let read = ucl::read(&text);
+    let mut report = Report::default();
+    if let Some(misread) = read.misread {
+        report.refuse(&Place::new(&file, misread.line), format!("{}; nothing is read from here on", misread.why));
+    }
+    for (line, directive) in read.included.iter().filter(|(_, directive)| may_exist(path, directive)) {
+        report.refuse(&Place::new(&file, *line), format!("{directive}: it is not followed; import that file, too"));
+    }
+    let (sections, others): (Vec<_>, Vec<_>) = read.entries.into_iter().partition(|entry| entry.key == "ratelimit");
+    let is_section = sections.is_empty();
+    let sections =
+        sections.into_iter().filter_map(|entry| if let Value::Object(all) = entry.value { Some(all) } else { None });
+    // Without one, the file is the section itself, as in local.d.
+    let sections: Vec<Vec<Entry>> = if is_section { vec![others] } else { sections.collect() };
+    for section in &sections {
+        Section::new(&file, section).translate(&mut report);
+    }
+    Ok(report)
+}
+
+/// Whether an included file is there, or must be.
+fn may_exist(path: &Path, directive: &str) -> bool {
+    if !directive.contains("try=true") {
+        return true;
+    }
+    let name = directive.split(['"', '\'']).nth(1).unwrap_or_default();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let is_part = folder.extension().is_some_and(|extension| extension == "d");
+    let root = if is_part { folder.parent().unwrap_or(folder) } else { folder }.display().to_string();
+    let name = ["$LOCAL_CONFDIR", "${LOCAL_CONFDIR}", "$CONFDIR", "${CONFDIR}"]
+        .into_iter()
+        .fold(name.to_owned(), |name, variable| name.replace(variable, &root));
+    let name = name.replace("${DBDIR}", "/var/lib/rspamd").replace("$DBDIR", "/var/lib/rspamd");
+    folder.join(name).exists()
+}
+
+/// What a section says for all its limits.
+struct Section<'a> {
+    file: &'a Rc<str>,
+    entries: &'a [Entry],
+    bounce_senders: Vec<String>,
+    /// Nobody is refused, as the mail is only marked.
+    only_marks: bool,
+    except: Vec<Condition>,
+    /// What limits do not know of, for each.
+    lost: Vec<(Place, String)>,
+    multiplies: bool,
+}
+
+/// Keys that say nothing about limits: where they are kept, and how they are called there.
+const OF_THE_STORE: [&str; 17] = [
+    "servers",
+    "read_servers",
+    "write_servers",
+    "sentinels",
+    "sentinel_master_name",
+    "sentinel_watch_time",
+    "username",
+    "password",
+    "dbname",
+    "db",
+    "timeout",
+    "prefix",
+    "expire",
+    "max_delay",
+    "allow_local",
+    "prefilter",
+    "expand_keys",
+];
+
+/// Keys by which limits change with what rspamd makes of the mail.
+const FACTORS: [&str; 7] = [
+    "ham_factor_rate",
+    "spam_factor_rate",
+    "ham_factor_burst",
+    "spam_factor_burst",
+    "max_rate_mult",
+    "max_bucket_mult",
+    "use_ip_score",
+];
+
+impl<'a> Section<'a> {
+    fn new(file: &'a Rc<str>, entries: &'a [Entry]) -> Self {
+        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let mut section = Self {
+            file,
+            entries,
+            bounce_senders: list(&["postmaster", "mailer-daemon", "<>", "null", "fetchmail-daemon", "mdaemon"]),
+            only_marks: false,
+            except: Vec::new(),
+            lost: Vec::new(),
+            multiplies: true,
+        };
+        let mut recipients = list(&["postmaster", "mailer-daemon"]);
+        for entry in entries {
+            section.option(entry, &mut recipients);
+        }
+        let is_one = |key: &str| entries.iter().any(|entry| entry.key == key && entry.value.number() == Some(1.0));
+        section.multiplies = !(is_one("max_rate_mult") && is_one("max_bucket_mult"));
+        if !recipients.is_empty() {
+            section.except.push(Condition { key: "recipient", value: Values::Texts(recipients) });
+        }
+        section
+    }
+
+    fn place(&self, line: usize) -> Place {
+        Place::new(self.file, line)
+    }
+
+    /// What a key says about whom limits are not for, and what they do.
+    fn option(&mut self, entry: &Entry, recipients: &mut Vec<String>) {
+        let items = texts(&entry.value);
+        match &*entry.key {
+            "bounce_senders" => {
+                let null = |text: String| if text.is_empty() { "<>".to_owned() } else { text };
+                self.bounce_senders = items.into_iter().map(null).collect();
+            }
+            "whitelisted_rcpts" if !is_map(&items) => *recipients = items,
+            "whitelisted_ip" if !is_map(&items) => {
+                self.except.push(Condition { key: "client", value: Values::Texts(items) });
+            }
+            "whitelisted_user" if !is_map(&items) => {
+                self.except.push(Condition { key: "user", value: Values::Texts(items) });
+            }
+            "symbol" => self.only_marks = true,
+            "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" => {
+                let key = match &*entry.key {
+                    "whitelisted_ip" => "client",
+                    "whitelisted_user" => "user",
+                    _ => "recipient",
+                };
+                let words = format!(
+                    "{} = {}: the map is not read; write [list.NAME] with file = \"PATH\", one item a line, and add \
+                     except = {{ {key} = \"list:NAME\" }}",
+                    entry.key,
+                    items.join(", ")
+                );
+                self.lost.push((self.place(entry.line), words));
+            }
+            _ => {}
+        }
+    }
+
+    fn translate(&self, report: &mut Report) {
+        for entry in self.entries {
+            let place = self.place(entry.line);
+            match &*entry.key {
+                "rates" => {
+                    let Value::Object(rates) = &entry.value else {
+                        report.refuse(&place, "rates has no limits in { }");
+                        continue;
+                    };
+                    rates.iter().for_each(|rate| self.rates(rate, report));
+                }
+                "limit" => {
+                    report.refuse(&place, "limit = \"NAME:BURST:RATE\" is a form that rspamd itself has given up")
+                }
+                "enabled" if entry.value.is_false() => {
+                    report.refuse(
+                        &place,
+                        "enabled = false: rspamd does not use these limits, which stand here all the same",
+                    );
+                }
+                "max_rcpt" | "max_rcpts" => report.refuse(
+                    &place,
+                    format!(
+                        "{}: rspamd used to spare messages with more recipients, and no longer does; nor does Weir",
+                        entry.key
+                    ),
+                ),
+                "custom_keywords" | "message_func" => {
+                    report.refuse(&place, format!("{} is a program, which is not read", entry.key));
+                }
+                "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" | "bounce_senders" | "symbol"
+                | "info_symbol" | "enabled" => {}
+                key if OF_THE_STORE.contains(&key) => {}
+                key if FACTORS.contains(&key) => {
+                    if !matches!(entry.value.number(), Some(1.0)) && !entry.value.is_false() {
+                        report.refuse(
+                            &place,
+                            format!("{key}: limits do not change with what somebody thinks of the mail"),
+                        );
+                    }
+                }
+                key => report.refuse(&place, format!("{key} is no key of rspamd's ratelimit that this knows")),
+            }
+        }
+    }
+
+    /// All buckets of a name.
+    fn rates(&self, entry: &Entry, report: &mut Report) {
+        let place = self.place(entry.line);
+        let fail = |report: &mut Report, why: String| report.refuse(&place, format!("{}: {why}", entry.key));
+        let (owner, buckets) = match &entry.value {
+            Value::Object(inner) if inner.iter().any(|one| one.key == "bucket") => {
+                let selector = inner.iter().find(|one| one.key == "selector").and_then(|one| one.value.text());
+                let owner = match selector {
+                    Some(selector) => owner::of_selector(selector),
+                    None => owner::of_name(&entry.key, &self.bounce_senders),
+                };
+                for other in inner.iter().filter(|one| !matches!(&*one.key, "bucket" | "selector")) {
+                    report.refuse(&self.place(other.line), format!("{}: {} is not understood", entry.key, other.key));
+                }
+                let buckets = inner.iter().filter(|one| one.key == "bucket").flat_map(|one| match &one.value {
+                    Value::Array(many) if !rate::is_pair(many) => {
+                        many.iter().map(|value| (first_line(value).unwrap_or(one.line), value)).collect()
+                    }
+                    value => vec![(one.line, value)],
+                });
+                (owner, buckets.collect::<Vec<_>>())
+            }
+            value => (owner::of_name(&entry.key, &self.bounce_senders), vec![(entry.line, value)]),
+        };
+        let owner = match owner {
+            Ok(owner) => owner,
+            Err(why) => return fail(report, why),
+        };
+        for (line, value) in buckets {
+            let place = self.place(line);
+            match rate::bucket(value) {
+                Ok(Some(bucket)) => drop(report.add(self.limit(&entry.key, &place, &owner, &bucket))),
+                Ok(None) => report.note(&place, format!("{}: a burst of 0 is no limit.", entry.key)),
+                Err(why) => report.refuse(&place, format!("{}: {why}", entry.key)),
+            }
+        }
+    }
+
+    fn limit(&self, name: &str, place: &Place, owner: &Owner, bucket: &Bucket) -> Limit {
+        let is_per_recipient = owner.per.iter().any(|field| field.is_of_recipient());
+        let count = if bucket.skip_recipients { Count::Messages } else { Count::Recipients };
+        let mut limit = Limit::new(Budget::Own {
+            count,
+            per: owner.per.clone(),
+            rate: bucket.rate.clone(),
+            algorithm: Algorithm::LeakyBucket,
+            burst: Some(bucket.burst.clone()),
+            charge: Charge::Accepted,
+            distinct: None,
+        });
+        limit.name = owner::limit_name(name);
+        // The whole message at once.
+        limit.stage = (count == Count::Recipients && !is_per_recipient).then_some(Stage::Data);
+        limit.comment(format!("{place}: {name} = {}", bucket.written));
+        bucket.comments.iter().for_each(|words| limit.comment(words));
+        owner.comments.iter().for_each(|words| limit.comment(words));
+        limit
+            .comment("The first mail of a new bucket passes rspamd whatever its size; Weir refuses what does not fit.");
+        if self.multiplies {
+            limit.comment("rspamd raises and lowers burst and rate by what it thinks of the mail; here they stay.");
+        }
+        if owner.per.contains(&Field::Client(Default::default())) {
+            limit.comment("An IPv6 client is its /64; per = [\"client/32/128\"] is each address, as in rspamd.");
+        }
+        limit.matches = owner.matches.clone();
+        limit.except = owner.except.iter().chain(&self.except).map(|one| vec![one.clone()]).collect();
+        if self.except.iter().any(|one| one.key == "recipient") {
+            limit.comment("rspamd spares a whole message of which one recipient is excepted; Weir this recipient.");
+        }
+        self.lost.iter().for_each(|(place, words)| limit.broaden(place, words));
+        bucket.lost.iter().for_each(|(line, words)| limit.lose(&self.place(*line), words));
+        self.act(&mut limit, place, bucket);
+        limit
+    }
+
+    /// What happens to whoever is over.
+    fn act(&self, limit: &mut Limit, place: &Place, bucket: &Bucket) {
+        if self.only_marks || bucket.only_marks {
+            limit.comment("rspamd only marks the mail.");
+            return limit.act("warn", "true");
+        }
+        let text = bucket.message.as_deref().map(|text| text.replace(['{', '}'], ""));
+        match text.as_deref().map(|text| Template::parse(text, None)) {
+            None => limit.act("defer", "true"),
+            Some(Ok(template)) if template.code().is_none_or(|code| code.basic < 500) => {
+                limit.act("defer", quoted(text.as_deref().unwrap_or_default()));
+            }
+            Some(Ok(_)) => {
+                limit.lose(
+                    place,
+                    "message: its code is for good, and this is for now: the standard text stands instead",
+                );
+                limit.act("defer", "true");
+            }
+            Some(Err(error)) => {
+                limit.lose(place, format!("message: {error}, so the standard text stands instead"));
+                limit.act("defer", "true");
+            }
+        }
+    }
+}
+
+/// Where the first key of a section stands.
+fn first_line(value: &Value) -> Option<usize> {
+    if let Value::Object(entries) = value { entries.first().map(|entry| entry.line) } else { None }
+}
+
+/// The items of a list, however it is written.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().filter_map(Value::text).map(str::to_owned).collect(),
+        Value::Object(_) => Vec::new(),
+        Value::Quoted(text) | Value::Bare(text) => text.split(',').map(|item| item.trim().to_owned()).collect(),
+    }
+}
+
+/// Whether a list is the name of one.
+fn is_map(items: &[String]) -> bool {
+    items.is_empty() || items.iter().any(|item| item.starts_with('/') || item.contains("://") || item.starts_with('$'))
+}

@@ -1,0 +1,117 @@
+//! Whose bucket it is: rspamd's names (`to_ip_from`) and the plainest of its selectors (`user.lower`).
+
+use super::super::limit::{Condition, Value};
+use crate::policy::field::{Field, Widths};
+
+/// Whose bucket it is, and for what mail.
+#[derive(Debug, Default, PartialEq)]
+pub struct Owner {
+    pub per: Vec<Field>,
+    pub matches: Vec<Condition>,
+    pub except: Vec<Condition>,
+    pub comments: Vec<&'static str>,
+}
+
+/// What rspamd takes for local.
+const LOCAL: [&str; 8] =
+    ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1", "fc00::/7", "fe80::/10"];
+
+/// Of a name: words with `_` between them, all of which have to be known of a mail.
+pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
+    let mut owner = Owner::default();
+    for word in name.split('_') {
+        match word {
+            "ip" => owner.add(Field::Client(Widths::default())),
+            "rip" => {
+                owner.add(Field::Client(Widths::default()));
+                let local = LOCAL.map(str::to_owned).to_vec();
+                owner.except.push(Condition { key: "client", value: Value::Texts(local) });
+            }
+            "from" => owner.add(Field::Sender),
+            "user" => owner.add(Field::User),
+            "to" => {
+                owner.add(Field::Recipient);
+                owner.comments.push("rspamd charges one recipient of a message for all; Weir charges each for itself.");
+            }
+            "bounce" => {
+                owner.matches.push(Condition { key: "sender", value: Value::Texts(bounce_senders.to_vec()) });
+            }
+            "asn" => return Err("asn needs to know where addresses are, which limits do not yet".to_owned()),
+            "digest" | "attachments" | "files" => {
+                return Err(format!("{word} is of the content, which limits do not see"));
+            }
+            _ => return Err(format!("\"{word}\" is no keyword of rspamd's, and no selector says what it means")),
+        }
+    }
+    Ok(owner)
+}
+
+/// Of a selector: several are separated by semicolons.
+pub fn of_selector(selector: &str) -> Result<Owner, String> {
+    let mut owner = Owner::default();
+    for one in selector.split(';').map(str::trim) {
+        let plain: String = one.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
+        let plain = plain.replace("(smtp)", "").replace("(orig)", "");
+        let plain = plain.strip_suffix(".lower").unwrap_or(&plain);
+        let plain = plain.strip_suffix(".first").unwrap_or(plain);
+        owner.add(match plain {
+            "user" => Field::User,
+            "user:domain" | "user.get_domain" => Field::UserDomain,
+            "ip" => Field::Client(Widths::default()),
+            "from" | "from:addr" => Field::Sender,
+            "from:domain" => Field::SenderDomain,
+            "rcpts" | "rcpts:addr" => Field::Recipient,
+            "rcpts:domain" => Field::RecipientDomain,
+            "helo" => Field::Helo,
+            _ => mask(plain).ok_or_else(|| format!("the selector {one} is more than this understands"))?,
+        });
+    }
+    if owner.per.iter().any(|field| field.is_of_recipient()) {
+        owner.comments.push("rspamd charges each recipient for all of a message; Weir charges each for itself.");
+    }
+    Ok(owner)
+}
+
+/// `ip.ipmask(24,64)`
+fn mask(text: &str) -> Option<Field> {
+    let (v4, v6) = text.strip_prefix("ip.ipmask(")?.strip_suffix(')')?.split_once(',')?;
+    Widths::new(v4.parse().ok()?, v6.parse().ok()?).map(Field::Client)
+}
+
+impl Owner {
+    fn add(&mut self, field: Field) {
+        if !self.per.contains(&field) {
+            self.per.push(field);
+        }
+    }
+}
+
+/// A name that limits may have.
+pub fn limit_name(name: &str) -> String {
+    let fits = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
+    format!(
+        "rspamd-{}",
+        name.chars().map(fits).collect::<String>().chars().take(50).collect::<String>().replace('_', "-")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_selectors_say_whose_bucket_it_is() {
+        let names =
+            |owner: &Owner| owner.per.iter().map(|field| field.name().into_owned()).collect::<Vec<_>>().join(" ");
+        for (name, per) in [("to", "recipient"), ("to_ip_from", "recipient client sender"), ("user", "user")] {
+            assert_eq!(names(&of_name(name, &[]).unwrap()), per);
+        }
+        let bounces = of_name("bounce_to", &["<>".to_owned()]).unwrap();
+        assert_eq!((names(&bounces).as_str(), bounces.matches[0].key), ("recipient", "sender"));
+        for (selector, per) in [("user.lower", "user"), ("from('smtp'):domain;ip", "sender-domain client")] {
+            assert_eq!(names(&of_selector(selector).unwrap()), per);
+        }
+        assert_eq!(names(&of_selector("ip.ipmask(24, 56)").unwrap()), "client/24/56");
+        assert!(of_name("asn", &[]).is_err() && of_name("foo", &[]).is_err() && of_selector("header(x)").is_err());
+    }
+}
