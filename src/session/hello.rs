@@ -78,6 +78,8 @@ impl Session {
             named.helo.put_into(&mut state.helo);
             named.login.map(Arc::from).put_into(&mut state.user);
             state.groups = Arc::default();
+            // The way that the mail of somebody else was to go.
+            state.next_route = None;
             state.hello = None;
             state.records.push(Record::SpokenFor { peer: state.peer });
             let spoken_for = SpokenFor { session: self, is_another };
