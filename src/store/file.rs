@@ -1,5 +1,9 @@
 //! The state file: SQLite with the schema of `schema.sql`, and every statement that is said to it.
 
+mod exceptions;
+
+pub use exceptions::{put_grant, put_record, put_suspension};
+
 use super::entry::{self, Replayed};
 use super::place::Place;
 use super::schema::{self, Unfit, Whose};
