@@ -9,6 +9,7 @@ mod entry;
 mod file;
 mod hot;
 mod keeper;
+pub mod lines;
 mod loader;
 mod place;
 mod queue;
