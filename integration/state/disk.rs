@@ -59,6 +59,38 @@ mod on_a_disk {
         assert_eq!(weir.terminate(), Some(0));
     }
 
+    #[test]
+    fn on_a_full_disk_exceptions_hold_and_are_written_when_it_is_emptied() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site(&upstream, &on(&disk, ""), TEN);
+        let weir_process = site.start();
+        let config = site.path("weir.toml");
+        let filler = disk.fill();
+        // Until what was there before is used up, there is still room.
+        let mut known = 0;
+        let words = wait_for("an exception that is not written", || {
+            known += 1;
+            let whom = format!("user{known}");
+            let reason = "x".repeat(500);
+            let suspend = ["suspend", &whom, "--for", "1d", "--reason", &reason, "-c"];
+            let output = run(weir().args(suspend).arg(&config), "");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let words = String::from_utf8(output.stdout).unwrap();
+            words.contains("not in the state file yet").then_some(words)
+        });
+        assert!(words.contains("full"), "{words}");
+        assert_degraded(&weir_process, "full");
+        let grant = ["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x", "-c"];
+        assert!(run(weir().args(grant).arg(&config), "").status.success());
+        assert_eq!(accepted(&weir_process, ALICE, 30), 20);
+        std::fs::remove_file(filler).unwrap();
+        wait_until_good(&weir_process);
+        weir_process.kill();
+        let weir_process = site.start();
+        assert_eq!(weir_process.metric("weir_suspensions"), f64::from(known));
+        assert_eq!(weir_process.metric("weir_grants"), 1.0);
+    }
+
     /// Some octet for an address.
     fn rand() -> u8 {
         let mut octet = [0];

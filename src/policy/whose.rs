@@ -267,7 +267,7 @@ mod tests {
             (&[narrow], "client=192.0.2.0/24", "client=192.0.2.0/24"),
             (&[], "all", "all"),
             (&[Field::Sender, usual], "sender=\"a,b\"@d, client=192.0.2.7", "client=192.0.2.7, sender=\"a,b\"@d"),
-            (&[Field::User, usual], "client=192.0.2.7,user=alice", "user=alice@example.org, client=192.0.2.7"),
+            (&[Field::User, usual], "client=192.0.2.7,user=alice", "client=192.0.2.7, user=alice@example.org"),
         ] {
             let got = limit(per).owner(text, &folding()).map(|owner| owner.to_string());
             assert_eq!(got.as_deref(), Ok(owner), "{text}");
@@ -289,7 +289,7 @@ mod tests {
             (&[Field::User], "client=192.0.2.7", "\"client=192.0.2.7\" has no user"),
             (&[Field::User], "user=a,client=192.0.2.7", "counts per user: it knows no client"),
             (&[], "alice", "one budget for all: write all, and not \"alice\""),
-            (&[Field::User, usual], "alice", "counts per user and client: write user=…,client=…, and not \"alice\""),
+            (&[Field::User, usual], "alice", "counts per client and user: write client=…,user=…, and not \"alice\""),
             (&[Field::User, usual], "user=alice", "\"user=alice\" has no client"),
             (&[usual], "alice", "\"alice\" is no address of a client"),
             (&[usual], "192.0.2.7/x", "\"192.0.2.7/x\" is no address of a client"),
