@@ -55,7 +55,7 @@ enum Command {
     Revoke(exceptions::Revoke),
     /// Have somebody send nothing for a while
     Suspend(exceptions::Suspend),
-    /// Let a suspended one send again, whoever suspended him
+    /// Let whoever is suspended send again, also if a limit began it
     Release(exceptions::Release),
     /// Empty a budget, as if nothing had ever been counted
     Reset(exceptions::Revoke),

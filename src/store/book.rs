@@ -354,6 +354,8 @@ impl Store {
 
     /// What was done last, the latest at the end. The error says why that is not known.
     pub async fn trail(&self, last: usize) -> Result<Vec<Record>, String> {
+        // First, as what is written meanwhile is then found twice, and not missed.
+        let unwritten = self.core.book.page().records.clone();
         let path = self.core.options.path.clone();
         let read = move || match File::read(&path) {
             Ok(file) => file.trail(last).map_err(|error| file::words(&error)),
@@ -363,9 +365,9 @@ impl Store {
             true => tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())??,
             false => Vec::new(),
         };
-        let unwritten = self.core.book.page().records.clone();
-        // What was being written while it was read is in both.
-        trail.extend(unwritten.into_iter().filter(|record| !trail.contains(record)).collect::<Vec<_>>());
+        let newest = trail.split_off(trail.len().saturating_sub(unwritten.len()));
+        let unwritten = unwritten.into_iter().filter(|record| !newest.contains(record)).collect::<Vec<_>>();
+        trail.extend(newest.into_iter().chain(unwritten));
         Ok(trail.split_off(trail.len().saturating_sub(last)))
     }
 

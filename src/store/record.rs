@@ -2,7 +2,7 @@
 
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::key::Owner;
-use crate::time::{Timestamp, format_duration};
+use crate::time::{Timestamp, format_wait};
 use std::sync::Arc;
 
 /// One thing that was done, or that came to its end.
@@ -80,7 +80,7 @@ impl Record {
         if matches!((act, by), (Act::Suspended, By::Limit(_))) {
             return;
         }
-        let time = until.filter(|_| *act != Act::Ended).map(|until| format_duration(until.since(*at)));
+        let time = until.filter(|_| *act != Act::Ended).map(|until| format_wait(until.since(*at)));
         let what = if limit.is_some() { "grant" } else { "suspension" };
         match act {
             Act::Suspended => tracing::warn!(%owner, time, %by, %reason, "suspended"),
