@@ -263,6 +263,16 @@ fn who_a_limit_suspends_is_suspended_before_he_hears_of_it() {
 }
 
 #[test]
+fn so_is_who_sends_too_much_in_one_message() {
+    let of_message = TEN.replace("algorithm = \"token-bucket\", rate = \"10 / 1d\"", "rate = \"10 / message\"");
+    let limit = of_message.replace(" }", ", action = [{ suspend = \"1d\" }] }");
+    let (_upstream, site, weir) = running("path = \"state.db\"", &limit);
+    assert_eq!(accepted(&weir, ALICE, 11), 10);
+    weir.kill();
+    assert!(mail(&site.start(), ALICE).starts_with("550 5.7.1 "));
+}
+
+#[test]
 fn a_budget_that_is_reset_is_as_if_nothing_had_been_counted() {
     let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
     assert_eq!(accepted(&weir, ALICE, 12), 10);
