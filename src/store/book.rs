@@ -167,6 +167,8 @@ impl Core {
         let changed = change(exceptions, &mut page);
         let done: Vec<Record> = page.records.iter().skip(before).cloned().collect();
         page.bound(exceptions);
+        // While the disk hangs, nobody empties it.
+        page.waiting.retain(|waiting| !waiting.is_closed());
         let (sender, written) = channel();
         page.waiting.push(sender);
         self.book.any.store(true, Ordering::Release);
