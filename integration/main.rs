@@ -8,6 +8,7 @@ mod certificates;
 mod command_line;
 mod dialogue;
 mod differential;
+mod exceptions;
 mod explain;
 mod fault_matrix;
 mod flood;

@@ -33,6 +33,8 @@
 //!     change FILE: OLD => NEW         in one act; NEW may have \n
 //!     reload                          which has happened when the next line is read
 //!     reload by itself                it happens without anybody's telling, after a change
+//!     weir revoke LIMIT "a b"         this command, for the Weir of the talk; it succeeds
+//!     weir says A & B                 what it said then has all of these
 //!     restart                         after kill -9
 //!     wait until it fits              as long as the last refusal says
 
@@ -89,6 +91,8 @@ fn a_talk_that_expects_something_else_fails() {
         "upstream has 1",
         "change weir.toml: nowhere => anywhere",
         "wait until it fits",
+        "weir revoke tokens alice",
+        "weir exceptions\nweir says granted",
         "b -> NOOP",
         "nonsense",
     ] {
@@ -183,6 +187,8 @@ struct Play {
     refusal: Option<(Instant, String)>,
     /// How often the configuration had been read when it was changed last.
     readings: Option<f64>,
+    /// What the last command said.
+    said: String,
 }
 
 /// A client of a talk.
@@ -228,7 +234,8 @@ impl Play {
             }
         }
         let weir = site.start();
-        Self { weir, site, upstream, slow, clients: HashMap::new(), refusal: None, readings: None }
+        let clients = HashMap::new();
+        Self { weir, site, upstream, slow, clients, refusal: None, readings: None, said: String::new() }
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -256,6 +263,7 @@ impl Play {
                 Ok(())
             }
             "together" => self.together(rest),
+            "weir" => self.command(rest),
             "wait" if rest == "until it fits" => self.wait(),
             name => self.client(name, rest),
         }
@@ -400,6 +408,24 @@ impl Play {
         // After a checksum and the time.
         let size = u32::from_le_bytes(seen[12..16].try_into().unwrap());
         if size.to_string() == octets { Ok(()) } else { Err(format!("got: {size}")) }
+    }
+
+    /// A command, whose words may be within quotes.
+    fn command(&mut self, rest: &str) -> Result<(), String> {
+        if let Some(words) = rest.strip_prefix("says ") {
+            let said = &self.said;
+            return if words.split(" & ").all(|word| said.contains(word)) {
+                Ok(())
+            } else {
+                Err(format!("got: {said}"))
+            };
+        }
+        let quoted = rest.split('"').enumerate();
+        let words =
+            quoted.flat_map(|(n, part)| if n % 2 == 1 { vec![part] } else { part.split_whitespace().collect() });
+        let output = run(weir().args(words).arg("-c").arg(self.site.path("weir.toml")), "");
+        self.said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }
 
     fn readings(&self) -> f64 {

@@ -25,9 +25,9 @@
 //! # Around that
 //!
 //! [`config`] reads `weir.toml` into the Options of each room; [`cli`] wires the rooms together; [`admin`] serves [`metrics`] and
-//! health over HTTP, and takes orders over a Unix socket; `cli/reloader.rs` reads limits again when they change; [`log`]
-//! writes a line for each message and each refusal. [`clock`] alone reads the clock: everything that decides is handed its `now`, a
-//! [`time::Timestamp`], so that it can be replayed.
+//! health over HTTP, and takes orders over a Unix socket; `cli/reloader.rs` reads limits again when they change; `store/book.rs`
+//! keeps who is granted more for a while, and who is suspended; [`log`] writes a line for each message and each refusal. [`clock`]
+//! alone reads the clock: everything that decides is handed its `now`, a [`time::Timestamp`], so that it can be replayed.
 //!
 //! Who may import whom is a table in `integration/layers.rs`, which is a test.
 

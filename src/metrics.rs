@@ -31,6 +31,9 @@ pub struct Metrics {
     delayed: IntGauge,
     /// Suspensions that began, by limit.
     pub suspensions: IntCounterVec,
+    /// Grants and suspensions in force, whoever began them.
+    pub grants_in_force: IntGauge,
+    pub suspensions_in_force: IntGauge,
     /// Notices that went out, by notification and limit.
     pub notices: IntCounterVec,
     /// Those of upstreams, which come and go.
@@ -239,6 +242,8 @@ impl Metrics {
             delay_seconds,
             delayed: gauge("weir_delayed_sessions", "Sessions that wait at present, as a limit says")?,
             suspensions: counter("weir_suspensions_total", "Suspensions that a limit began", &["limit"])?,
+            grants_in_force: gauge("weir_grants", "Grants in force")?,
+            suspensions_in_force: gauge("weir_suspensions", "Suspensions in force, whoever began them")?,
             notices: counter("weir_notices_total", "Notices that went out", &["notify", "limit"])?,
             upstreams: Arc::new(upstreams),
             admit_seconds,

@@ -1,7 +1,7 @@
 //! Disks that fill, freeze, fail and lie: mail flows, the administrator is told, and what was counted comes back.
 
 use super::{TEN, accepted, replies, site};
-use crate::harness::{Disk, Process, Upstream, run, wait_for, weir};
+use crate::harness::{Disk, Process, Site, Upstream, run, wait_for, weir};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
@@ -57,6 +57,41 @@ mod on_a_disk {
         assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
         assert_eq!(accepted(&weir, BOB, 4), 0);
         assert_eq!(weir.terminate(), Some(0));
+    }
+
+    #[test]
+    fn on_a_full_disk_exceptions_hold_and_are_written_when_it_is_emptied() {
+        let (upstream, disk) = (Upstream::start(), Disk::new(16));
+        let site = site(&upstream, &on(&disk, ""), TEN);
+        let weir_process = site.start();
+        let filler = disk.fill();
+        // Until what was there before is used up, there is still room.
+        let mut known = 0;
+        let words = wait_for("an exception that is not written", || {
+            known += 1;
+            let whom = format!("user{known}");
+            let reason = "x".repeat(500);
+            let words = suspend(&site, &[&whom, "--for", "1d", "--reason", &reason]);
+            words.contains("not in the state file yet").then_some(words)
+        });
+        assert!(words.contains("full"), "{words}");
+        assert_degraded(&weir_process, "full");
+        let grant = ["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x", "-c"];
+        assert!(run(weir().args(grant).arg(site.path("weir.toml")), "").status.success());
+        assert_eq!(accepted(&weir_process, ALICE, 30), 20);
+        std::fs::remove_file(filler).unwrap();
+        wait_until_good(&weir_process);
+        weir_process.kill();
+        let weir_process = site.start();
+        assert_eq!(weir_process.metric("weir_suspensions"), f64::from(known));
+        assert_eq!(weir_process.metric("weir_grants"), 1.0);
+    }
+
+    /// What `weir suspend` says.
+    fn suspend(site: &Site, arguments: &[&str]) -> String {
+        let output = run(weir().arg("suspend").args(arguments).arg("-c").arg(site.path("weir.toml")), "");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Some octet for an address.
@@ -119,10 +154,14 @@ mod on_a_disk {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_degraded(&weir, "slow");
         assert_eq!(accepted(&weir, BOB, 12), 10, "and limits hold, also for whoever is not in memory");
+        let (began, carol) = (Instant::now(), ["client=127.2.0.3", "--for", "1d", "--reason", "x"]);
+        let words = suspend(&site, &carol);
+        assert!(words.contains("not in the state file yet") && began.elapsed() < Duration::from_secs(5), "{words}");
         disk.thaw();
         wait_until_good(&weir);
         weir.kill();
         let weir = site.start();
+        assert_eq!(weir.metric("weir_suspensions"), 1.0);
         assert_eq!(accepted(&weir, ALICE, 4), 2, "what was counted meanwhile is in the file");
         assert_eq!(accepted(&weir, BOB, 4), 0);
     }

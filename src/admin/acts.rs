@@ -12,6 +12,8 @@ pub struct Acts {
     pub reload: Act,
     /// `POST /test`: says what would happen in a session, which is described in JSON.
     pub test: Ask,
+    /// What concerns exceptions from the limits: where it is posted, in JSON, and what it does.
+    pub exceptions: Vec<(&'static str, Ask)>,
 }
 
 /// Does something, and says what came of it.
@@ -36,11 +38,13 @@ pub enum Outcome {
 impl Acts {
     /// For those who may give orders.
     pub fn orders(self) -> Router {
-        let acts = Arc::new(self);
-        let tests = acts.clone();
-        Router::new()
-            .route("/reload", post(move || async move { answer((acts.reload)().await) }))
-            .route("/test", post(move |body: String| async move { answer((tests.test)(body).await) }))
+        let reload = Arc::new(self.reload);
+        let asks = self.exceptions.into_iter().chain([("/test", self.test)]);
+        let router = Router::new().route("/reload", post(move || async move { answer(reload().await) }));
+        asks.fold(router, |router, (path, ask)| {
+            let ask = Arc::new(ask);
+            router.route(path, post(move |body: String| async move { answer(ask(body).await) }))
+        })
     }
 }
 

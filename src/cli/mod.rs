@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod exceptions;
 mod explain;
 mod import;
 mod manual;
@@ -49,6 +50,18 @@ enum Command {
     },
     /// Have the running Weir read its configuration again; exit 0 when it is taken, 78 when it is bad, 69 when no Weir is running
     Reload(ConfigArgument),
+    /// Let somebody send more for a while: mail is counted by itself meanwhile, and afterwards as before
+    Grant(exceptions::Grant),
+    /// End a grant before its time
+    Revoke(exceptions::Revoke),
+    /// Have somebody send nothing for a while
+    Suspend(exceptions::Suspend),
+    /// Let whoever is suspended send again, also if a limit began it
+    Release(exceptions::Release),
+    /// Empty a budget, as if nothing had ever been counted
+    Reset(exceptions::Revoke),
+    /// List the grants and suspensions in force, and what was done before
+    Exceptions(exceptions::List),
     /// Say what would happen to a message, limit by limit, and why; nothing is sent or charged. Exit 1 if anything would be refused
     Test(test::Arguments),
     /// Replay the mail of the past: what would the limits have done?
@@ -127,6 +140,12 @@ pub fn run() -> ExitCode {
         Command::Serve(argument) => serve::run(&argument.config),
         Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
         Command::Reload(argument) => order::give(&argument.config, "/reload").and_then(|words| print(&words)),
+        Command::Grant(grant) => exceptions::grant(&grant),
+        Command::Revoke(revoke) => exceptions::revoke(&revoke),
+        Command::Suspend(suspend) => exceptions::suspend(&suspend),
+        Command::Release(release) => exceptions::release(&release),
+        Command::Reset(reset) => exceptions::reset(&reset),
+        Command::Exceptions(list) => exceptions::list(&list),
         Command::Test(arguments) => test::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Import { command } => import::run(&command),

@@ -143,7 +143,7 @@ impl Reloader {
     fn take(&mut self, config: Config, problems: &Problems) -> Outcome {
         let Config { policy, relay, settings, watched, .. } = config;
         let limits = policy.limits.len();
-        let Replaced { former, gone } = self.server.store.set_policy(policy);
+        let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.former.push(former);
         self.watched = watched;
         self.complaint = None;
@@ -158,7 +158,7 @@ impl Reloader {
         if !changed.is_empty() {
             tracing::warn!("needs a restart: {changed}");
         }
-        let words = self.words(limits, &gone, &changed);
+        let words = self.words(limits, &gone, &inert, &changed);
         if let Some(error) = unusable {
             return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));
         }
@@ -175,13 +175,14 @@ impl Reloader {
         }
     }
 
-    fn words(&self, limits: usize, gone: &[String], changed: &str) -> String {
+    fn words(&self, limits: usize, gone: &[String], inert: &[String], changed: &str) -> String {
         let noun = if limits == 1 { "limit" } else { "limits" };
         let mut words = format!("{}: read again: {limits} {noun}\n", self.path.display());
         let keep = format_duration(KEEP);
         for limit in gone {
             words += &format!("no such limit any more: {limit}: its budgets are kept for {keep}, if it comes back\n");
         }
+        inert.iter().for_each(|grant| words += &format!("{grant}\n"));
         if !changed.is_empty() {
             words += &format!("needs a restart: {changed}\n");
         }

@@ -1,9 +1,10 @@
 //! `weir serve`: wires the rooms together and serves until told to stop.
 
+use super::exceptions::Order;
 use super::reloader::{Orders, Reloader};
 use super::{Failure, draw, exit, read_config, refused, systemd};
 use crate::accounts::Accounts;
-use crate::admin::{self, Acts, Coming, Outcome, Readiness, SocketFile};
+use crate::admin::{self, Acts, Ask, Coming, Outcome, Readiness, SocketFile};
 use crate::clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -15,11 +16,13 @@ use crate::store::{Health, Store};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 pub fn run(path: &Path) -> Result<(), Failure> {
     let config = read_config(path)?;
@@ -106,7 +109,7 @@ pub struct Running {
     pub admin: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
-    /// Those who look after the upstreams.
+    /// Those who look after the upstreams, and after the exceptions from the limits.
     minders: JoinSet<()>,
     administering: JoinSet<()>,
     /// Where orders are taken, where that was possible.
@@ -160,6 +163,7 @@ impl Running {
         }
         let mut minders = JoinSet::new();
         minders.spawn(server.relay.look_after());
+        minders.spawn(end_exceptions(Arc::downgrade(&server)));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         Ok(Self { server, listeners, admin, stop, serving, minders, administering, socket, orders, reloading })
     }
@@ -247,18 +251,41 @@ fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Optio
         let orders = orders.clone();
         Box::pin(async move { orders.reload().await }) as Coming
     };
-    let (server, listeners) = (Arc::downgrade(server), Arc::new(listeners));
-    let test = move |case: String| {
-        let (server, listeners) = (server.clone(), listeners.clone());
-        Box::pin(async move {
-            match server.upgrade() {
-                Some(server) => super::test::live::answer(&server.store, &listeners, &case).await,
-                None => Outcome::Unavailable("Weir is stopping\n".to_owned()),
-            }
-        }) as Coming
+    let listeners = Arc::new(listeners);
+    let test = of_server(server, move |server, case| {
+        let listeners = listeners.clone();
+        Box::pin(async move { super::test::live::answer(&server.store, &listeners, &case).await })
+    });
+    let exception = |order: Order| {
+        let act =
+            of_server(server, move |server, body| Box::pin(async move { order.answer(&server.store, &body).await }));
+        (order.path(), act)
     };
-    Acts { reload: Box::new(reload), test: Box::new(test) }
+    Acts { reload: Box::new(reload), test, exceptions: Order::ALL.into_iter().map(exception).collect() }
 }
+
+/// What is asked of a server as long as it is there.
+fn of_server(server: &Arc<Server>, ask: impl Fn(Arc<Server>, String) -> Coming + Send + Sync + 'static) -> Ask {
+    let server = Arc::downgrade(server);
+    Box::new(move |body| match server.upgrade() {
+        Some(server) => ask(server, body),
+        None => Box::pin(async { Outcome::Unavailable("Weir is stopping\n".to_owned()) }),
+    })
+}
+
+/// Ends exceptions when their time is over.
+async fn end_exceptions(server: Weak<Server>) {
+    let mut ticks = tokio::time::interval(EXCEPTIONS_END);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(server) = server.upgrade() else { break };
+        server.store.end_exceptions(clock::now());
+    }
+}
+
+/// How late it may be noted that an exception has ended.
+const EXCEPTIONS_END: Duration = Duration::from_millis(500);
 
 /// Ready when state and listeners are, and not stopping.
 fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {

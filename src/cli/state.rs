@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 pub enum Command {
     /// Say what is in the state file: its size, and the budgets of each limit
     Info(ConfigArgument),
-    /// Write all budgets to standard output, one line of JSON each; Weir may be running
+    /// Write all budgets, grants and suspensions to standard output, one line of JSON each; Weir may be running
     Dump(ConfigArgument),
-    /// Read budgets as `dump` writes them from standard input, all or none; Weir must not be running
+    /// Read them as `dump` writes them from standard input, all or none; Weir must not be running
     Load(ConfigArgument),
     /// Copy the state file as it is at this moment; Weir may be running
     Backup(Backup),
@@ -38,12 +38,14 @@ pub fn run(command: &Command) -> Result<(), Failure> {
         Command::Dump(_) => match archive::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
             // Whoever read it has had enough.
             Err(ArchiveError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            outcome => outcome.map(|_| ()).map_err(failure),
+            outcome => outcome.map_err(failure),
         },
         Command::Load(_) => {
-            let count = archive::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
-            let noun = if count == 1 { "budget" } else { "budgets" };
-            print(&format!("{}: {count} {noun} loaded\n", path.display()))
+            let loaded = archive::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
+            let all = [(loaded.budgets, "budget"), (loaded.exceptions, "exception"), (loaded.records, "record")];
+            let all = all.iter().filter(|(count, noun)| *count > 0 || *noun == "budget");
+            let words: Vec<String> = all.map(|(count, noun)| things(*count, noun)).collect();
+            print(&format!("{}: {} loaded\n", path.display(), words.join(", ")))
         }
         Command::Backup(Backup { target, .. }) => {
             archive::backup(&path, target).map_err(failure)?;
@@ -76,7 +78,14 @@ fn description(path: &Path, info: &Info) -> String {
         let (oldest, latest) = (kind.oldest.rfc3339(), kind.latest.rfc3339());
         let _ = writeln!(text, "  {name}: {}, last charged from {oldest} to {latest}", kind.budgets);
     }
+    let (grants, suspensions) = (info.grants.len() as u64, info.suspensions.len() as u64);
+    let (grants, suspensions) = (things(grants, "grant"), things(suspensions, "suspension"));
+    let _ = writeln!(text, "exceptions: {grants}, {suspensions}; audit: {}", things(info.records as u64, "record"));
     text
+}
+
+fn things(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn octets(count: i64) -> String {

@@ -1,5 +1,6 @@
 //! Exceptions from the limits, for a time: a grant, by which somebody may send more, and a suspension, by which somebody sends nothing.
 
+use super::Policy;
 use super::field::Field;
 use super::key::{Key, Owner};
 use super::limit::Limit;
@@ -57,14 +58,27 @@ pub enum By {
     Administrator(Arc<str>),
 }
 
+impl By {
+    /// As it is written where it is kept, which is as it is said to people.
+    pub fn from_stored(text: &str) -> Self {
+        match text.strip_prefix(LIMIT) {
+            Some(limit) => Self::Limit(limit.into()),
+            None => Self::Administrator(text.into()),
+        }
+    }
+}
+
 impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Limit(limit) => write!(f, "limit {limit}"),
+            Self::Limit(limit) => write!(f, "{LIMIT}{limit}"),
             Self::Administrator(name) => f.write_str(name),
         }
     }
 }
+
+/// Tells a limit from a person, in whose name there is no space.
+const LIMIT: &str = "limit ";
 
 /// So many suspensions at most: beyond that whoever is over is refused, and not suspended.
 pub const MOST_SUSPENSIONS: usize = 10_000;
@@ -86,16 +100,19 @@ impl Grant {
     }
 }
 
-impl Exceptions {
-    /// These, but for those whose time is over.
-    pub fn new(grants: Vec<Grant>, suspensions: Vec<Suspension>, now: Timestamp) -> Self {
-        let mut exceptions = Self::default();
-        grants.into_iter().for_each(|grant| exceptions.grant(grant));
-        suspensions.into_iter().for_each(|suspension| exceptions.suspend(Arc::new(suspension)));
-        exceptions.forget(now);
-        exceptions
+impl Policy {
+    /// Why a grant changes nothing, though it holds; `None` if it does.
+    pub fn why_inert(&self, grant: &Grant) -> Option<&'static str> {
+        let of_name = |limit: &&Limit| limit.name == grant.limit && limit.watch.is_none();
+        let Some(limit) = self.limits.iter().find(of_name) else { return Some("there is no such limit any more") };
+        if !grant.owner.fields().eq(limit.per.iter().map(|field| Some(*field))) {
+            return Some("the limit counts per something else by now");
+        }
+        grant.quota(limit).is_none().then_some("the limit has another kind of rate by now")
     }
+}
 
+impl Exceptions {
     /// From now on it holds; in the place of one for the same budget.
     pub fn grant(&mut self, grant: Grant) {
         self.grants.entry(grant.limit.clone()).or_default().insert(grant.owner.clone(), Arc::new(grant));
@@ -124,17 +141,34 @@ impl Exceptions {
         self.suspensions.remove(owner)
     }
 
-    /// Drops those whose time is over. True: there were any.
-    pub fn forget(&mut self, now: Timestamp) -> bool {
-        let count = |exceptions: &Self| exceptions.grants().count() + exceptions.suspensions.len();
-        let before = count(self);
-        self.grants.values_mut().for_each(|grants| grants.retain(|_, grant| grant.term.holds(now)));
+    /// Drops those whose time is over, and returns them.
+    pub fn forget(&mut self, now: Timestamp) -> (Vec<Arc<Grant>>, Vec<Arc<Suspension>>) {
+        let is_over = |term: &Term| !term.holds(now);
+        let of_limits = self.grants.values_mut();
+        let grants = of_limits.flat_map(|grants| grants.extract_if(|_, grant| is_over(&grant.term)));
+        let grants = grants.map(|(_, grant)| grant).collect();
         self.grants.retain(|_, grants| !grants.is_empty());
-        self.suspensions.retain(|_, suspension| suspension.term.holds(now));
+        let suspensions = self.suspensions.extract_if(|_, suspension| is_over(&suspension.term));
+        let suspensions = suspensions.map(|(_, suspension)| suspension).collect();
         let suspended =
             |field: &Field| self.suspensions.keys().any(|owner| owner.fields().any(|one| one == Some(*field)));
         self.suspended.retain(suspended);
-        count(self) < before
+        (grants, suspensions)
+    }
+
+    /// When the first of them ends.
+    pub fn next_end(&self) -> Option<Timestamp> {
+        let ends = self.suspensions().map(|suspension| suspension.term.until);
+        ends.chain(self.grants().map(|grant| grant.term.until)).min()
+    }
+
+    /// The grant for a budget, and the suspension of somebody, also if its time is over.
+    pub fn grant_of(&self, limit: &str, owner: &Owner) -> Option<&Arc<Grant>> {
+        self.grants.get(limit)?.get(owner)
+    }
+
+    pub fn suspension_of(&self, owner: &Owner) -> Option<&Arc<Suspension>> {
+        self.suspensions.get(owner)
     }
 
     pub fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
@@ -164,6 +198,13 @@ impl Exceptions {
         };
         let found = self.suspended.iter().filter_map(owner).filter_map(|owner| self.suspensions.get(&owner));
         found.filter(|suspension| suspension.term.holds(now)).max_by_key(|suspension| suspension.term.until)
+    }
+
+    /// Whether this is the budget of a grant that holds.
+    pub fn needs(&self, key: &Key, now: Timestamp) -> bool {
+        let Some((own, since)) = key.ungranted() else { return false };
+        let grant = own.parts().next().and_then(|limit| self.grant_of(limit, &own.owner()));
+        grant.is_some_and(|grant| grant.term.since == since && grant.term.holds(now))
     }
 
     pub(super) fn has_suspensions(&self) -> bool {

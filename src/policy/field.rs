@@ -41,6 +41,11 @@ impl Widths {
         ((1..=32).contains(&v4) && (1..=128).contains(&v6)).then_some(Self { v4, v6 })
     }
 
+    /// How many bits of an address count.
+    pub fn of(self, client: IpAddr) -> u8 {
+        if client.is_ipv4() { self.v4 } else { self.v6 }
+    }
+
     /// The network of a client, as text.
     pub fn network(self, client: IpAddr) -> String {
         let mut text = String::new();

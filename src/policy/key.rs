@@ -43,17 +43,29 @@ impl Owner {
         &self.0
     }
 
+    /// The words of `per`, each with its value.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.split(SEPARATOR).filter_map(|part| part.split_once('='))
+    }
+
     /// What kinds of values it has: the words of `per`.
     pub fn fields(&self) -> impl Iterator<Item = Option<Field>> {
-        let parts = self.0.split(SEPARATOR).filter(|part| !part.is_empty());
-        parts.map(|part| Field::parse(part.split_once('=')?.0))
+        self.parts().map(|(field, _)| Field::parse(field))
     }
 }
 
-/// For people: `user=alice`, `client=192.0.2.7, sender=bob@example.org`; `all`, where one budget is for all.
+/// For people: `user=alice`, `client=192.0.2.0/24, sender=bob@example.org`; `all`, where one budget is for all.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { f.write_str("all") } else { f.write_str(&self.0.replace(SEPARATOR, ", ")) }
+        if self.0.is_empty() {
+            return f.write_str("all");
+        }
+        for (n, (field, value)) in self.parts().enumerate() {
+            // How wide a network is says its value.
+            let word = field.split('/').next().unwrap_or_default();
+            write!(f, "{}{word}={value}", if n > 0 { ", " } else { "" })?;
+        }
+        Ok(())
     }
 }
 

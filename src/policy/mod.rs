@@ -26,13 +26,15 @@ pub mod terms;
 pub mod verdict;
 mod view;
 pub mod whom;
+mod whose;
 pub mod why;
 
 pub use budget::{Budget, Change, Loaded};
 pub use decide::decide;
 pub use decide::explain::{Explained, Weighed, explain};
 pub use question::Question;
-pub use settle::{combine, give_back};
+pub use settle::{combine, give_back, reset};
+pub use whose::Emptied;
 
 use action::{Action, Rung};
 use answers::Asking;

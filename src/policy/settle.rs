@@ -1,11 +1,12 @@
 //! What becomes of budgets beside decisions: charges are given back, two counts of one budget are made one.
 
 use super::Policy;
-use super::budget::{Budget, Loaded};
+use super::budget::{Budget, Change, Loaded, Slot};
 use super::key::Key;
 use super::limit::Limit;
 use super::verdict::Charged;
 use crate::engine::State;
+use crate::time::Timestamp;
 use std::sync::Arc;
 
 /// Gives back charges; `loaded` are the budgets of these keys, which are sorted.
@@ -20,6 +21,19 @@ pub fn give_back(charges: &[Charged], keys: &[Key], loaded: &mut Loaded) {
             slot.change.get_or_insert_default();
         }
     }
+}
+
+/// Empties budgets, as if nothing had ever been counted or seen. What they were, in their order.
+pub fn reset(now: Timestamp, loaded: &mut Loaded) -> Vec<Option<State>> {
+    let reset = |slot: &mut Slot| {
+        let budget = slot.budget.as_mut()?;
+        let before = budget.state;
+        // A level of nothing is decided on as if there had never been one; a filter begins anew.
+        *budget = Budget { state: State { at: now, level: 0.0 }, seen: None };
+        slot.change = Some(Change { learnt: Vec::new(), turned: true });
+        Some(before)
+    };
+    loaded.0.iter_mut().map(reset).collect()
 }
 
 /// One budget of two: `stored`, and what was `counted` from nothing while that was out of reach.

@@ -1,18 +1,14 @@
 //! What administrators do with a state file: look into it, dump and load it as JSON lines, copy it while it is in use.
 
-use super::entry::{self, Replayed};
+use super::entry::Replayed;
 use super::file::{self, File, OpenError};
+use super::lines::{self, Line};
 use super::place::Place;
+use super::record::Record;
 use super::{Durability, OnFailure, Options};
-use crate::engine::State;
 use crate::policy::Budget;
-use crate::policy::field::Field;
-use crate::policy::key::Key;
-use crate::policy::limit::{Algorithm, Count};
-use crate::time::{Timestamp, parse_time};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use serde_json::{Map, Value, json};
+use crate::policy::exception::{Grant, Suspension};
+use crate::time::Timestamp;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufRead, Read as _, Write};
@@ -30,8 +26,8 @@ pub enum ArchiveError {
     },
     /// What is to be loaded cannot be read.
     Input(std::io::Error),
-    /// A line to be loaded is not a budget, for this reason.
-    Line(u64, String),
+    /// A line to be loaded is not what it should be, for this reason.
+    Line(u64, &'static str, String),
     Output(std::io::Error),
     /// There is a file already where the copy is to be, or it cannot be made.
     Target(PathBuf, std::io::Error),
@@ -46,7 +42,7 @@ impl fmt::Display for ArchiveError {
                 write!(f, "state file {}: it is damaged, and some budgets are missing: {reason}", path.display())
             }
             Self::Input(error) => write!(f, "what is to be loaded cannot be read: {error}"),
-            Self::Line(number, why) => write!(f, "line {number} is not a budget: {why}; nothing was loaded"),
+            Self::Line(number, what, why) => write!(f, "line {number} is not {what}: {why}; nothing was loaded"),
             Self::Output(error) => write!(f, "standard output: {error}"),
             Self::Target(path, error) => write!(f, "{}: {error}", path.display()),
         }
@@ -72,6 +68,19 @@ pub struct Info {
     pub journal: i64,
     /// Of each limit: its budgets.
     pub kinds: BTreeMap<String, Kind>,
+    /// Those that hold, or did until a moment ago.
+    pub grants: Vec<Grant>,
+    pub suspensions: Vec<Suspension>,
+    /// How many things that were done are remembered.
+    pub records: usize,
+}
+
+/// What was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    pub budgets: u64,
+    pub exceptions: u64,
+    pub records: u64,
 }
 
 /// The budgets of a limit.
@@ -141,6 +150,16 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
+    /// The exceptions, of the same moment.
+    fn exceptions(&mut self) -> (Vec<Grant>, Vec<Suspension>, Vec<Record>) {
+        let read = self.file.exceptions().and_then(|known| Ok((known, self.file.trail(usize::MAX)?)));
+        let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
+            self.missed.reason = Some(file::words(&error));
+            Default::default()
+        });
+        (grants, suspensions, records)
+    }
+
     fn end(self) -> Result<(), ArchiveError> {
         let path = self.path.to_owned();
         self.missed.reason.map_or(Ok(()), |reason| Err(ArchiveError::Damaged { path, reason }))
@@ -180,27 +199,31 @@ pub fn info(path: &Path) -> Result<Info, ArchiveError> {
         kind.oldest = kind.oldest.min(at);
         kind.latest = kind.latest.max(at);
     })?;
+    let (grants, suspensions, records) = reading.exceptions();
     reading.end()?;
-    Ok(Info { octets, unused, log, entries, journal, kinds })
+    Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records: records.len() })
 }
 
-/// Writes every budget as a line of JSON, also while the file is in use. How many there were.
-pub fn dump(path: &Path, out: &mut dyn Write) -> Result<u64, ArchiveError> {
+/// Writes every budget and every exception as a line of JSON, also while the file is in use.
+pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), ArchiveError> {
     let mut reading = Reading::open(path)?;
-    let (mut count, mut outcome) = (0, Ok(()));
+    let mut outcome = Ok(());
     reading.each(|place, budget| {
         if outcome.is_ok() {
-            outcome = writeln!(out, "{}", line(&place.key, &budget));
-            count += 1;
+            outcome = writeln!(out, "{}", lines::of_budget(&place.key, &budget));
         }
     })?;
+    let (grants, suspensions, records) = reading.exceptions();
+    let exceptions = grants.iter().map(lines::of_grant).chain(suspensions.iter().map(lines::of_suspension));
+    let mut lines = exceptions.chain(records.iter().map(lines::of_record));
+    let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));
     outcome.and_then(|()| out.flush()).map_err(ArchiveError::Output)?;
-    reading.end().map(|()| count)
+    reading.end()
 }
 
-/// Reads budgets as [`dump`] has written them into a file that no Weir is using, making it where there is none. Those that it has
-/// already are replaced. All or nothing; how many there were.
-pub fn load(path: &Path, input: impl BufRead) -> Result<u64, ArchiveError> {
+/// Reads budgets and exceptions as [`dump`] has written them into a file that no Weir is using, making it where there is none. Those
+/// that it has already are replaced. All or nothing.
+pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, ArchiveError> {
     // Nothing waits for it: it may as well survive a power cut.
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
     let mut file = File::open(&options)?;
@@ -211,30 +234,36 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<u64, ArchiveError> {
         return Err(ArchiveError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
     }
     let lines = Lines { input, number: 0 };
-    let mut count = 0;
-    let journal = journal.0.into_iter().map(Ok);
-    let rows = journal.chain(lines.inspect(|_| count += 1)).map(|row| row.map_err(Stop::Bad));
+    let mut loaded = Loaded::default();
+    let count = |line: &Result<Line, _>| match line {
+        Ok(Line::Budget(..)) => loaded.budgets += 1,
+        Ok(Line::Grant(_) | Line::Suspension(_)) => loaded.exceptions += 1,
+        Ok(Line::Record(_)) => loaded.records += 1,
+        Err(_) => {}
+    };
+    let journal = journal.0.into_iter().map(|(place, budget)| Ok(Line::Budget(place, budget)));
+    let rows = journal.chain(lines.inspect(count)).map(|row| row.map_err(Stop::Bad));
     match file.write_all(rows) {
-        Ok(_) => Ok(count),
+        Ok(()) => Ok(loaded),
         Err(Stop::Bad(error)) => Err(error),
         Err(Stop::Sqlite(error)) => Err(sqlite(error)),
     }
 }
 
-/// The budgets of lines, without those that are empty.
+/// What lines say, without those that are empty.
 struct Lines<R> {
     input: R,
     number: u64,
 }
 
 impl<R: BufRead> Iterator for Lines<R> {
-    type Item = Result<(Place, Budget), ArchiveError>;
+    type Item = Result<Line, ArchiveError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let mut line = Vec::new();
             self.number += 1;
-            let wrong = |why: String| Some(Err(ArchiveError::Line(self.number, why)));
+            let wrong = |why: String| Some(Err(ArchiveError::Line(self.number, "a budget", why)));
             match (&mut self.input).take(MOST_LINE).read_until(b'\n', &mut line) {
                 Err(error) => return Some(Err(ArchiveError::Input(error))),
                 Ok(0) => return None,
@@ -245,7 +274,7 @@ impl<R: BufRead> Iterator for Lines<R> {
                 Ok("") => {}
                 Ok(text) => {
                     let number = self.number;
-                    return Some(read_line(text).map_err(|why| ArchiveError::Line(number, why)));
+                    return Some(Line::read(text).map_err(|(what, why)| ArchiveError::Line(number, what, why)));
                 }
                 Err(error) => return wrong(error.to_string()),
             }
@@ -283,64 +312,4 @@ pub fn backup(path: &Path, target: &Path) -> Result<(), ArchiveError> {
         return Err(ArchiveError::Sqlite(path.to_owned(), error));
     }
     std::fs::rename(&half, target).map_err(wrong)
-}
-
-/// `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`; for limits
-/// that count distinct values, `seen` is their filter in base64.
-fn line(key: &Key, budget: &Budget) -> Value {
-    let mut parts = key.parts();
-    let mut next = || parts.next().unwrap_or_default();
-    let (limit, count, algorithm) = (next(), next(), next());
-    let owner = parts.filter_map(|part| part.split_once('='));
-    let owner: Map<String, Value> = owner.map(|(owner, value)| (owner.to_owned(), json!(value))).collect();
-    let Budget { state: State { at, level }, seen } = budget;
-    let mut line = json!({"limit": limit, "count": count, "algorithm": algorithm, "owner": owner, "at": at.rfc3339_exact(), "level": level});
-    if let Some(seen) = seen {
-        line["seen"] = json!(BASE64_STANDARD.encode(entry::seal_seen(seen)));
-    }
-    line
-}
-
-/// Reads a line, or says what is wrong with it.
-fn read_line(text: &str) -> Result<(Place, Budget), String> {
-    const NAMES: [&str; 7] = ["limit", "count", "algorithm", "owner", "at", "level", "seen"];
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let object = value.as_object().ok_or("it is no object")?;
-    if let Some(name) = object.keys().find(|name| !NAMES.contains(&name.as_str())) {
-        return Err(format!("\"{name}\" is not known"));
-    }
-    let word = |name: &str| match object.get(name).map(Value::as_str) {
-        Some(Some(word)) => Ok(word),
-        Some(None) => Err(format!("\"{name}\" is no text")),
-        None => Err(format!("\"{name}\" is missing")),
-    };
-    let owner = object.get("owner").and_then(Value::as_object).ok_or("\"owner\" is no object, or missing")?;
-    let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
-    let mut owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
-    if let Some((owner, _)) = owners.iter().find(|(name, _)| Field::parse(name).is_none()) {
-        return Err(format!("nobody is counted by \"{owner}\""));
-    }
-    owners.sort_by_key(|(name, _)| Field::parse(name));
-    let (count, algorithm) = (word("count")?, word("algorithm")?);
-    if !Count::ALL.iter().any(|known| known.name() == count) {
-        return Err(format!("\"{count}\" is nothing that is counted"));
-    }
-    // What is counted distinct follows it.
-    let first = algorithm.split(' ').next();
-    if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
-        return Err(format!("\"{algorithm}\" is no algorithm"));
-    }
-    let key = Key::from_parts(word("limit")?, count, algorithm, owners.into_iter());
-    let key = key.ok_or("its words make no key")?;
-    let at = parse_time(word("at")?).map_err(|error| error.to_string())?;
-    let level = object.get("level").and_then(Value::as_f64).filter(|level| *level >= 0.0);
-    let level = level.ok_or("\"level\" is no number of at least 0, or missing")?;
-    let seen = match object.contains_key("seen") {
-        false => None,
-        true => {
-            let bytes = BASE64_STANDARD.decode(word("seen")?).map_err(|error| format!("\"seen\": {error}"))?;
-            Some(entry::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
-        }
-    };
-    Ok((Place::of(key), Budget { state: State { at, level }, seen }))
 }

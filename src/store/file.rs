@@ -1,6 +1,9 @@
 //! The state file: SQLite with the schema of `schema.sql`, and every statement that is said to it.
 
+mod exceptions;
+
 use super::entry::{self, Replayed};
+use super::lines::Line;
 use super::place::Place;
 use super::schema::{self, Unfit, Whose};
 use super::{Durability, Options};
@@ -289,21 +292,24 @@ impl File {
         Ok(())
     }
 
-    /// Writes budgets, and empties the journal, all at once; if `rows` fails, nothing has changed.
+    /// Writes budgets and exceptions, and empties the journal, all at once; if `rows` fails, nothing has changed.
     pub fn write_all<E: From<rusqlite::Error>>(
         &mut self,
-        rows: impl Iterator<Item = Result<(Place, Budget), E>>,
-    ) -> Result<u64, E> {
+        rows: impl Iterator<Item = Result<Line, E>>,
+    ) -> Result<(), E> {
         let transaction = self.connection.transaction()?;
-        let mut count = 0;
         for row in rows {
-            upsert(&transaction, &[row?])?;
-            count += 1;
+            match row? {
+                Line::Budget(place, budget) => upsert(&transaction, &[(place, budget)])?,
+                Line::Grant(grant) => exceptions::put_grant(&transaction, &grant)?,
+                Line::Suspension(suspension) => exceptions::put_suspension(&transaction, &suspension)?,
+                Line::Record(record) => exceptions::put_record(&transaction, &record)?,
+            }
         }
         transaction.execute("DELETE FROM journal", [])?;
         transaction.commit()?;
         self.first = self.last + 1;
-        Ok(count)
+        Ok(())
     }
 
     /// Octets of the file and of its unused pages; the number of journal entries, and their octets.

@@ -287,6 +287,11 @@ impl Hot {
         }
     }
 
+    /// Whether the file could not be asked for a budget.
+    pub fn is_unread(&self, place: &Place) -> bool {
+        self.lock(shard_of(place)).budgets.get(&place.key).is_some_and(|slot| slot.stage == Stage::Unread)
+    }
+
     /// Whether a budget has no changes that are not in its row.
     pub fn is_folded(&self, place: &Place) -> bool {
         let shard = self.lock(shard_of(place));

@@ -195,10 +195,14 @@ impl Walk {
             self.kinds = file.kinds()?.into_iter().collect();
         }
         let rows = file.rows_after(self.after.as_ref(), LOOKED_AT)?;
+        // After they were read: a grant that has begun since has none of them.
+        let exceptions = core.policy().exceptions.clone();
         let mut forget = Vec::new();
         for Kept { place, state, epoch } in &rows {
             let kind = place.key.kind();
             let is_over = match (in_force.get(&kind), self.kinds.get(&kind)) {
+                // Its grant may remember for longer than its limit, and when that is over it is of no use.
+                _ if place.key.ungranted().is_some() => !exceptions.needs(&place.key, now),
                 (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
                 (None, Some(last)) => now.since(*last) >= KEEP,
                 (None, None) => {

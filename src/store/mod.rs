@@ -4,20 +4,22 @@
 //! [`writer`]). The [`keeper`] looks after the file; what is wrong with it is in [`troubles`].
 
 pub mod archive;
+mod book;
 mod entry;
 mod file;
 mod hot;
 mod keeper;
+pub mod lines;
 mod loader;
 mod place;
 mod queue;
+pub mod record;
 mod schema;
 mod troubles;
 mod writer;
 
 use crate::metrics::Metrics;
 use crate::policy::event::Asked;
-use crate::policy::exception::{Exceptions, Suspension};
 use crate::policy::key::Key;
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::{Count, Limit};
@@ -25,6 +27,8 @@ use crate::policy::verdict::Charged;
 use crate::policy::verdict::Verdict;
 use crate::policy::{self, Budget, Loaded, Policy, Question};
 use crate::time::{Timestamp, format_duration};
+use book::Book;
+pub use book::Kept;
 use file::File;
 pub use file::OpenError;
 use hot::{Acted, Hot};
@@ -84,6 +88,7 @@ struct Core {
     policy: RwLock<Arc<Policy>>,
     hot: Hot,
     queue: Queue,
+    book: Book,
     troubles: Troubles,
     metrics: Arc<Metrics>,
     /// What tells the open file from others; empty as long as it could not be opened.
@@ -116,6 +121,8 @@ pub struct Replaced {
     /// Which of them are no longer in force, or mean something else: see [`Limit::kind`](crate::policy::limit::Limit::kind). Their
     /// budgets are kept for [`KEEP`].
     pub gone: Vec<String>,
+    /// Which grants have no effect now, and why.
+    pub inert: Vec<String>,
 }
 
 /// The state cannot be kept, and mail is to wait for it.
@@ -133,6 +140,7 @@ impl Store {
             policy: RwLock::new(Arc::new(policy)),
             hot: Hot::default(),
             queue: Queue::default(),
+            book: Book::default(),
             troubles: Troubles::new(metrics.clone()),
             metrics,
             identity: OnceLock::new(),
@@ -163,7 +171,8 @@ impl Store {
         let policy = self.core.policy();
         let question = Question::new(&policy, asked, now);
         if question.keys().is_empty() {
-            return Ok(policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger));
+            let verdicts = policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger);
+            return self.suspend_by(verdicts, now).await;
         }
         let _timer = self.core.metrics.admit_seconds.start_timer();
         let mut held = Vec::new();
@@ -173,15 +182,26 @@ impl Store {
             verdicts
         };
         let admitted = self.act(now, question.keys(), decide).await;
-        match &admitted {
-            Ok(verdicts) => {
-                let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
-                begun.for_each(|suspension| self.core.suspend(suspension, now));
-            }
+        let admitted = match admitted {
+            Ok(verdicts) => self.suspend_by(verdicts, now).await,
+            Err(Unavailable) => Err(Unavailable),
+        };
+        if admitted.is_err() {
             // Nobody hears of these places, and nobody would give them up.
-            Err(Unavailable) => self.release(&held),
+            self.release(&held);
         }
         admitted
+    }
+
+    /// Suspends whom these verdicts say, before anybody hears of it.
+    async fn suspend_by(&self, verdicts: Vec<Verdict>, now: Timestamp) -> Result<Vec<Verdict>, Unavailable> {
+        let begun: Vec<_> = verdicts.iter().flat_map(|verdict| &verdict.suspensions).cloned().collect();
+        if begun.is_empty() {
+            return Ok(verdicts);
+        }
+        let is_durable = self.core.suspend(&begun, now).await;
+        let is_good = is_durable || self.core.options.on_failure == OnFailure::Allow;
+        if is_good { Ok(verdicts) } else { Err(Unavailable) }
     }
 
     /// A session has ended that had places in these budgets of what may be there at once.
@@ -352,6 +372,7 @@ impl Core {
             self.hot.replay(place, budget, epoch, |stored, counted| policy::combine(&policy, &key, stored, counted));
         }
         self.tell_gone(known.into_iter().map(|(kind, _)| kind));
+        self.take_in_exceptions(&file);
         let _ = self.identity.set(file::identity(&self.options.path));
         Ok((file, octets))
     }
@@ -388,37 +409,17 @@ impl Core {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the exceptions from the limits.
-    fn except<R>(&self, change: impl FnOnce(&mut Exceptions) -> R) -> R {
-        let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let mut policy = Policy::clone(&place);
-        let changed = change(Arc::make_mut(&mut policy.exceptions));
-        *place = Arc::new(policy);
-        changed
-    }
-
-    /// Somebody is suspended from now on, if there is room for that.
-    fn suspend(&self, suspension: &Arc<Suspension>, now: Timestamp) {
-        self.except(|exceptions| {
-            if !exceptions.has_room() {
-                exceptions.forget(now);
-            }
-            if exceptions.has_room() {
-                exceptions.suspend(suspension.clone());
-            }
-        });
-    }
-
     fn set_policy(&self, mut policy: Policy) -> Replaced {
         let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         policy.exceptions = place.exceptions.clone();
-        let former = std::mem::replace(&mut *place, Arc::new(policy));
+        let policy = Arc::new(policy);
+        let former = std::mem::replace(&mut *place, policy.clone());
         drop(place);
         let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
         if let Some(now) = self.hot.latest() {
             self.queue.send(Errand::Note(kinds.clone(), now));
         }
-        Replaced { former, gone: self.tell_gone(kinds.into_iter()) }
+        Replaced { former, gone: self.tell_gone(kinds.into_iter()), inert: book::tell_inert(&policy) }
     }
 
     /// Says which of these limits are no longer in force, or mean something else, and returns them.

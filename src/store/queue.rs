@@ -78,6 +78,10 @@ pub enum Errand {
     Note(Vec<String>, Timestamp),
     /// Forgets that there were these limits.
     Drop(Vec<String>),
+    /// Forgets what was done about exceptions before then.
+    Prune(Timestamp),
+    /// There is something in the book of exceptions.
+    Book,
 }
 
 /// What the writer is to do next.

@@ -9,12 +9,14 @@ use rusqlite::{Connection, Row, Transaction, params};
 const APPLICATION_ID: i64 = 0x5765_6972;
 
 /// The schema's version. A change of the schema adds a migration.
-pub const VERSION: i64 = 3;
+pub const VERSION: i64 = 4;
 
+/// Makes what is not there.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// What makes the schema of a version that of the next: the first of version 1.
-const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] = [add_seen, sort_by_hash];
+const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
+    [add_seen, sort_by_hash, add_exceptions];
 
 /// Why a file is not one of ours.
 #[derive(Debug)]
@@ -88,6 +90,11 @@ fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     })?;
     drop(insert);
     transaction.execute_batch("DROP TABLE former; DROP TABLE former_journal")
+}
+
+/// Grants and suspensions are kept, and who made them.
+fn add_exceptions(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)
 }
 
 fn for_each(

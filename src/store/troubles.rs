@@ -13,6 +13,8 @@ pub enum Attempt {
     /// The file is still where it was.
     Find,
     Append,
+    /// What was done about exceptions is in the file.
+    Book,
     /// What was counted while it could not be written is in the file.
     CatchUp,
     Fold,
@@ -75,6 +77,11 @@ impl Troubles {
     /// Whether there are any with writing: then limits are kept in memory alone.
     pub fn with_writing(&self) -> bool {
         self.writing.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with an attempt, if anything is.
+    pub fn reason(&self, attempt: Attempt) -> Option<String> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).get(&attempt).cloned()
     }
 
     pub fn health(&self) -> Health {

@@ -164,6 +164,7 @@ impl Task {
             spare.clear();
             self.fold(&slice);
             self.advance(work.idle);
+            self.write_book();
             self.run_errands(work.errands);
             let has_failed = self.failed.contains_key(&Attempt::Open) || self.failed.contains_key(&Attempt::Append);
             if !has_failed && !self.slow && self.journal <= MAX_JOURNAL {
@@ -368,6 +369,33 @@ impl Task {
         }
     }
 
+    /// Writes what was done about exceptions.
+    fn write_book(&mut self) {
+        let core = self.core.clone();
+        if !core.book.any() {
+            // Whoever waited too long may have said so after it was written.
+            return self.note(Attempt::Book, Ok(()));
+        }
+        if !self.may_try(Attempt::Book) || !self.open() {
+            return core.book.give_up();
+        }
+        let Some(file) = &mut self.file else { return };
+        let page = core.book.take();
+        // As they are now: what is changed after this stands on the next page.
+        match file.write_page(&page, &core.policy().exceptions) {
+            Ok(()) => {
+                self.core.written.fetch_add((page.touched.len() + page.records.len()) * PAGE, Ordering::Relaxed);
+                self.note(Attempt::Book, Ok(()));
+                page.written();
+            }
+            Err(error) => {
+                let reason = format!("grants and suspensions could not be written: {}", file::words(&error));
+                self.note(Attempt::Book, Err(reason));
+                core.book.put_back(page);
+            }
+        }
+    }
+
     /// Where the file cannot be written they are not done: they come again by themselves.
     fn run_errands(&mut self, errands: Vec<Errand>) {
         let Some(file) = self.file.as_mut().filter(|_| self.failed.is_empty()) else { return };
@@ -381,6 +409,9 @@ impl Task {
                 Errand::Checkpoint => file.checkpoint().map(|_| ()),
                 Errand::Note(names, now) => file.note_kinds(&names, now),
                 Errand::Drop(names) => file.drop_kinds(&names),
+                Errand::Prune(before) => file.prune(before),
+                // It is written before all errands, or as soon as it can be.
+                Errand::Book => Ok(()),
             };
             // What fails here fails elsewhere, too.
             if let Err(error) = outcome {

@@ -82,7 +82,7 @@ async fn where_mail_is_to_wait_for_the_state_it_is_told_so() {
 }
 
 /// Waits until the store's health is as asked.
-async fn until(store: &Store, good: bool) {
+pub async fn until(store: &Store, good: bool) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     while (store.health() == Health::Good) != good {
         assert!(tokio::time::Instant::now() < deadline, "{:?}", store.health());

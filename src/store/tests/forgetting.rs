@@ -8,7 +8,7 @@ fn count(path: &Path, table: &str) -> i64 {
     file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
 
-async fn until_count(path: &Path, table: &str, expected: i64) {
+pub async fn until_count(path: &Path, table: &str, expected: i64) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     while count(path, table) != expected {
         assert!(tokio::time::Instant::now() < deadline, "{} in {table}, not {expected}", count(path, table));

@@ -1,4 +1,5 @@
 mod crash;
+mod exceptions;
 mod faults;
 mod forgetting;
 mod parallel;

@@ -44,6 +44,31 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
 }
 
 #[tokio::test]
+async fn a_file_of_version_3_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE budget (hash INTEGER NOT NULL, key TEXT NOT NULL, at INTEGER NOT NULL, level REAL NOT NULL, seen BLOB,
+         PRIMARY KEY (hash, key)) STRICT, WITHOUT ROWID;
+         CREATE TABLE journal (seq INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT;
+         CREATE TABLE kind (name TEXT PRIMARY KEY, in_force INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+         PRAGMA application_id = 1466263922; PRAGMA user_version = 3;",
+    )
+    .unwrap();
+    let place = Place::of(Key::from_stored("l\x1frecipients\x1fewma\x1fuser=alice"));
+    let row = rusqlite::params![place.order, place.key.as_str(), at(0).micros()];
+    old.execute("INSERT INTO budget VALUES (?1, ?2, ?3, 90.0, NULL)", row).unwrap();
+    drop(old);
+    let store = open(&path).unwrap();
+    let (_, kept) = store.grant(exceptions::grant("alice", "200 / 1d", 0, 100)).await;
+    assert_eq!(kept, Kept::InFile);
+    assert_eq!(passed(&store.admit(at(100), &asked("alice", 20), &mut Ledger::default()).await.unwrap()), 10);
+    store.close().await;
+    assert_eq!(open(&path).unwrap().trail(9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_file_of_version_1_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");

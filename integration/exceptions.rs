@@ -1,0 +1,417 @@
+//! Grants and suspensions as administrators meet them: `weir grant`, `revoke`, `suspend`, `release`, `reset`, `exceptions`.
+
+use crate::harness::{Client, Process, Site, Upstream, run, wait_for, weir};
+use crate::state::{TEN, accepted, site};
+use std::net::Ipv4Addr;
+use std::process::Output;
+
+const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
+const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
+
+/// One limit of each kind that a command may meet.
+const KINDS: &str = "\
+    { name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }, \
+    { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"100 / 1d\", distinct = \"recipient\", remember = \"30d\" }, \
+    { name = \"both\", count = \"messages\", per = [\"user\", \"client/24/56\"], rate = [\"50 / 1h\", \"100 / 1d\"] }, \
+    { name = \"all\", count = \"bytes\", per = [], rate = \"1G / 1d\" }, \
+    { name = \"message\", count = \"recipients\", per = [\"sender\"], rate = \"50 / message\" }, \
+    { name = \"there\", count = \"sessions\", per = [\"client\"], rate = \"50 at once\" }, \
+    { name = \"bounced\", count = \"rejections\", of = \"recipients\", at-least = 20, per = [\"client\"], rate = \"30% / 1d\" }, \
+    { name = \"watcher\", watch = \"ten\", stage = \"mail\", action = [{ at = 0.5, warn = true }] }";
+
+/// Runs a command against the Weir of a site: its exit code, and what it says on standard output and standard error.
+fn order(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = weir();
+    command.env_remove("SUDO_USER").env("USER", "night-shift");
+    said(&run(command.args(arguments).arg("-c").arg(site.path("weir.toml")), ""))
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The same, of one that succeeds.
+fn done(site: &Site, arguments: &[&str]) -> String {
+    let (code, out, err) = order(site, arguments);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}: {out}");
+    out
+}
+
+fn running(state: &str, limits: &str) -> (Upstream, Site, Process) {
+    let upstream = Upstream::start();
+    let site = site(&upstream, state, limits);
+    let weir = site.start();
+    (upstream, site, weir)
+}
+
+fn exceptions(site: &Site) -> Vec<serde_json::Value> {
+    done(site, &["exceptions", "--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_command_says_what_it_has_done() {
+    let (_upstream, site, _weir) = running("path = \"state.db\"", KINDS);
+    let term = ["--for", "8h", "--reason", "a mailing"];
+    for (arguments, words) in [
+        (
+            &["grant", "ten", "127.2.0.1", "500 / 1d"][..],
+            "granted: ten for client=127.2.0.1: 500 / 1d, for 8h until 20",
+        ),
+        (&["grant", "ten", "client=127.2.0.1", "0"], "it takes the place of 500 / 1d until 20"),
+        (&["grant", "new", "2001:db8::1", "unlimited"], "granted: new for client=2001:db8::/64: unlimited"),
+        (
+            &["grant", "both", "client=192.0.2.7, user=Alice", "1K / 1d"],
+            "client=192.0.2.0/24, user=alice: 1K / 1d, for 8h",
+        ),
+        (&["grant", "both", "user=bob,client=192.0.2.0/24", "0"], "meanwhile it stands for all 2 rates"),
+        (&["grant", "all", "all", "2G / 1d"], "granted: all for all: 2G / 1d"),
+        (&["grant", "message", "<>", "90 / message"], "granted: message for sender=<>: 90 / message"),
+        (&["grant", "there", "127.2.0.1", "9 at once"], "granted: there for client=127.2.0.1: 9 at once"),
+        (&["grant", "bounced", "127.2.0.1", "90% / 1d"], "granted: bounced for client=127.2.0.1: 90% / 1d"),
+        (&["suspend", "Alice"], "suspended: user=alice sends nothing, for 8h until 20"),
+        (&["suspend", "client=127.2.0.0/16"], "suspended: client=127.2.0.0/16 sends"),
+        (&["suspend", "sender=Bob@Example.ORG"], "suspended: sender=bob@example.org sends"),
+        (&["suspend", "user-domain=d"], "suspended: user-domain=d sends"),
+        (&["suspend", "user-domain=d"], "before that it was until 20"),
+    ] {
+        let out = done(&site, &[arguments, &term[..]].concat());
+        assert!(out.contains(words), "{arguments:?}: {out}");
+    }
+    let list = done(&site, &["exceptions"]);
+    for words in [
+        "suspended: 4\n",
+        "granted: 8\n",
+        "  client=127.2.0.0/16  ",
+        " left, until 20",
+        "  ten  client=127.2.0.1  0  ",
+        " by night-shift: a mailing\n",
+    ] {
+        assert!(list.contains(words), "{words}: {list}");
+    }
+    for (arguments, words) in [
+        (&["revoke", "ten", "127.2.0.1"][..], "revoked: ten for client=127.2.0.1: 0, by night-shift, "),
+        (&["revoke", "both", "user=alice,client=192.0.2.9", "--reason", "over"], "from now on as before"),
+        (&["release", "alice"], "released: user=alice may send again; it was by night-shift, "),
+        (&["release", "client=127.2.0.0/16", "--reason", "a mistake"], "until 20"),
+        (&["reset", "ten", "127.2.0.1"], "reset: ten for client=127.2.0.1 is empty; nothing was counted"),
+    ] {
+        let out = done(&site, arguments);
+        assert!(out.contains(words), "{arguments:?}: {out}");
+    }
+    assert_eq!(exceptions(&site).len(), 8);
+    let trail = done(&site, &["exceptions", "--audit", "--last", "3"]);
+    assert_eq!(trail.lines().count(), 3, "{trail}");
+    assert!(trail.ends_with("reset      ten  client=127.2.0.1  was empty  by night-shift\n"), "{trail}");
+    assert!(trail.contains("released   client=127.2.0.0/16  until 20"), "{trail}");
+    let all = done(&site, &["exceptions", "--audit"]);
+    assert_eq!(all.lines().count(), 14 + 5, "{all}");
+    let json = done(&site, &["exceptions", "--audit", "--json"]);
+    let first: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!((first["audit"].as_str(), first["reason"].as_str()), (Some("granted"), Some("a mailing")));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_nothing_is_done() {
+    let (_upstream, site, process) = running("path = \"state.db\"", KINDS);
+    let term = ["--for", "8h", "--reason", "x"];
+    for (arguments, words) in [
+        (&["grant", "nine", "alice", "9/1d"][..], "there is no limit \"nine\": there are ten, new, both, all, message"),
+        (&["grant", "watcher", "127.2.0.1", "9/1d"], "it looks at those of \"ten\": name that one"),
+        (&["grant", "ten", "alice", "9/1d"], "\"alice\" is no address of a client"),
+        (&["grant", "ten", "all", "9/1d"], "it counts per client: write client=…"),
+        (&["grant", "both", "alice", "9/1d"], "counts per client and user: write client=…,user=…, and not \"alice\""),
+        (&["grant", "all", "alice", "9/1d"], "one budget for all: write all"),
+        (&["grant", "ten", "127.2.0.1", "many"], "many"),
+        (&["grant", "ten", "127.2.0.1", "5 / message"], "another kind of rate than the 10 per 1d of limit \"ten\""),
+        (&["grant", "message", "a@d", "5 / 1d"], "another kind of rate than the 50 per message"),
+        (&["grant", "ten", "127.2.0.1", "5 at once"], "recipients are not there at once"),
+        (&["grant", "new", "127.2.0.1", "1G / 1d"], "\"1G / 1d\" is too much to remember"),
+        (&["suspend", "127.2.0.1"], "is an address: write client=127.2.0.1"),
+        (&["suspend", "helo=x"], "\"helo\" is not who sends"),
+        (&["suspend", "a\u{1f}b"], "control character"),
+    ] {
+        let (code, out, err) = order(&site, &[arguments, &term[..]].concat());
+        assert_eq!((code, out.as_str()), (Some(65), ""), "{arguments:?}: {err}");
+        assert!(err.starts_with("weir: ") && err.contains(words), "{arguments:?}: {err}");
+    }
+    for (arguments, code, words) in [
+        (&["grant", "ten", "127.2.0.1", "9/1d", "--reason", "x"][..], 64, "--for <TIME>"),
+        (&["grant", "ten", "127.2.0.1", "9/1d", "--for", "8h"], 64, "--reason <TEXT>"),
+        (&["suspend", "alice", "--reason", "x"], 64, "--for <TIME>"),
+        (&["exceptions", "--last", "3"], 64, "--audit"),
+        (&["grant", "ten", "127.2.0.1", "9/1d", "--for", "8h", "--reason", " "], 65, "the reason is empty"),
+        (&["grant", "ten", "127.2.0.1", "9/1d", "--for", "8h", "--reason", "a\nb"], 65, "reason has a control"),
+        (&["grant", "ten", "127.2.0.1", "9/1d", "--for", "soon", "--reason", "x"], 65, "soon"),
+        (&["suspend", "alice", "--for", "0s", "--reason", "x"], 65, "\"0s\" is no time at all"),
+        (&["suspend", "alice", "--for", "4000d", "--reason", "x"], 65, "4000d is too long, 3650d at most"),
+        (&["revoke", "ten", "127.2.0.1"], 65, "there is no grant of ten for client=127.2.0.1"),
+        (&["revoke", "nine", "127.2.0.1"], 65, "there is no limit \"nine\""),
+        (&["release", "alice"], 65, "user=alice is not suspended"),
+        (&["reset", "message", "a@d"], 65, "limit \"message\" counts within a message"),
+        (&["reset", "there", "127.2.0.1"], 65, "limit \"there\" counts what is there at the moment"),
+    ] {
+        let (got, out, err) = order(&site, arguments);
+        assert_eq!((got, out.as_str()), (Some(code), ""), "{arguments:?}: {err}");
+        assert!(err.contains(words), "{arguments:?}: {err}");
+    }
+    assert_eq!(done(&site, &["exceptions"]), "no grants; nobody is suspended\n");
+    assert_eq!(done(&site, &["exceptions", "--audit"]), "nothing was done so far\n");
+    assert_eq!(process.terminate(), Some(0));
+    let (code, _, err) = order(&site, &["exceptions"]);
+    assert_eq!(code, Some(69), "{err}");
+    assert!(err.contains("no Weir is running"), "{err}");
+    let missing = run(weir().args(["exceptions", "-c"]).arg(site.path("none.toml")), "");
+    assert_eq!(missing.status.code(), Some(66));
+}
+
+#[test]
+fn who_gave_the_command_is_who_used_sudo() {
+    let (_upstream, site, _weir) = running("path = \"state.db\"", TEN);
+    let suspend = |whom: &str, sudo: Option<&str>, user: Option<&str>| {
+        let mut command = weir();
+        for (name, value) in [("SUDO_USER", sudo), ("USER", user), ("LOGNAME", None)] {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let arguments = ["suspend", whom, "--for", "1d", "--reason", "x", "-c"];
+        said(&run(command.args(arguments).arg(site.path("weir.toml")), ""))
+    };
+    assert_eq!(suspend("a", Some("carol"), Some("root")).0, Some(0));
+    assert_eq!(suspend("b", None, Some("root")).0, Some(0));
+    assert_eq!(suspend("c", None, None).0, Some(0));
+    let (code, _, err) = suspend("d", Some("two words"), None);
+    assert_eq!(code, Some(65), "{err}");
+    let by = exceptions(&site).iter().map(|one| one["by"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(by, ["carol".to_owned(), "root".to_owned(), format!("uid-{}", rustix::process::getuid().as_raw())]);
+}
+
+/// What is said to MAIL.
+fn mail(weir: &Process, client: Ipv4Addr) -> String {
+    let mut session = Client::connect_from(client, weir.address("s"));
+    session.say("EHLO client.example", "250");
+    session.send(b"MAIL FROM:<a@example.org>\r\n");
+    session.reply()
+}
+
+#[test]
+fn who_is_suspended_sends_nothing_and_is_charged_nothing_until_released() {
+    let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
+    // A session under way hears of it at its next command.
+    let mut session = Client::connect_from(ALICE, weir.address("s"));
+    session.say("EHLO client.example", "250");
+    session.say("MAIL FROM:<a@example.org>", "250");
+    session.say("RCPT TO:<1@example.net>", "250");
+    done(&site, &["suspend", "client=127.2.0.1", "--for", "1d", "--reason", "stolen"]);
+    session.say("RCPT TO:<2@example.net>", "550 5.7.1 ");
+    assert_eq!(accepted(&weir, ALICE, 9), 0);
+    assert_eq!(accepted(&weir, BOB, 9), 9);
+    assert_eq!(weir.metric("weir_suspensions"), 1.0);
+    weir.kill();
+    let weir = site.start();
+    assert_eq!(weir.metric("weir_suspensions"), 1.0);
+    assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
+    done(&site, &["release", "client=127.2.0.1", "--reason", "another password"]);
+    weir.logged("released");
+    assert_eq!(accepted(&weir, ALICE, 12), 9, "of ten one was used");
+    weir.kill();
+    let weir = site.start();
+    assert_eq!(exceptions(&site).len(), 0, "it stays released");
+    assert!(!mail(&weir, BOB).starts_with("550"));
+}
+
+#[test]
+fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
+    let (_upstream, site, weir) = running("path = \"state.db\"", TEN);
+    done(&site, &["suspend", "client=127.2.0.1", "--for", "2s", "--reason", "short"]);
+    assert!(mail(&weir, ALICE).starts_with("550 "));
+    weir.logged("suspension ended");
+    assert_eq!(accepted(&weir, ALICE, 3), 3);
+    assert_eq!(weir.metric("weir_suspensions"), 0.0);
+    done(&site, &["suspend", "client=127.2.0.2", "--for", "1s", "--reason", "gone"]);
+    weir.kill();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
+    std::thread::sleep(until.saturating_duration_since(std::time::Instant::now()));
+    let weir = site.start();
+    assert_eq!(accepted(&weir, BOB, 3), 3);
+    weir.logged("suspension ended");
+    let trail = done(&site, &["exceptions", "--audit"]);
+    let acts: Vec<&str> = trail.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(acts, ["suspended", "ended", "suspended", "ended"]);
+    assert!(trail.lines().last().unwrap().ends_with("client=127.2.0.2  by night-shift: gone"), "{trail}");
+}
+
+#[test]
+fn who_a_limit_suspends_is_suspended_before_he_hears_of_it() {
+    let limit = TEN.replace(" }", ", action = [{ suspend = \"1d\" }] }").replace("\"client\"", "\"client/24/56\"");
+    let (_upstream, site, weir) = running("path = \"state.db\"", &limit);
+    assert_eq!(accepted(&weir, ALICE, 11), 10);
+    weir.kill();
+    let weir = site.start();
+    assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
+    let list = done(&site, &["exceptions"]);
+    assert!(list.contains("  client=127.2.0.0/24  ") && list.contains(" by limit ten: "), "{list}");
+    // As it is shown, though the network was counted by widths of the limit's own.
+    done(&site, &["release", "client=127.2.0.0/24"]);
+    done(&site, &["reset", "ten", "127.2.0.1"]);
+    assert_eq!(accepted(&weir, ALICE, 5), 5);
+    let trail = done(&site, &["exceptions", "--audit"]);
+    assert_eq!(trail.lines().count(), 3, "{trail}");
+    assert!(trail.lines().next().unwrap().contains("suspended  client=127.2.0.0/24  until 20"), "{trail}");
+}
+
+#[test]
+fn so_is_who_sends_too_much_in_one_message() {
+    let of_message = TEN.replace("algorithm = \"token-bucket\", rate = \"10 / 1d\"", "rate = \"10 / message\"");
+    let limit = of_message.replace(" }", ", action = [{ suspend = \"1d\" }] }");
+    let (_upstream, site, weir) = running("path = \"state.db\"", &limit);
+    assert_eq!(accepted(&weir, ALICE, 11), 10);
+    weir.kill();
+    assert!(mail(&site.start(), ALICE).starts_with("550 5.7.1 "));
+}
+
+#[test]
+fn a_budget_that_is_reset_is_as_if_nothing_had_been_counted() {
+    let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
+    assert_eq!(accepted(&weir, ALICE, 12), 10);
+    done(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"]);
+    assert_eq!(accepted(&weir, ALICE, 7), 7);
+    let out = done(&site, &["reset", "ten", "127.2.0.1", "--reason", "all is well"]);
+    assert_eq!(
+        out,
+        "reset: ten for client=127.2.0.1 is empty; it was 10 of 10 recipients per 1d, 7 of 20 recipients per 1d \
+         (granted)\n"
+    );
+    weir.kill();
+    let weir = site.start();
+    assert_eq!(accepted(&weir, ALICE, 25), 20);
+    done(&site, &["revoke", "ten", "127.2.0.1"]);
+    assert_eq!(accepted(&weir, ALICE, 12), 10);
+    // What was seen is forgotten with it.
+    let level = |limit: &str| {
+        let dump = state(&site, "dump", "").1;
+        let lines = dump.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let mut found = lines.filter(|line| line["limit"] == limit && line["level"].as_f64().is_some());
+        found.next().unwrap()["level"].as_f64().unwrap().round()
+    };
+    assert_eq!(level("new"), 20.0);
+    let out = done(&site, &["reset", "new", "127.2.0.1"]);
+    assert!(out.contains("it was 20 of 100 recipients per 1d"), "{out}");
+    assert_eq!(level("new"), 0.0);
+    done(&site, &["reset", "ten", "127.2.0.1"]);
+    assert_eq!(accepted(&weir, ALICE, 4), 4);
+    assert_eq!(level("new"), 4.0, "they are new again");
+    let trail = done(&site, &["exceptions", "--audit"]);
+    assert!(trail.contains("was 10 of 10 recipients per 1d, 7 of 20") && trail.contains(": all is well\n"), "{trail}");
+}
+
+/// `weir state`.
+fn state(site: &Site, what: &str, input: &str) -> (Option<i32>, String, String) {
+    said(&run(weir().args(["state", what, "-c"]).arg(site.path("weir.toml")), input))
+}
+
+#[test]
+fn exceptions_outlive_a_reload_and_one_without_effect_is_named() {
+    let (_upstream, site, weir) = running("path = \"state.db\"", TEN);
+    done(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"]);
+    let reload = || done(&site, &["reload"]);
+    site.edit("rate = \"10 / 1d\"", "rate = \"5 / 1d\"");
+    assert!(!reload().contains("grant"));
+    assert_eq!(accepted(&weir, ALICE, 30), 20);
+    for (from, to, why) in [
+        ("\"ten\"", "\"other\"", "there is no such limit any more"),
+        ("\"other\"", "\"ten\"", ""),
+        (
+            "per = [\"client\"], algorithm",
+            "per = [\"sender\"], algorithm",
+            "the limit counts per something else by now",
+        ),
+        ("per = [\"sender\"], algorithm", "per = [\"client\"], algorithm", ""),
+        (
+            "algorithm = \"token-bucket\", rate = \"5 / 1d\"",
+            "rate = \"5 / message\"",
+            "the limit has another kind of rate by now",
+        ),
+    ] {
+        site.edit(from, to);
+        let (words, list) = (reload(), done(&site, &["exceptions"]));
+        let expected = format!("the grant of ten for client=127.2.0.1 has no effect: {why}\n");
+        assert_eq!(words.contains(&expected), !why.is_empty(), "{words}");
+        assert_eq!(list.contains(&format!("without effect: {why}\n")), !why.is_empty(), "{list}");
+    }
+    // One of a limit that is gone can be revoked as it is shown.
+    site.edit("\"ten\"", "\"other\"");
+    reload();
+    assert!(done(&site, &["revoke", "ten", "client=127.2.0.1"]).starts_with("revoked"));
+}
+
+#[test]
+fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
+    let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
+    done(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "a \"mailing\""]);
+    done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "y"]);
+    done(&site, &["suspend", "c", "--for", "1d", "--reason", "y"]);
+    done(&site, &["release", "c"]);
+    assert_eq!(accepted(&weir, ALICE, 15), 15);
+    let info = state(&site, "info", "").1;
+    assert!(info.contains("exceptions: 1 grant, 1 suspension; audit: 4 records\n"), "{info}");
+    assert_eq!(weir.terminate(), Some(0));
+    let dump = state(&site, "dump", "").1;
+    assert_eq!(dump.matches("\"granted\":\"20").count(), 1, "{dump}");
+    for name in ["state.db", "state.db-wal", "state.db-shm"] {
+        let _ = std::fs::remove_file(site.path(name));
+    }
+    let load = |text: &str| state(&site, "load", text);
+    let (code, out, err) = load(&dump);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.ends_with(" budgets, 2 exceptions, 4 records loaded\n"), "{out}");
+    // Twice is once.
+    assert_eq!(load(&dump).0, Some(0));
+    let again = state(&site, "dump", "").1;
+    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(sorted(&again), sorted(&dump));
+    assert_eq!(again.lines().count(), dump.lines().count());
+    for (line, words) in [
+        (
+            "{\"exception\":\"nothing\",\"owner\":{},\"since\":\"1\",\"until\":\"2\",\"by\":\"a\",\"reason\":\"\"}",
+            "no exception",
+        ),
+        ("{\"exception\":\"grant\"}", "is not an exception: \"since\" is missing"),
+        ("{\"audit\":\"granted\"}", "is not a record: \"at\" is missing"),
+        ("{\"audit\":\"eaten\",\"at\":\"1\"}", "is not a record: \"eaten\" is nothing that is done"),
+    ] {
+        let (code, _, err) = load(line);
+        assert_eq!(code, Some(65), "{line}: {err}");
+        assert!(err.contains(words), "{line}: {err}");
+    }
+    let weir = site.start();
+    assert_eq!(accepted(&weir, ALICE, 15), 5, "what was charged to the grant came along");
+    assert!(mail(&weir, BOB).starts_with("550 "));
+}
+
+#[test]
+fn without_a_state_file_exceptions_hold_and_are_written_when_it_is_there() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "path = \"state.db\"", TEN);
+    // Something else is in its place.
+    std::fs::create_dir(site.path("state.db")).unwrap();
+    let weir = site.start();
+    let (code, out, _) = order(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("it holds, but is not in the state file yet") && out.contains("state.db"), "{out}");
+    done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "y"]);
+    assert_eq!(accepted(&weir, ALICE, 30), 20);
+    assert!(mail(&weir, BOB).starts_with("550 "));
+    let trail = done(&site, &["exceptions", "--audit"]);
+    assert_eq!(trail.lines().count(), 2, "{trail}");
+    std::fs::remove_dir(site.path("state.db")).unwrap();
+    wait_for("good state", || (weir.metric("weir_state_degraded") == 0.0).then_some(()));
+    weir.kill();
+    let weir = site.start();
+    assert_eq!(exceptions(&site).len(), 2);
+    assert_eq!(done(&site, &["exceptions", "--audit"]), trail);
+    assert_eq!(accepted(&weir, ALICE, 5), 0, "so is what was charged");
+    assert!(mail(&weir, BOB).starts_with("550 "));
+}

@@ -1,0 +1,209 @@
+//! What the running Weir does about exceptions when it is asked, and what it says.
+
+use super::body::Body;
+use super::words;
+use crate::admin::Outcome;
+use crate::clock;
+use crate::policy::exception::{By, Grant, Suspension, Term};
+use crate::policy::key::Owner;
+use crate::policy::limit::Limit;
+use crate::policy::terms::Terms;
+use crate::store::{Store, lines};
+use crate::time::Timestamp;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Grant,
+    Revoke,
+    Suspend,
+    Release,
+    Reset,
+    List,
+}
+
+impl Order {
+    pub const ALL: [Self; 6] = [Self::Grant, Self::Revoke, Self::Suspend, Self::Release, Self::Reset, Self::List];
+
+    /// Where it is posted.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Grant => "/grant",
+            Self::Revoke => "/revoke",
+            Self::Suspend => "/suspend",
+            Self::Release => "/release",
+            Self::Reset => "/reset",
+            Self::List => "/exceptions",
+        }
+    }
+
+    /// Does it.
+    pub async fn answer(self, store: &Store, body: &str) -> Outcome {
+        let now = clock::now();
+        let answer = match self {
+            Self::Grant => grant(store, body, now).await,
+            Self::Revoke => revoke(store, body, now).await,
+            Self::Suspend => suspend(store, body, now).await,
+            Self::Release => release(store, body, now).await,
+            Self::Reset => return reset(store, body, now).await,
+            Self::List => return list(store, body, now).await,
+        };
+        answer.map_or_else(refused, Outcome::Done)
+    }
+}
+
+fn refused(why: String) -> Outcome {
+    Outcome::Refused(format!("{why}\n"))
+}
+
+/// Someone who gives a command.
+fn administrator(body: &Body) -> Result<By, String> {
+    body.by().map(By::Administrator)
+}
+
+/// From now on, for as long as is said.
+fn term(body: &Body, now: Timestamp) -> Result<Term, String> {
+    let (until, by) = (now.after(body.time()?), administrator(body)?);
+    Ok(Term { since: now, until, by, reason: body.reason(true)? })
+}
+
+/// Who ends something, and why, if that is said.
+fn because(body: &Body) -> Result<(By, Arc<str>), String> {
+    Ok((administrator(body)?, body.reason(false)?))
+}
+
+async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
+    let body = Body::read(body, &["limit", "key", "rate", "for", "reason", "by"])?;
+    let policy = store.policy();
+    let limit = policy.limit(body.text("limit")?)?;
+    let owner = limit.owner(body.text("key")?, &policy.folding)?;
+    let rate = checked_rate(limit, body.text("rate")?)?;
+    let grant = Grant { limit: limit.name.clone(), owner, rate, term: term(&body, now)? };
+    let mut said = words::granted(&grant);
+    let (former, kept) = store.grant(grant).await;
+    if let Some(former) = former {
+        let _ = writeln!(said, "it takes the place of {} until {}", former.rate, former.term.until.rfc3339());
+    }
+    let rates = policy.limits.iter().filter(|other| other.name == limit.name).count();
+    if rates > 1 {
+        let _ = writeln!(said, "meanwhile it stands for all {rates} rates of the limit");
+    }
+    Ok(said + &words::kept(&kept))
+}
+
+/// A rate in one of the forms that the limit may have.
+fn checked_rate(limit: &Limit, text: &str) -> Result<Arc<str>, String> {
+    let text = text.trim();
+    let quota = Terms::of(limit).quota(text)?;
+    if !quota.is_like(&limit.quota) {
+        let (amount, period) = (limit.quota.amount(), limit.quota.period());
+        return Err(format!(
+            "\"{text}\" is another kind of rate than the {amount} per {period} of limit \"{}\"",
+            limit.name
+        ));
+    }
+    let is_too_large = quota.may_be_rate()
+        && quota.rule().is_some()
+        && limit.distinct.is_some_and(|distinct| distinct.filter(&quota).is_none());
+    match is_too_large {
+        true => Err(format!("\"{text}\" is too much to remember all that was seen: write less, or unlimited")),
+        false => Ok(text.into()),
+    }
+}
+
+async fn revoke(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
+    let body = Body::read(body, &["limit", "key", "reason", "by"])?;
+    let (policy, name) = (store.policy(), body.text("limit")?);
+    let owner = match policy.limit(name) {
+        Ok(limit) => limit.owner(body.text("key")?, &policy.folding)?,
+        // A grant may outlive its limit.
+        Err(why) => {
+            let key = body.text("key")?;
+            let of_limit = policy.exceptions.grants().filter(|grant| *grant.limit == *name);
+            of_limit.map(|grant| &grant.owner).find(|owner| owner.to_string() == key).cloned().ok_or(why)?
+        }
+    };
+    match store.revoke(name, &owner, because(&body)?, now).await {
+        Some((grant, kept)) => Ok(words::revoked(&grant, now) + &words::kept(&kept)),
+        None => Err(format!("there is no grant of {name} for {owner}: weir exceptions lists those that there are")),
+    }
+}
+
+async fn suspend(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
+    let body = Body::read(body, &["whom", "for", "reason", "by"])?;
+    let owner = Owner::of_sender(body.text("whom")?, &store.policy().folding)?;
+    let suspension = Suspension { owner, term: term(&body, now)? };
+    let mut said = words::suspended(&suspension);
+    let (former, kept) = store.suspend(suspension).await;
+    if let Some(former) = former {
+        let _ = writeln!(said, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
+    }
+    Ok(said + &words::kept(&kept))
+}
+
+async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
+    let body = Body::read(body, &["whom", "reason", "by"])?;
+    let policy = store.policy();
+    let whom = Owner::of_sender(body.text("whom")?, &policy.folding)?;
+    // A network is the same, however wide those of the other family are.
+    let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
+    let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
+    match store.end_suspension(owner, because(&body)?, now).await {
+        Some((suspension, kept)) => Ok(words::released(&suspension, now) + &words::kept(&kept)),
+        None => Err(format!("{whom} is not suspended: weir exceptions lists who is")),
+    }
+}
+
+async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
+    let read = || {
+        let body = Body::read(body, &["limit", "key", "reason", "by"])?;
+        let policy = store.policy();
+        let limit = policy.limit(body.text("limit")?)?;
+        let owner = limit.owner(body.text("key")?, &policy.folding)?;
+        policy.budgets_of(&limit.name, &owner, now)?;
+        Ok((limit.name.clone(), owner, because(&body)?))
+    };
+    let (limit, owner, because) = match read() {
+        Ok(read) => read,
+        Err(why) => return refused(why),
+    };
+    match store.reset(&limit, &owner, because, now).await {
+        Ok((was, kept)) => Outcome::Done(words::reset(&limit, &owner, &was) + &words::kept(&kept)),
+        Err(why) => Outcome::Unavailable(format!("{why}; nothing was reset\n")),
+    }
+}
+
+async fn list(store: &Store, body: &str, now: Timestamp) -> Outcome {
+    let read = || {
+        let body = Body::read(body, &["audit", "last", "json"])?;
+        Ok((body.flag("audit")?, body.number("last")?, body.flag("json")?))
+    };
+    let (is_audit, last, is_json) = match read() {
+        Ok(read) => read,
+        Err(why) => return refused(why),
+    };
+    if is_audit {
+        return match store.trail(last.unwrap_or(usize::MAX)).await {
+            Ok(records) => Outcome::Done(match is_json {
+                true => records.iter().map(|record| format!("{}\n", lines::of_record(record))).collect(),
+                false => words::trail(&records),
+            }),
+            Err(why) => Outcome::Unavailable(format!("{why}\n")),
+        };
+    }
+    let policy = store.policy();
+    let mut grants: Vec<_> = policy.exceptions.grants().filter(|grant| grant.term.holds(now)).collect();
+    let mut suspensions: Vec<_> = policy.exceptions.suspensions().filter(|one| one.term.holds(now)).collect();
+    grants.sort_by_key(|grant| grant.term.until);
+    suspensions.sort_by_key(|suspension| suspension.term.until);
+    Outcome::Done(match is_json {
+        true => {
+            let grants = grants.iter().map(|grant| lines::of_grant(grant));
+            let all = grants.chain(suspensions.iter().map(|suspension| lines::of_suspension(suspension)));
+            all.map(|line| format!("{line}\n")).collect()
+        }
+        false => words::in_force(&policy, &grants, &suspensions, now),
+    })
+}

@@ -1,0 +1,130 @@
+//! What is posted: an object of texts, checked.
+
+use crate::time::{format_duration, parse_duration};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An object in which nothing is but what is known.
+pub struct Body(Map<String, Value>);
+
+/// The longest name of somebody, and the longest reason: characters.
+const LONGEST_NAME: usize = 64;
+const LONGEST_REASON: usize = 500;
+
+/// Whoever is to be an exception for longer belongs into the configuration.
+const LONGEST_TERM: Duration = Duration::from_secs(3_650 * 86_400);
+
+impl Body {
+    /// Reads it. The error names what is wrong, as do those of its parts.
+    pub fn read(text: &str, known: &[&str]) -> Result<Self, String> {
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
+        let Value::Object(mut object) = value else { return Err("this is not a JSON object".to_owned()) };
+        object.retain(|_, value| !value.is_null());
+        match object.keys().find(|name| !known.contains(&name.as_str())) {
+            Some(name) => Err(format!("there is no \"{name}\": there are {}", known.join(", "))),
+            None => Ok(Self(object)),
+        }
+    }
+
+    pub fn text(&self, name: &str) -> Result<&str, String> {
+        match self.0.get(name) {
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(format!("{name} is {other}: write a text")),
+            None => Err(format!("{name} is missing")),
+        }
+    }
+
+    pub fn flag(&self, name: &str) -> Result<bool, String> {
+        let flag = self.0.get(name).map_or(Some(false), Value::as_bool);
+        flag.ok_or_else(|| format!("{name} is {}: write true or false", self.0[name]))
+    }
+
+    pub fn number(&self, name: &str) -> Result<Option<usize>, String> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+        number.map(Some).ok_or_else(|| format!("{name} is {value}: write a number"))
+    }
+
+    /// How long something is to hold.
+    pub fn time(&self) -> Result<Duration, String> {
+        let text = self.text("for").map_err(|_| "it must end by itself: say for how long, as in 8h".to_owned())?;
+        let time = parse_duration(text).map_err(|error| error.to_string())?;
+        match time {
+            Duration::ZERO => Err(format!("\"{text}\" is no time at all")),
+            time if time > LONGEST_TERM => {
+                let (time, longest) = (format_duration(time), format_duration(LONGEST_TERM));
+                Err(format!("{time} is too long, {longest} at most: what is to stay belongs into the configuration"))
+            }
+            time => Ok(time),
+        }
+    }
+
+    /// Why; for what only ends something it may be left out.
+    pub fn reason(&self, is_needed: bool) -> Result<Arc<str>, String> {
+        let reason = if self.0.contains_key("reason") { self.text("reason")?.trim() } else { "" };
+        if is_needed && reason.is_empty() {
+            return Err("say why, for whoever asks later: the reason is empty".to_owned());
+        }
+        check("reason", reason, LONGEST_REASON).map(Into::into)
+    }
+
+    /// Who gives the command.
+    pub fn by(&self) -> Result<Arc<str>, String> {
+        let by = check("by", self.text("by")?, LONGEST_NAME)?;
+        match by.is_empty() || by.contains(char::is_whitespace) {
+            true => Err(format!("by is \"{by}\": write one name")),
+            false => Ok(by.into()),
+        }
+    }
+}
+
+/// Whether something fits into a line of the log.
+fn check<'a>(what: &str, text: &'a str, longest: usize) -> Result<&'a str, String> {
+    match text.chars().count() {
+        count if count > longest => Err(format!("{what} has {count} characters: {longest} at most")),
+        _ if text.contains(char::is_control) => {
+            Err(format!("{what} has a control character in it: \"{}\"", text.escape_debug()))
+        }
+        _ => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_posted_is_checked_and_what_is_wrong_is_named() {
+        let read = |text: &str| {
+            let body = Body::read(text, &["for", "reason", "by", "json", "last"])?;
+            Ok::<_, String>((body.time()?, body.reason(true)?, body.by()?, body.flag("json")?, body.number("last")?))
+        };
+        let good = r#"{"for":"8h","reason":" news ","by":"root","last":null}"#;
+        assert_eq!(read(good), Ok((Duration::from_secs(28_800), "news".into(), "root".into(), false, None)));
+        for (from, to, words) in [
+            (good, "nonsense", "this is not JSON"),
+            (good, "[]", "not a JSON object"),
+            ("\"last\":null", "\"least\":1", "there is no \"least\": there are for"),
+            ("\"last\":null", "\"last\":\"x\"", "last is \"x\": write a number"),
+            ("\"last\":null", "\"json\":1", "json is 1: write true or false"),
+            ("\"for\":\"8h\",", "", "it must end by itself"),
+            ("8h", "0s", "\"0s\" is no time at all"),
+            ("8h", "soon", "soon"),
+            ("8h", "3651d", "3651d is too long, 3650d at most"),
+            ("\" news \"", "\"  \"", "the reason is empty"),
+            ("\" news \"", "7", "reason is 7: write a text"),
+            ("news", "a\\nb", "reason has a control character in it: \"a\\nb\""),
+            ("news", &"x".repeat(501), "reason has 501 characters: 500 at most"),
+            ("root", "", "by is \"\""),
+            ("root", "limit x", "by is \"limit x\": write one name"),
+            ("root", "a\\u0007", "by has a control character"),
+            ("root", &"x".repeat(65), "by has 65 characters: 64 at most"),
+            (",\"by\":\"root\"", "", "by is missing"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let got = read(&good.replace(from, to)).unwrap_err();
+            assert!(got.contains(words), "{to}: {got}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: the running Weir does them, and this asks it to.
+
+mod answer;
+mod body;
+mod words;
+
+pub use answer::Order;
+
+use super::{ConfigArgument, Failure, exit, order, print};
+use clap::Args;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+#[derive(Args)]
+pub struct Grant {
+    #[command(flatten)]
+    budget: Budget,
+    /// Instead of what the limit allows, in its form: "500 / 1d", "50 / message", unlimited, 0
+    rate: String,
+    #[command(flatten)]
+    term: Term,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
+pub struct Revoke {
+    #[command(flatten)]
+    budget: Budget,
+    #[command(flatten)]
+    because: Because,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
+pub struct Suspend {
+    /// One user, as alice or user=alice, or client=192.0.2.7, sender=bob@example.org, user-domain=example.org
+    #[arg(value_name = "WHOM")]
+    whom: String,
+    #[command(flatten)]
+    term: Term,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
+pub struct Release {
+    /// As `weir exceptions` says it
+    #[arg(value_name = "WHOM")]
+    whom: String,
+    #[command(flatten)]
+    because: Because,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
+pub struct List {
+    /// Instead: what was done, the latest at the end
+    #[arg(long)]
+    audit: bool,
+    /// Only the last so many
+    #[arg(long, value_name = "N", requires = "audit", default_value_t = 100)]
+    last: usize,
+    /// Lines of JSON, as `weir state dump` writes them
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Args)]
+struct Budget {
+    /// The limit's name
+    limit: String,
+    /// Whose budget: alice, or user=alice,client=192.0.2.7 where the limit counts per both, or all
+    key: String,
+}
+
+#[derive(Args)]
+struct Term {
+    /// How long, as in 8h or 1d
+    #[arg(long = "for", value_name = "TIME")]
+    time: String,
+    /// Why, for whoever asks later
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Args)]
+struct Because {
+    /// Why, for whoever asks later
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+pub fn grant(Grant { budget, rate, term, config }: &Grant) -> Result<(), Failure> {
+    let Term { time, reason } = term;
+    let body =
+        json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": by()});
+    ask(config, Order::Grant, &body)
+}
+
+pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), Failure> {
+    ask(config, Order::Revoke, &on_budget(budget, because))
+}
+
+pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), Failure> {
+    ask(config, Order::Reset, &on_budget(budget, because))
+}
+
+fn on_budget(budget: &Budget, because: &Because) -> Value {
+    json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": by()})
+}
+
+pub fn suspend(Suspend { whom, term, config }: &Suspend) -> Result<(), Failure> {
+    ask(config, Order::Suspend, &json!({"whom": whom, "for": term.time, "reason": term.reason, "by": by()}))
+}
+
+pub fn release(Release { whom, because, config }: &Release) -> Result<(), Failure> {
+    ask(config, Order::Release, &json!({"whom": whom, "reason": because.reason, "by": by()}))
+}
+
+pub fn list(List { audit, last, json, config }: &List) -> Result<(), Failure> {
+    ask(config, Order::List, &json!({"audit": audit, "last": last, "json": json}))
+}
+
+/// Has the running Weir do it, and prints what it says.
+fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), Failure> {
+    match order::post(&config.config, order.path(), body.to_string())? {
+        (StatusCode::OK, words) => print(&words),
+        (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(Failure::new(exit::DATA, words.trim_end())),
+        (StatusCode::NOT_FOUND, _) => Err(Failure::new(
+            exit::UNAVAILABLE,
+            "the running Weir is an older one, which knows no exceptions: restart it",
+        )),
+        (status, words) => {
+            Err(Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
+        }
+    }
+}
+
+/// Who gives the command: with sudo whoever used it.
+fn by() -> String {
+    let named = |name| std::env::var(name).ok().filter(|name| !name.is_empty());
+    let found = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(named);
+    found.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
+}

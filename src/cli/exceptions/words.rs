@@ -1,0 +1,113 @@
+//! What was done, and what is in force, for people who are in a hurry.
+
+use crate::policy::Policy;
+use crate::policy::exception::{Grant, Suspension, Term};
+use crate::policy::key::Owner;
+use crate::store::Kept;
+use crate::store::record::{Act, Record};
+use crate::time::{Timestamp, format_duration, format_wait};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+pub fn granted(grant: &Grant) -> String {
+    let Grant { limit, owner, rate, term } = grant;
+    format!("granted: {limit} for {owner}: {rate}, {}; then as before\n", span(term))
+}
+
+pub fn suspended(Suspension { owner, term }: &Suspension) -> String {
+    format!("suspended: {owner} sends nothing, {}\n", span(term))
+}
+
+pub fn revoked(grant: &Grant, now: Timestamp) -> String {
+    let Grant { limit, owner, rate, term } = grant;
+    format!("revoked: {limit} for {owner}: {rate}, by {}, {}; from now on as before\n", term.by, left(term, now))
+}
+
+pub fn released(Suspension { owner, term }: &Suspension, now: Timestamp) -> String {
+    let why = because(&term.reason);
+    format!("released: {owner} may send again; it was by {}, {}{why}\n", term.by, left(term, now))
+}
+
+pub fn reset(limit: &str, owner: &Owner, was: &[String]) -> String {
+    let was = if was.is_empty() { "nothing was counted".to_owned() } else { format!("it was {}", was.join(", ")) };
+    format!("reset: {limit} for {owner} is empty; {was}\n")
+}
+
+/// Says where it does not last.
+pub fn kept(kept: &Kept) -> String {
+    match kept {
+        Kept::InFile => String::new(),
+        Kept::InMemory(why) => {
+            format!("it holds, but is not in the state file yet: it is written as soon as that can be done ({why})\n")
+        }
+    }
+}
+
+/// All that holds, what ends first at the beginning.
+pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Suspension>], now: Timestamp) -> String {
+    if grants.is_empty() && suspensions.is_empty() {
+        return "no grants; nobody is suspended\n".to_owned();
+    }
+    let mut text = String::new();
+    if !suspensions.is_empty() {
+        let _ = writeln!(text, "suspended: {}", suspensions.len());
+    }
+    for Suspension { owner, term } in suspensions.iter().map(|suspension| &***suspension) {
+        let _ = writeln!(text, "  {owner}  {}\n{}", left(term, now), origin(term));
+    }
+    if !grants.is_empty() {
+        let _ = writeln!(text, "granted: {}", grants.len());
+    }
+    for grant in grants {
+        let Grant { limit, owner, rate, term } = &***grant;
+        let _ = writeln!(text, "  {limit}  {owner}  {rate}  {}\n{}", left(term, now), origin(term));
+        if let Some(why) = policy.why_inert(grant) {
+            let _ = writeln!(text, "    without effect: {why}");
+        }
+    }
+    text
+}
+
+/// What was done, in order.
+pub fn trail(records: &[Record]) -> String {
+    if records.is_empty() {
+        return "nothing was done so far\n".to_owned();
+    }
+    records.iter().map(line).collect()
+}
+
+fn line(record: &Record) -> String {
+    let Record { at, act, limit, owner, rate, until, was, by, reason } = record;
+    let mut text = format!("{}  {:9}  ", at.rfc3339(), act.name());
+    if let Some(limit) = limit {
+        text += &format!("{limit}  ");
+    }
+    text += &owner.to_string();
+    if let Some(rate) = rate {
+        text += &format!("  {rate}");
+    }
+    if let Some(until) = until.filter(|_| *act != Act::Ended) {
+        text += &format!("  until {}", until.rfc3339());
+    }
+    if let Some(was) = was {
+        text += &format!("  was {was}");
+    }
+    text + &format!("  by {by}{}\n", because(reason))
+}
+
+/// From when to when.
+fn span(term: &Term) -> String {
+    format!("for {} until {}", format_duration(term.until.since(term.since)), term.until.rfc3339())
+}
+
+fn left(term: &Term, now: Timestamp) -> String {
+    format!("{} left, until {}", format_wait(term.until.since(now)), term.until.rfc3339())
+}
+
+fn origin(term: &Term) -> String {
+    format!("    since {} by {}{}", term.since.rfc3339(), term.by, because(&term.reason))
+}
+
+fn because(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}

@@ -1,0 +1,326 @@
+//! Whose budget it is, as people write it: `alice`, `user=alice`, `client=192.0.2.7,sender=bob@example.org`, `all`.
+
+use super::Policy;
+use super::field::{Field, Widths};
+use super::fold::Folding;
+use super::key::{Key, Owner};
+use super::limit::Limit;
+use super::quota::Quota;
+use crate::engine::State;
+use crate::time::{Timestamp, format_amount};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Longer than any address or name: octets.
+const MOST: usize = 1_024;
+
+/// Whoever may be suspended.
+const SENDERS: [&str; 4] = ["user", "client", "sender", "user-domain"];
+
+/// A budget that is to be emptied, and how it was counted.
+#[derive(Clone, Debug)]
+pub struct Emptied {
+    pub key: Key,
+    /// As of the limit, or of the grant in force.
+    pub quota: Quota,
+    limit: Limit,
+    /// It counts all, of which the limit counts a part.
+    is_of_others: bool,
+}
+
+impl Policy {
+    /// The limit of this name, which has budgets; of several rates the first. The error says which limits there are.
+    pub fn limit(&self, name: &str) -> Result<&Limit, String> {
+        let Some(limit) = self.limits.iter().find(|limit| *limit.name == *name) else {
+            let mut names: Vec<&str> =
+                self.limits.iter().filter(|limit| limit.watch.is_none()).map(|l| &*l.name).collect();
+            names.dedup();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(format!("there is no limit \"{name}\": there are {there}"));
+        };
+        match limit.watch {
+            None => Ok(limit),
+            Some(watched) => {
+                let other = &self.limits[watched].name;
+                Err(format!("limit \"{name}\" has no budgets, it looks at those of \"{other}\": name that one"))
+            }
+        }
+    }
+
+    /// The budgets of an owner that this limit has in the store, for all of its rates, with those of a grant that holds. The error says
+    /// why there are none.
+    pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<Emptied>, String> {
+        let mut budgets = Vec::new();
+        for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
+            let own = Key::of_owner(limit, owner);
+            if own.is_volatile() {
+                return Err(format!("limit \"{name}\" counts what is there at the moment: that ends by itself"));
+            }
+            if !limit.is_stored() {
+                let period = limit.quota.period();
+                return Err(format!("limit \"{name}\" counts within a {period}: nothing is kept beyond that"));
+            }
+            let grant = self.exceptions.granted(limit, &own, now);
+            let granted = grant.and_then(|grant| Some((own.granted(grant.term.since), grant.quota(limit)?)));
+            for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
+                let budget = |key, is_of_others| Emptied { key, quota, limit: limit.clone(), is_of_others };
+                if matches!(limit.quota, Quota::Share(_)) {
+                    budgets.push(budget(key.of_others(limit), true));
+                }
+                budgets.push(budget(key, false));
+            }
+        }
+        Ok(budgets)
+    }
+}
+
+impl Emptied {
+    /// How full it was, for people; `None` if there was nothing in it.
+    pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
+        let rule = self.quota.rule().or_else(|| self.limit.rule())?;
+        let level = rule.step(Some(before), now, 0.0).1.level;
+        let amount = format_amount(level);
+        if amount == "0" {
+            return None;
+        }
+        let (count, period) = (self.limit.count.name(), self.quota.period());
+        let text = match self.quota {
+            // Of both averages: what they make together is nothing that the one has.
+            Quota::Share(share) if self.is_of_others => format!("{amount} {} in {period}", share.of.name()),
+            Quota::Share(_) => format!("{amount} {count} in {period}"),
+            Quota::Never | Quota::Unlimited => format!("{amount} {count}"),
+            _ => format!("{amount} of {} {count} per {period}", self.quota.most()),
+        };
+        Some(if self.key.ungranted().is_some() { format!("{text} (granted)") } else { text })
+    }
+}
+
+impl Limit {
+    /// Reads whose budget of this limit is meant. Values are written as people write them, and compared as those of events.
+    pub fn owner(&self, text: &str, folding: &Folding) -> Result<Owner, String> {
+        let name = &self.name;
+        let per = self.per.iter().map(|field| field.word()).collect::<Vec<_>>().join(" and ");
+        let example = self.per.iter().map(|field| format!("{}=…", field.word())).collect::<Vec<_>>().join(",");
+        let text = text.trim();
+        check(text)?;
+        let mut said = match (named(text)?, &self.per[..]) {
+            (_, []) if text == "all" => return Ok(Owner::from_stored("")),
+            (_, []) => return Err(format!("limit \"{name}\" has one budget for all: write all, and not \"{text}\"")),
+            // Whoever means everybody should not get somebody of that name.
+            (None, _) if text == "all" => {
+                return Err(format!("limit \"{name}\" has no budget for all, it counts per {per}: write {example}"));
+            }
+            (None, [one]) => BTreeMap::from([(one.word(), text.to_owned())]),
+            (None, _) => return Err(format!("limit \"{name}\" counts per {per}: write {example}, and not \"{text}\"")),
+            (Some(said), _) => said,
+        };
+        let mut parts = Vec::new();
+        for field in &self.per {
+            let value = said.remove(field.word());
+            let value = value
+                .ok_or_else(|| format!("limit \"{name}\" counts per {per}: \"{text}\" has no {}", field.word()))?;
+            parts.push((field.name(), value_of(*field, &value, folding)?));
+        }
+        match said.keys().next() {
+            Some(other) => Err(format!("limit \"{name}\" counts per {per}: it knows no {other}")),
+            None => Ok(Owner::from_parts(parts.iter().map(|(field, value)| (field.clone(), value.as_str())))),
+        }
+    }
+}
+
+impl Owner {
+    /// Reads who is meant, where it is somebody who may be suspended: a name alone is that of a user.
+    pub fn of_sender(text: &str, folding: &Folding) -> Result<Self, String> {
+        let text = text.trim();
+        check(text)?;
+        let kinds = "user, client, sender or user-domain";
+        let said = match named(text)? {
+            Some(said) => said,
+            None if text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok()) => {
+                return Err(format!("\"{text}\" is an address: write client={text}"));
+            }
+            None if text == "all" => return Err(format!("\"all\" is nobody: write one {kinds}")),
+            None => BTreeMap::from([("user", text.to_owned())]),
+        };
+        let mut said = said.into_iter();
+        let (Some((word, value)), None) = (said.next(), said.next()) else {
+            return Err(format!("\"{text}\" is not one: write one {kinds}"));
+        };
+        let field = Field::parse(word).filter(|_| SENDERS.contains(&word));
+        let field = match field.ok_or_else(|| format!("\"{word}\" is not who sends: write one {kinds}"))? {
+            Field::Client(_) => Field::Client(widths_of(&value)?),
+            field => field,
+        };
+        let value = value_of(field, &value, folding)?;
+        Ok(Self::from_parts([(field.name(), value.as_str())].into_iter()))
+    }
+}
+
+/// What no value has.
+fn check(text: &str) -> Result<(), String> {
+    match text {
+        "" => Err("nobody is named".to_owned()),
+        text if text.len() > MOST => Err(format!("a name of {} octets is too long: {MOST} at most", text.len())),
+        text if text.chars().any(char::is_control) => {
+            Err(format!("\"{}\" has a control character in it", text.escape_debug()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Values by the words for them; `None` if it is a value alone. A comma may be part of an address.
+fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
+    let mut said: Vec<(&'static str, String)> = Vec::new();
+    for piece in text.split(',') {
+        let field =
+            piece.trim_start().split_once('=').and_then(|(word, value)| Some((Field::parse(word)?.word(), value)));
+        match (field, said.last_mut()) {
+            (Some((word, value)), _) => said.push((word, value.to_owned())),
+            (None, Some((_, value))) => *value += &format!(",{piece}"),
+            (None, None) => return Ok(None),
+        }
+    }
+    let mut values = BTreeMap::new();
+    for (word, value) in said {
+        if values.insert(word, value.trim().to_owned()).is_some() {
+            return Err(format!("\"{text}\" says {word} twice"));
+        }
+    }
+    Ok(Some(values))
+}
+
+/// A value as it is compared.
+fn value_of(field: Field, text: &str, folding: &Folding) -> Result<String, String> {
+    if text.is_empty() {
+        return Err(format!("{}= is followed by nothing", field.word()));
+    }
+    Ok(match field {
+        Field::User => folding.user(text).into_owned(),
+        Field::Sender | Field::Recipient => folding.address(text).into_owned(),
+        Field::UserDomain | Field::SenderDomain | Field::RecipientDomain => text.to_lowercase(),
+        Field::Helo | Field::Listener => text.to_ascii_lowercase(),
+        Field::Client(widths) => {
+            let (address, bits) = network(text)?;
+            let own = widths.of(address);
+            if bits.is_some_and(|bits| bits != own) {
+                let counted = widths.network(address);
+                return Err(format!("\"{text}\" is not how clients are counted here: that would be {counted}"));
+            }
+            widths.network(address)
+        }
+    })
+}
+
+/// An address, and of how many bits it is a network, if it is written as one.
+fn network(text: &str) -> Result<(IpAddr, Option<u8>), String> {
+    let wrong = || format!("\"{text}\" is no address of a client, and no network");
+    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let bits = bits.map(str::parse).transpose().map_err(|_| wrong())?;
+    Ok((address.to_canonical(), bits))
+}
+
+/// How wide the network is that is written, so that just this one is meant.
+fn widths_of(text: &str) -> Result<Widths, String> {
+    let usual = Widths::default();
+    let wrong = || format!("\"{text}\" is no network");
+    match network(text)? {
+        (_, None) => Ok(usual),
+        (IpAddr::V4(address), Some(bits)) => {
+            Widths::new(bits, usual.of(IpAddr::from(address.to_ipv6_mapped()))).ok_or_else(wrong)
+        }
+        (IpAddr::V6(_), Some(bits)) => Widths::new(usual.of(IpAddr::from([0; 4])), bits).ok_or_else(wrong),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::limit::Count;
+
+    fn limit(per: &[Field]) -> Limit {
+        Limit::new("l", Count::Recipients, per.to_vec(), Quota::Never)
+    }
+
+    fn folding() -> Folding {
+        Folding::new(Some('+'), Some("example.org"))
+    }
+
+    #[test]
+    fn an_owner_is_written_as_events_have_it() {
+        let narrow = Field::Client(Widths::new(24, 56).unwrap());
+        let usual = Field::Client(Widths::default());
+        for (per, text, owner) in [
+            (&[Field::User][..], "Alice", "user=alice@example.org"),
+            (&[Field::User], " user=ALICE@example.org ", "user=alice@example.org"),
+            (&[Field::UserDomain], "Example.ORG", "user-domain=example.org"),
+            (&[Field::Sender], "Bob+lists@D", "sender=bob@d"),
+            (&[Field::Sender], "<>", "sender=<>"),
+            (&[Field::Sender], "a=b@d", "sender=a=b@d"),
+            (&[Field::Sender], "\"a,b\"@d", "sender=\"a,b\"@d"),
+            (&[Field::Helo], "MX.example", "helo=mx.example"),
+            (&[usual], "192.0.2.7", "client=192.0.2.7"),
+            (&[usual], "::ffff:192.0.2.7", "client=192.0.2.7"),
+            (&[usual], "2001:DB8::7", "client=2001:db8::/64"),
+            (&[usual], "2001:db8::/64", "client=2001:db8::/64"),
+            (&[narrow], "192.0.2.7", "client=192.0.2.0/24"),
+            (&[narrow], "client=192.0.2.0/24", "client=192.0.2.0/24"),
+            (&[], "all", "all"),
+            (&[Field::Sender, usual], "sender=\"a,b\"@d, client=192.0.2.7", "client=192.0.2.7, sender=\"a,b\"@d"),
+            (&[Field::User, usual], "client=192.0.2.7,user=alice", "client=192.0.2.7, user=alice@example.org"),
+        ] {
+            let got = limit(per).owner(text, &folding()).map(|owner| owner.to_string());
+            assert_eq!(got.as_deref(), Ok(owner), "{text}");
+            // What is shown can be written.
+            assert_eq!(limit(per).owner(owner, &folding()).unwrap().to_string(), owner);
+        }
+    }
+
+    #[test]
+    fn what_names_no_budget_is_refused_by_name() {
+        let usual = Field::Client(Widths::default());
+        for (per, text, words) in [
+            (&[Field::User][..], "", "nobody is named"),
+            (&[Field::User], "user=", "user= is followed by nothing"),
+            (&[Field::User], "a\u{1f}b", "\"a\\u{1f}b\" has a control character"),
+            (&[Field::User], &"x".repeat(1025), "1025 octets is too long"),
+            (&[Field::User], "all", "has no budget for all, it counts per user: write user=…"),
+            (&[Field::User], "user=a,user=b", "says user twice"),
+            (&[Field::User], "client=192.0.2.7", "\"client=192.0.2.7\" has no user"),
+            (&[Field::User], "user=a,client=192.0.2.7", "counts per user: it knows no client"),
+            (&[], "alice", "one budget for all: write all, and not \"alice\""),
+            (&[Field::User, usual], "alice", "counts per client and user: write client=…,user=…, and not \"alice\""),
+            (&[Field::User, usual], "user=alice", "\"user=alice\" has no client"),
+            (&[usual], "alice", "\"alice\" is no address of a client"),
+            (&[usual], "192.0.2.7/x", "\"192.0.2.7/x\" is no address of a client"),
+            (&[usual], "192.0.2.0/24", "that would be 192.0.2.0"),
+        ] {
+            let got = limit(per).owner(text, &folding()).unwrap_err();
+            assert!(got.contains(words), "{text}: {got}");
+        }
+    }
+
+    #[test]
+    fn who_is_suspended_is_one_who_sends() {
+        for (text, expected) in [
+            ("alice", Ok("user=alice@example.org")),
+            ("client=192.0.2.7", Ok("client=192.0.2.7")),
+            ("client=192.0.2.7/24", Ok("client=192.0.2.0/24")),
+            ("client=2001:db8::1/48", Ok("client=2001:db8::/48")),
+            ("sender=Bob@d", Ok("sender=bob@d")),
+            ("user-domain=D", Ok("user-domain=d")),
+            ("192.0.2.7", Err("\"192.0.2.7\" is an address: write client=192.0.2.7")),
+            ("all", Err("\"all\" is nobody")),
+            ("helo=x", Err("\"helo\" is not who sends")),
+            ("user=a,client=192.0.2.7", Err("is not one")),
+            ("client=192.0.2.7/33", Err("\"192.0.2.7/33\" is no network")),
+            ("client=x", Err("\"x\" is no address of a client")),
+        ] {
+            match (Owner::of_sender(text, &folding()), expected) {
+                (Ok(owner), Ok(expected)) => assert_eq!(owner.to_string(), expected),
+                (Err(got), Err(words)) => assert!(got.contains(words), "{text}: {got}"),
+                (got, _) => panic!("{text}: {got:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Exceptions and their trail in the state file.
+
+use super::File;
+use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
+use crate::policy::key::Owner;
+use crate::store::book::Page;
+use crate::store::record::{Act, Record};
+use crate::time::Timestamp;
+use rusqlite::{Connection, Row, params};
+
+/// So many things that were done are remembered at most, whenever that was: whoever can make others be suspended makes them.
+const MOST_RECORDS: i64 = 100_000;
+
+impl File {
+    /// The exceptions that the file has, also those whose time is over.
+    pub fn exceptions(&self) -> rusqlite::Result<(Vec<Grant>, Vec<Suspension>)> {
+        let mut statement = self.connection.prepare(
+            "SELECT of_limit, owner, rate, since, until, author, reason FROM exception ORDER BY of_limit, owner",
+        )?;
+        let (mut grants, mut suspensions) = (Vec::new(), Vec::new());
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let term = Term {
+                since: Timestamp::from_micros(row.get(3)?),
+                until: Timestamp::from_micros(row.get(4)?),
+                by: by(row, 5)?,
+                reason: row.get(6)?,
+            };
+            let owner = owner(row, 1)?;
+            match row.get(2)? {
+                Some(rate) => grants.push(Grant { limit: row.get(0)?, owner, rate, term }),
+                None => suspensions.push(Suspension { owner, term }),
+            }
+        }
+        Ok((grants, suspensions))
+    }
+
+    /// Writes what the file does not know yet, in one transaction: the exceptions are then as these are.
+    pub fn write_page(&mut self, page: &Page, exceptions: &Exceptions) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        for (limit, owner) in &page.touched {
+            let done = match limit {
+                Some(limit) => exceptions.grant_of(limit, owner).map(|grant| put_grant(&transaction, grant)),
+                None => exceptions.suspension_of(owner).map(|one| put_suspension(&transaction, one)),
+            };
+            done.unwrap_or_else(|| {
+                let key = params![limit.as_deref().unwrap_or_default(), owner.as_str()];
+                transaction.execute("DELETE FROM exception WHERE of_limit = ?1 AND owner = ?2", key).map(|_| ())
+            })?;
+        }
+        page.records.iter().try_for_each(|record| put_record(&transaction, record))?;
+        transaction.commit()
+    }
+
+    /// What was done last, the latest at the end.
+    pub fn trail(&self, last: usize) -> rusqlite::Result<Vec<Record>> {
+        let mut statement = self.connection.prepare(
+            "SELECT at, act, of_limit, owner, rate, until, was, author, reason FROM \
+             (SELECT * FROM audit ORDER BY id DESC LIMIT ?1) ORDER BY id",
+        )?;
+        let rows = statement.query_map([i64::try_from(last).unwrap_or(i64::MAX)], |row| {
+            let act: String = row.get(1)?;
+            Ok(Record {
+                at: Timestamp::from_micros(row.get(0)?),
+                // It has the names that Weir gives; somebody may have put in another by hand.
+                act: Act::parse(&act).unwrap_or(Act::Ended),
+                limit: row.get(2)?,
+                owner: owner(row, 3)?,
+                rate: row.get(4)?,
+                until: row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros),
+                was: row.get(6)?,
+                by: by(row, 7)?,
+                reason: row.get(8)?,
+            })
+        })?;
+        rows.collect()
+    }
+
+    /// Forgets what was done before then, and what is too much.
+    pub fn prune(&mut self, before: Timestamp) -> rusqlite::Result<()> {
+        let sql = "DELETE FROM audit WHERE at < ?1 OR id <= (SELECT max(id) FROM audit) - ?2";
+        self.connection.execute(sql, params![before.micros(), MOST_RECORDS]).map(|_| ())
+    }
+}
+
+/// Keeps a grant, in the place of one for the same budget.
+pub fn put_grant(connection: &Connection, grant: &Grant) -> rusqlite::Result<()> {
+    put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term)
+}
+
+/// Keeps a suspension, in the place of one of the same.
+pub fn put_suspension(connection: &Connection, suspension: &Suspension) -> rusqlite::Result<()> {
+    put(connection, ("", None), &suspension.owner, &suspension.term)
+}
+
+fn put(
+    connection: &Connection,
+    (limit, rate): (&str, Option<&str>),
+    owner: &Owner,
+    term: &Term,
+) -> rusqlite::Result<()> {
+    let Term { since, until, by, reason } = term;
+    let sql = "INSERT OR REPLACE INTO exception VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let row = params![limit, owner.as_str(), rate, since.micros(), until.micros(), by.to_string(), &**reason];
+    connection.prepare_cached(sql)?.execute(row).map(|_| ())
+}
+
+/// Adds to the trail what is not there yet.
+pub fn put_record(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
+    let Record { at, act, limit, owner, rate, until, was, by, reason } = record;
+    let sql = "INSERT INTO audit (at, act, of_limit, owner, rate, until, was, author, reason) \
+               SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS \
+               (SELECT 1 FROM audit WHERE at = ?1 AND act = ?2 AND of_limit IS ?3 AND owner = ?4)";
+    let row = params![
+        at.micros(),
+        act.name(),
+        limit.as_deref(),
+        owner.as_str(),
+        rate.as_deref(),
+        until.map(Timestamp::micros),
+        was.as_deref(),
+        by.to_string(),
+        &**reason
+    ];
+    connection.prepare_cached(sql)?.execute(row).map(|_| ())
+}
+
+fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {
+    Ok(Owner::from_stored(row.get_ref(at)?.as_str()?))
+}
+
+fn by(row: &Row<'_>, at: usize) -> rusqlite::Result<By> {
+    Ok(By::from_stored(row.get_ref(at)?.as_str()?))
+}

@@ -1,0 +1,211 @@
+//! What a state file holds as lines of JSON: budgets, exceptions, and the trail of what was done about these.
+//!
+//! A budget is `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`;
+//! for limits that count distinct values, `seen` is their filter in base64; for that of a grant, `granted` is when this began. An
+//! exception begins with `{"exception":"grant"` or `"suspension"`, a record with `{"audit":"granted"` and so on.
+
+use super::entry;
+use super::place::Place;
+use super::record::{Act, Record};
+use crate::engine::State;
+use crate::policy::Budget;
+use crate::policy::exception::{By, Grant, Suspension, Term};
+use crate::policy::field::Field;
+use crate::policy::key::{Key, Owner};
+use crate::policy::limit::{Algorithm, Count};
+use crate::time::{Timestamp, parse_time};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// What a line says.
+pub enum Line {
+    Budget(Place, Budget),
+    Grant(Grant),
+    Suspension(Suspension),
+    Record(Record),
+}
+
+/// What the line of an exception begins with.
+const GRANT: &str = "grant";
+const SUSPENSION: &str = "suspension";
+
+pub fn of_budget(key: &Key, budget: &Budget) -> Value {
+    let granted = key.ungranted();
+    let own = granted.as_ref().map_or(key, |(own, _)| own);
+    let mut parts = own.parts();
+    let mut next = || parts.next().unwrap_or_default();
+    let (limit, count, algorithm) = (next(), next(), next());
+    let Budget { state: State { at, level }, seen } = budget;
+    let mut line = json!({"limit": limit, "count": count, "algorithm": algorithm, "owner": owner(&own.owner()),
+        "at": at.rfc3339_exact(), "level": level});
+    if let Some(seen) = seen {
+        line["seen"] = json!(BASE64_STANDARD.encode(entry::seal_seen(seen)));
+    }
+    if let Some((_, since)) = granted {
+        line["granted"] = json!(since.rfc3339_exact());
+    }
+    line
+}
+
+pub fn of_grant(grant: &Grant) -> Value {
+    let Grant { limit, owner: of, rate, term } = grant;
+    let mut line = of_term(GRANT, of, term);
+    (line["limit"], line["rate"]) = (json!(**limit), json!(**rate));
+    line
+}
+
+pub fn of_suspension(suspension: &Suspension) -> Value {
+    of_term(SUSPENSION, &suspension.owner, &suspension.term)
+}
+
+fn of_term(kind: &str, of: &Owner, term: &Term) -> Value {
+    let Term { since, until, by, reason } = term;
+    json!({"exception": kind, "owner": owner(of), "since": since.rfc3339_exact(), "until": until.rfc3339_exact(),
+        "by": by.to_string(), "reason": **reason})
+}
+
+pub fn of_record(record: &Record) -> Value {
+    let Record { at, act, limit, owner: of, rate, until, was, by, reason } = record;
+    let mut line = json!({"audit": act.name(), "at": at.rfc3339_exact(), "owner": owner(of), "by": by.to_string(),
+        "reason": **reason});
+    for (name, text) in [("limit", limit), ("rate", rate), ("was", was)] {
+        if let Some(text) = text {
+            line[name] = json!(**text);
+        }
+    }
+    if let Some(until) = until {
+        line["until"] = json!(until.rfc3339_exact());
+    }
+    line
+}
+
+fn owner(owner: &Owner) -> Map<String, Value> {
+    owner.parts().map(|(field, value)| (field.to_owned(), json!(value))).collect()
+}
+
+/// The object of a line that is read.
+struct Object(Map<String, Value>);
+
+impl Line {
+    /// Reads a line, or says what it is not, and why.
+    pub fn read(text: &str) -> Result<Self, (&'static str, String)> {
+        let bad = |what: &'static str| move |why: String| (what, why);
+        let value: Value = serde_json::from_str(text).map_err(|error| error.to_string()).map_err(bad("a budget"))?;
+        let Value::Object(object) = value else { return Err(bad("a budget")("it is no object".to_owned())) };
+        let object = Object(object);
+        match (object.0.contains_key("exception"), object.0.contains_key("audit")) {
+            (true, _) => object.exception().map_err(bad("an exception")),
+            (_, true) => object.record().map_err(bad("a record")),
+            _ => object.budget().map_err(bad("a budget")),
+        }
+    }
+}
+
+impl Object {
+    fn budget(&self) -> Result<Line, String> {
+        self.only(&["limit", "count", "algorithm", "owner", "at", "level", "seen", "granted"])?;
+        let owners = self.owners()?;
+        let (count, algorithm) = (self.word("count")?, self.word("algorithm")?);
+        if !Count::ALL.iter().any(|known| known.name() == count) {
+            return Err(format!("\"{count}\" is nothing that is counted"));
+        }
+        // What is counted distinct follows it.
+        let first = algorithm.split(' ').next();
+        if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
+            return Err(format!("\"{algorithm}\" is no algorithm"));
+        }
+        let key = Key::from_parts(self.word("limit")?, count, algorithm, owners.into_iter());
+        let mut key = key.ok_or("its words make no key")?;
+        if self.0.contains_key("granted") {
+            key = key.granted(self.time("granted")?);
+        }
+        let at = self.time("at")?;
+        let level = self.0.get("level").and_then(Value::as_f64).filter(|level| *level >= 0.0);
+        let level = level.ok_or("\"level\" is no number of at least 0, or missing")?;
+        let seen = match self.0.contains_key("seen") {
+            false => None,
+            true => {
+                let bytes = BASE64_STANDARD.decode(self.word("seen")?).map_err(|error| format!("\"seen\": {error}"))?;
+                Some(entry::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
+            }
+        };
+        Ok(Line::Budget(Place::of(key), Budget { state: State { at, level }, seen }))
+    }
+
+    fn exception(&self) -> Result<Line, String> {
+        self.only(&["exception", "limit", "owner", "rate", "since", "until", "by", "reason"])?;
+        let term = Term {
+            since: self.time("since")?,
+            until: self.time("until")?,
+            by: By::from_stored(self.word("by")?),
+            reason: self.word("reason")?.into(),
+        };
+        let owner = self.owner()?;
+        match self.word("exception")? {
+            GRANT => {
+                let (limit, rate) = (self.word("limit")?.into(), self.word("rate")?.into());
+                Ok(Line::Grant(Grant { limit, owner, rate, term }))
+            }
+            SUSPENSION => Ok(Line::Suspension(Suspension { owner, term })),
+            other => Err(format!("\"{other}\" is no exception")),
+        }
+    }
+
+    fn record(&self) -> Result<Line, String> {
+        self.only(&["audit", "at", "limit", "owner", "rate", "until", "was", "by", "reason"])?;
+        let act = self.word("audit")?;
+        let maybe = |name: &str| self.0.contains_key(name).then(|| self.word(name).map(Arc::from)).transpose();
+        Ok(Line::Record(Record {
+            at: self.time("at")?,
+            act: Act::parse(act).ok_or_else(|| format!("\"{act}\" is nothing that is done"))?,
+            limit: maybe("limit")?,
+            owner: self.owner()?,
+            rate: maybe("rate")?,
+            until: self.0.contains_key("until").then(|| self.time("until")).transpose()?,
+            was: maybe("was")?,
+            by: By::from_stored(self.word("by")?),
+            reason: self.word("reason")?.into(),
+        }))
+    }
+
+    fn only(&self, names: &[&str]) -> Result<(), String> {
+        match self.0.keys().find(|name| !names.contains(&name.as_str())) {
+            Some(name) => Err(format!("\"{name}\" is not known")),
+            None => Ok(()),
+        }
+    }
+
+    fn word(&self, name: &str) -> Result<&str, String> {
+        match self.0.get(name).map(Value::as_str) {
+            Some(Some(word)) => Ok(word),
+            Some(None) => Err(format!("\"{name}\" is no text")),
+            None => Err(format!("\"{name}\" is missing")),
+        }
+    }
+
+    fn time(&self, name: &str) -> Result<Timestamp, String> {
+        parse_time(self.word(name)?).map_err(|error| error.to_string())
+    }
+
+    /// In the order of keys.
+    fn owners(&self) -> Result<Vec<(&str, &str)>, String> {
+        let owner = self.0.get("owner").and_then(Value::as_object).ok_or("\"owner\" is no object, or missing")?;
+        let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
+        let mut owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
+        if let Some((owner, _)) = owners.iter().find(|(name, _)| Field::parse(name).is_none()) {
+            return Err(format!("nobody is counted by \"{owner}\""));
+        }
+        owners.sort_by_key(|(name, _)| Field::parse(name));
+        Ok(owners)
+    }
+
+    fn owner(&self) -> Result<Owner, String> {
+        let owners = self.owners()?;
+        match owners.iter().find(|(_, value)| value.chars().any(char::is_control)) {
+            Some((_, value)) => Err(format!("\"{}\" is the name of nobody", value.escape_debug())),
+            None => Ok(Owner::from_parts(owners.into_iter().map(|(field, value)| (field.into(), value)))),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Grants and suspensions: what is in the file of them, and when it is gone.
+
+use super::forgetting::until_count;
+use super::*;
+use crate::policy::action::{Action, Ladder, Rung};
+use crate::policy::exception::{By, Grant, Suspension, Term};
+use crate::policy::key::Owner;
+use record::Act;
+
+fn term(since: i64, until: i64) -> Term {
+    Term { since: at(since), until: at(until), by: By::Administrator("root".into()), reason: "why".into() }
+}
+
+fn owner(user: &str) -> Owner {
+    Owner::from_stored(&format!("user={user}"))
+}
+
+/// A grant of the one limit, from and to these seconds.
+pub fn grant(user: &str, rate: &str, since: i64, until: i64) -> Grant {
+    Grant { limit: "l".into(), owner: owner(user), rate: rate.into(), term: term(since, until) }
+}
+
+fn suspension(user: &str, since: i64, until: i64) -> Suspension {
+    Suspension { owner: owner(user), term: term(since, until) }
+}
+
+fn because() -> (By, Arc<str>) {
+    (By::Administrator("carol".into()), "enough".into())
+}
+
+/// How many recipients pass.
+async fn passed_at(store: &Store, seconds: i64, user: &str, recipients: usize) -> usize {
+    passed(&store.admit(at(seconds), &asked(user, recipients), &mut Ledger::default()).await.unwrap())
+}
+
+async fn acts(store: &Store) -> Vec<Act> {
+    store.trail(100).await.unwrap().iter().map(|record| record.act).collect()
+}
+
+#[tokio::test]
+async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
+    const DAY: i64 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open_with(&path, policy("10 / 1m"));
+    let policy = || policy("10 / 1m");
+    assert_eq!(passed_at(&store, 0, "alice", 5).await, 5);
+    store.grant(grant("alice", "100 / 30d", 1, 5 * DAY)).await;
+    assert_eq!(passed_at(&store, 2, "alice", 60).await, 60);
+    until_count(&path, "budget", 2).await;
+    store.close().await;
+    // After a day her own budget makes no difference: it goes, and that of the grant stays.
+    let store = open_with(&path, policy());
+    store.admit(at(DAY), &asked("bob", 1), &mut Ledger::default()).await.unwrap();
+    until_count(&path, "budget WHERE key LIKE '%=alice'", 0).await;
+    until_count(&path, "budget WHERE key LIKE '%grant=%'", 1).await;
+    store.close().await;
+    let store = open_with(&path, policy());
+    assert_eq!(passed_at(&store, DAY, "alice", 60).await, 41);
+    store.close().await;
+    // When it has ended, that is of no use.
+    let store = open_with(&path, policy());
+    store.end_exceptions(at(6 * DAY));
+    store.admit(at(6 * DAY), &asked("carol", 1), &mut Ledger::default()).await.unwrap();
+    until_count(&path, "exception", 0).await;
+    until_count(&path, "budget", 1).await;
+    assert_eq!(acts(&store).await, [Act::Granted, Act::Ended]);
+}
+
+#[tokio::test]
+async fn what_is_over_is_ended_once_and_what_was_done_a_year_ago_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.grant(grant("alice", "200 / 1d", 0, 10)).await;
+    store.suspend(suspension("bob", 0, 20)).await;
+    store.suspend(suspension("carol", 0, 400 * 86_400)).await;
+    for seconds in [9, 10, 11, 20, 30] {
+        store.end_exceptions(at(seconds));
+    }
+    until_count(&path, "exception", 1).await;
+    assert_eq!(acts(&store).await, [Act::Granted, Act::Suspended, Act::Suspended, Act::Ended, Act::Ended]);
+    store.end_exceptions(at(367 * 86_400));
+    until_count(&path, "audit", 0).await;
+    until_count(&path, "exception", 1).await;
+}
+
+#[tokio::test]
+async fn a_limit_shortens_no_suspension_and_writes_one_line_for_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.suspend(suspension("alice", 0, 1_000)).await;
+    let by_limit = |since, until| {
+        let term = Term { by: By::Limit("l".into()), ..term(since, until) };
+        Arc::new(Suspension { owner: owner("alice"), term })
+    };
+    let until = || store.policy().exceptions.suspension_of(&owner("alice")).unwrap().term.until;
+    assert!(store.core.suspend(&[by_limit(10, 500)], at(10)).await);
+    assert_eq!(until(), at(1_000));
+    for seconds in 1..5 {
+        assert!(store.core.suspend(&[by_limit(seconds, 1_000 + seconds)], at(seconds)).await);
+    }
+    assert_eq!(until(), at(1_004));
+    assert_eq!(acts(&store).await, [Act::Suspended, Act::Suspended]);
+    store.close().await;
+    let store = open(&path).unwrap();
+    assert_eq!(store.policy().exceptions.suspension_of(&owner("alice")).unwrap().term.until, at(1_004));
+}
+
+#[tokio::test]
+async fn what_is_done_before_the_file_can_be_opened_stands_above_what_is_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.suspend(suspension("alice", 0, 1_000)).await;
+    store.suspend(suspension("bob", 0, 1_000)).await;
+    store.suspend(suspension("carol", 0, 1_000)).await;
+    store.close().await;
+    let aside = folder.path().join("aside.db");
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let store = open(&path).unwrap();
+    // Of the others nobody knows yet.
+    let (_, kept) = store.suspend(suspension("alice", 1, 2_000)).await;
+    assert!(matches!(&kept, Kept::InMemory(why) if why.contains("state.db")), "{kept:?}");
+    store.suspend(suspension("bob", 1, 2_000)).await;
+    assert!(store.end_suspension(&owner("bob"), because(), at(2)).await.is_some());
+    assert!(store.end_suspension(&owner("carol"), because(), at(2)).await.is_none());
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    super::faults::until(&store, true).await;
+    let check = |store: &Store| {
+        let policy = store.policy();
+        let until = |user| Some(policy.exceptions.suspension_of(&owner(user))?.term.until);
+        assert_eq!([until("alice"), until("bob"), until("carol")], [Some(at(2_000)), None, Some(at(1_000))]);
+    };
+    check(&store);
+    store.close().await;
+    check(&open(&path).unwrap());
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_holds_and_is_written_when_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    store.suspend(suspension("bob", 0, 1_000)).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (_, kept) = store.grant(grant("alice", "200 / 1d", 0, 1_000)).await;
+    assert!(matches!(&kept, Kept::InMemory(why) if why.contains("locked")), "{kept:?}");
+    assert!(matches!(store.health(), Health::Degraded(_)));
+    assert!(store.end_suspension(&owner("bob"), because(), at(1)).await.is_some());
+    assert_eq!(passed_at(&store, 2, "alice", 300).await, 199);
+    assert_eq!(acts(&store).await, [Act::Suspended, Act::Granted, Act::Released], "the trail knows it");
+    other.execute_batch("ROLLBACK").unwrap();
+    super::faults::until(&store, true).await;
+    store.close().await;
+    let store = open(&path).unwrap();
+    // A second has made room for one.
+    assert_eq!(passed_at(&store, 3, "alice", 300).await, 1);
+    assert_eq!(store.policy().exceptions.suspensions().count(), 0);
+    assert_eq!(acts(&store).await, [Act::Suspended, Act::Granted, Act::Released]);
+}
+
+#[tokio::test]
+async fn where_mail_is_to_wait_for_the_state_a_suspension_that_is_not_durable_makes_it_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let mut one = limit("l", Field::User, "2 / 1d");
+    one.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend(Duration::from_secs(3_600)) }]);
+    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Defer };
+    let store = Store::open(&options, of(vec![one]), Arc::new(Metrics::new().unwrap())).unwrap();
+    assert_eq!(passed_at(&store, 0, "alice", 1).await, 1);
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE exception RENAME TO gone").unwrap();
+    let over = || async { store.admit(at(1), &asked("alice", 3), &mut Ledger::default()).await };
+    assert_eq!(over().await.unwrap_err(), Unavailable);
+    vandal.execute_batch("ALTER TABLE gone RENAME TO exception").unwrap();
+    super::faults::until(&store, true).await;
+    assert!(matches!(over().await.unwrap()[0].ruling, Ruling::Suspended(_)));
+}
+
+#[tokio::test]
+async fn a_budget_that_cannot_be_read_is_not_said_to_be_reset() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    assert_eq!(passed_at(&store, 0, "alice", 60).await, 60);
+    store.close().await;
+    let store = open(&path).unwrap();
+    let vandal = rusqlite::Connection::open(&path).unwrap();
+    vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
+    let why = store.reset("l", &owner("alice"), because(), at(1)).await.unwrap_err();
+    assert!(why.contains("cannot be read"), "{why}");
+    vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
+    super::faults::until(&store, true).await;
+    let (was, kept) = store.reset("l", &owner("alice"), because(), at(1)).await.unwrap();
+    assert_eq!((&was[..], kept), (&["60 of 100 recipients per 1d".to_owned()][..], Kept::InFile));
+    assert_eq!(passed_at(&store, 1, "alice", 200).await, 99);
+    assert_eq!(acts(&store).await, [Act::Reset]);
+}
+
+fn open_with(path: &Path, policy: Policy) -> Store {
+    let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
+}
