@@ -77,6 +77,35 @@ fn every_example_is_good_where_there_are_users_and_where_it_is_only_tried() {
     }
 }
 
+#[test]
+fn recommended_policies_stop_a_flood_and_find_a_trickle() {
+    std::thread::scope(|scope| {
+        for name in ["university", "isp", "company"] {
+            scope.spawn(move || {
+                // One a second is stopped the sooner, and takes long to simulate.
+                let flood = flooded(name, "1/5s");
+                assert!(flood["delivered"].as_u64().unwrap() <= 50, "{name}: {flood}");
+                let trickle = flooded(name, "6/h");
+                assert!(trickle["seconds-to-first-refusal"].as_f64().unwrap() < 86_400.0, "{name}: {trickle}");
+            });
+        }
+    });
+}
+
+/// What `weir simulate` says of a stolen account that writes to strangers so often for a day.
+fn flooded(example: &str, speed: &str) -> serde_json::Value {
+    let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
+    let site = Site::with_users("", &[]);
+    std::fs::write(site.path("weir.toml"), read(HEAD) + &read(&format!("{example}.toml"))).unwrap();
+    copy_beside(example, &site);
+    let mut command = weir();
+    command.args(["simulate", "--json", "--flood", &format!("alice {speed} 1rcpt from 1700000000"), "-", "-c"]);
+    let output = run(command.arg(site.path("weir.toml")), "t,sender,recipient\n1700000000,alice,bob\n");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let last = said.lines().last().unwrap_or_else(|| panic!("{example}: {}", String::from_utf8_lossy(&output.stderr)));
+    serde_json::from_str(last).unwrap()
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/examples")
 }

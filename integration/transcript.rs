@@ -156,3 +156,30 @@ fn pieces(line: &str) -> Vec<Piece<'_>> {
     })
     .collect()
 }
+
+#[test]
+fn what_repeats_is_told_by_the_first_and_the_last() {
+    let lines = |text: &[&str]| text.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+    let pair = |n: u32| [format!("a -> RCPT TO:<{n}@d>"), "a <- 250 2.1.5 Ok".to_owned()];
+    let told = folded(&(1..=9).flat_map(pair).collect::<Vec<_>>());
+    let [first, last] = [pair(1), pair(9)];
+    assert_eq!(told, [&first[..], &["… 7 more of these".to_owned()], &last[..]].concat());
+    for others in [&["1@d", "2@d", "4@d", "5@d"][..], &["1@d", "2@d", "3@e", "4@d"], &["1@d", "2@d", "3@d"]] {
+        assert_eq!(folded(&lines(others)), lines(others));
+    }
+}
+
+#[test]
+fn what_is_different_each_time_has_a_word() {
+    for (reply, told) in [
+        (
+            "450 4.7.1 99.9 of 100 recipients per 1d; try again in 14m24s (hocvofwl8x005-1)",
+            "450 4.7.1 LEVEL of 100 recipients per 1d; try again in WAIT (REFERENCE)",
+        ),
+        ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),
+        ("450 4.7.1 later; try again in 1h, or not", "450 4.7.1 later; try again in WAIT, or not"),
+        ("550 5.1.1 No such user (really)", "550 5.1.1 No such user (really)"),
+    ] {
+        assert_eq!(steady(reply), told);
+    }
+}
