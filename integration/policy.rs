@@ -39,6 +39,7 @@
 //!     wait until it fits              as long as the last refusal says
 
 use crate::harness::{Client, Fault, PATIENCE, Process, Site, Stage, Upstream, run, wait_for, weir};
+use crate::transcript::Transcript;
 use base64::Engine as _;
 use rustix::process::Signal;
 use std::collections::{BTreeSet, HashMap};
@@ -134,40 +135,52 @@ fn folder() -> PathBuf {
 }
 
 fn talks() -> Vec<PathBuf> {
-    let mut talks: Vec<_> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    talks.retain(|path| path.extension().is_some_and(|extension| extension == "talk"));
-    talks.sort();
-    talks
+    files(&folder(), "talk")
 }
 
-fn name_of(path: &Path) -> String {
+/// The files of a folder that end so.
+pub fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == ending));
+    files.sort();
+    files
+}
+
+pub fn name_of(path: &Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
 }
 
 /// Plays a script under the limits of this name. The error says which line went otherwise, and how.
 fn played(name: &str, script: &str) -> Result<(), String> {
+    played_in(|| Play::new(name), name, script).map(drop)
+}
+
+/// Plays a script; what was said.
+pub fn played_in(new: impl FnOnce() -> Play, name: &str, script: &str) -> Result<String, String> {
     let at = Mutex::new(0);
     let play = || {
-        let mut play = Play::new(name);
+        let mut play = new();
         for (n, line) in script.lines().enumerate() {
             *at.lock().unwrap() = n;
+            if ["# ", "change ", "upstream "].iter().any(|words| line.starts_with(words)) {
+                play.transcript.remark(line);
+            }
             play.line(line)?;
+            play.note_upstreams();
         }
         play.end()
     };
     // The harness fails by panics.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
     let n = at.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let why = match outcome {
-        Ok(outcome) => outcome.err(),
-        Err(panic) => Some(panic.downcast_ref::<String>().map_or("it panicked", |text| text).to_owned()),
-    };
+    let outcome = outcome
+        .unwrap_or_else(|panic| Err(panic.downcast_ref::<String>().map_or("it panicked", |text| text).to_owned()));
     let line = script.lines().nth(n).unwrap_or_default();
-    why.map_or(Ok(()), |why| Err(format!("{name}.talk:{}: {line}\n{why}", n + 1)))
+    outcome.map_err(|why| format!("{name}.talk:{}: {line}\n{why}", n + 1))
 }
 
 /// Name, password and groups.
-const USERS: [(&str, &str, &str); 5] = [
+pub const USERS: [(&str, &str, &str); 5] = [
     ("alice", "sesame", "staff"),
     ("bob", "sesame", "staff,lecturers"),
     ("carol@example.org", "sesame", ""),
@@ -176,12 +189,13 @@ const USERS: [(&str, &str, &str); 5] = [
 ];
 
 /// A talk under way.
-struct Play {
+pub struct Play {
     weir: Process,
     site: Site,
     upstream: Upstream,
     /// Where limits route to, if they do.
     slow: Option<Upstream>,
+    transcript: Transcript,
     clients: HashMap<String, Speaker>,
     /// The last refusal that was heard, and when.
     refusal: Option<(Instant, String)>,
@@ -195,6 +209,7 @@ struct Play {
 struct Speaker {
     name: String,
     client: Client,
+    transcript: Transcript,
     address: IpAddr,
     /// What it has said and not sent.
     unsent: String,
@@ -210,19 +225,7 @@ impl Play {
         let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
         let upstream = Upstream::start();
         let slow = limits.contains("route = \"slow\"").then(Upstream::start);
-        let routed = slow.as_ref().map_or_else(String::new, |slow| {
-            format!(", {{ address = \"{}\", tls = \"none\", name = \"slow\", only-routed = true }}", slow.address())
-        });
-        let open = "auth = \"optional\", trusted = [\"0.0.0.0/0\", \"::/0\"]";
-        let head = format!(
-            "timezone = \"{zone}\"\n\
-             upstream = [{{ address = \"{address}\", tls = \"none\", name = \"smart-host\" }}{routed}]\n\
-             listener.relay = {{ address = \"127.0.0.1:0\", tls = \"none\", {open}, xclient = [\"127.0.0.1/32\"] }}\n\
-             listener.submission = {{ address = \"127.0.0.1:0\", tls = \"starttls\", {open}, xclient = [\"127.0.0.1/32\"] }}\n\
-             listener.direct = {{ address = \"127.0.0.1:0\", tls = \"none\", {open} }}\n",
-            zone = where_it_is_noon(),
-            address = upstream.address(),
-        );
+        let head = head(&upstream, slow.as_ref());
         let site = Site::with_users(&format!("{head}{}", limits.replace("{today}", &today())), &USERS);
         for entry in std::fs::read_dir(folder()).unwrap() {
             let entry = entry.unwrap();
@@ -233,9 +236,24 @@ impl Play {
                 std::fs::copy(entry.path(), site.path(file)).unwrap();
             }
         }
+        Self::at(site, upstream, slow)
+    }
+
+    /// Begins at a site, whose upstreams these are.
+    pub fn at(site: Site, upstream: Upstream, slow: Option<Upstream>) -> Self {
         let weir = site.start();
-        let clients = HashMap::new();
-        Self { weir, site, upstream, slow, clients, refusal: None, readings: None, said: String::new() }
+        let (clients, transcript) = (HashMap::new(), Transcript::default());
+        Self { weir, site, upstream, slow, transcript, clients, refusal: None, readings: None, said: String::new() }
+    }
+
+    /// Notes what the upstreams have got, when everybody has heard what there was to hear: only then it is certain.
+    fn note_upstreams(&mut self) {
+        if self.clients.values().all(|speaker| speaker.unheard == 0 && speaker.unsent.is_empty()) {
+            self.transcript.note("upstream", &self.upstream);
+            if let Some(slow) = &self.slow {
+                self.transcript.note("slow", slow);
+            }
+        }
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -275,7 +293,7 @@ impl Play {
             let address: IpAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
             let usual = if address.is_loopback() { "direct" } else { "relay" };
             let listener = if let ["at", listener] = place { *listener } else { usual };
-            let mut speaker = Speaker::knock(name, address, &self.weir, listener)?;
+            let mut speaker = Speaker::knock(name, address, (&self.weir, listener), &self.transcript)?;
             if *verb == "connects" {
                 speaker.greet()?;
             }
@@ -289,6 +307,7 @@ impl Play {
                 return Ok(());
             }
             ("=> ", said) => {
+                speaker.transcript.said(&speaker.name, said);
                 speaker.unsent += &format!("{said}\r\n");
                 return Ok(());
             }
@@ -305,6 +324,7 @@ impl Play {
         match words[..] {
             ["--", "closed"] if speaker.unheard == 0 => {
                 if speaker.client.is_closed() {
+                    speaker.transcript.heard(&speaker.name, "(closed)");
                     Ok(())
                 } else {
                     Err("it is not".to_owned())
@@ -478,21 +498,28 @@ impl Play {
         Ok(())
     }
 
-    fn end(self) -> Result<(), String> {
-        self.clients.into_values().try_for_each(|mut speaker| {
+    /// What was said, if nobody has anything left to hear.
+    fn end(mut self) -> Result<String, String> {
+        for speaker in self.clients.values_mut() {
             speaker.send();
-            if speaker.unheard == 0 {
-                return Ok(());
+            if speaker.unheard > 0 {
+                let got = speaker.hear();
+                return Err(format!("{} also got {got:?}", speaker.name));
             }
-            let got = speaker.hear();
-            Err(format!("{} also got {got:?}", speaker.name))
-        })
+        }
+        self.note_upstreams();
+        Ok(self.transcript.text())
     }
 }
 
 impl Speaker {
     /// Connects as this client; the greeting, or a refusal, comes next.
-    fn knock(name: &str, address: IpAddr, weir: &Process, listener: &str) -> Result<Self, String> {
+    fn knock(
+        name: &str,
+        address: IpAddr,
+        (weir, listener): (&Process, &str),
+        transcript: &Transcript,
+    ) -> Result<Self, String> {
         let listening = weir.address(listener);
         let (client, is_named) = match address {
             IpAddr::V4(own) if own.is_loopback() => (Client::try_connect_from(own, listening).unwrap(), true),
@@ -501,6 +528,7 @@ impl Speaker {
         let mut speaker = Self {
             name: name.to_owned(),
             client,
+            transcript: transcript.clone(),
             address,
             unsent: String::new(),
             unheard: 1,
@@ -521,6 +549,7 @@ impl Speaker {
     }
 
     fn say(&mut self, line: &str) {
+        self.transcript.said(&self.name, line);
         self.unsent += &format!("{line}\r\n");
         self.unheard += 1;
     }
@@ -536,9 +565,10 @@ impl Speaker {
     fn hear(&mut self) -> Result<String, String> {
         self.send();
         self.unheard = self.unheard.checked_sub(1).ok_or("nothing was asked")?;
-        let reply = self.client.try_reply().map_err(|error| format!("no reply: {error}"));
+        let reply = self.client.try_reply().map_err(|error| format!("no reply: {error}"))?;
         self.heard = Instant::now();
-        reply
+        self.transcript.heard(&self.name, &reply);
+        Ok(reply)
     }
 
     fn expect(&mut self, reply: &str) -> Result<(), String> {
@@ -631,6 +661,23 @@ fn body(octets: usize) -> String {
 
 fn hour() -> i8 {
     jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour()
+}
+
+/// What stands before the limits of a talk, whose upstreams these are.
+pub fn head(upstream: &Upstream, slow: Option<&Upstream>) -> String {
+    let routed = slow.map_or_else(String::new, |slow| {
+        format!(", {{ address = \"{}\", tls = \"none\", name = \"slow\", only-routed = true }}", slow.address())
+    });
+    let open = "auth = \"optional\", trusted = [\"0.0.0.0/0\", \"::/0\"]";
+    format!(
+        "timezone = \"{zone}\"\n\
+         upstream = [{{ address = \"{address}\", tls = \"none\", name = \"smart-host\" }}{routed}]\n\
+         listener.relay = {{ address = \"127.0.0.1:0\", tls = \"none\", {open}, xclient = [\"127.0.0.1/32\"] }}\n\
+         listener.submission = {{ address = \"127.0.0.1:0\", tls = \"starttls\", {open}, xclient = [\"127.0.0.1/32\"] }}\n\
+         listener.direct = {{ address = \"127.0.0.1:0\", tls = \"none\", {open} }}\n",
+        zone = where_it_is_noon(),
+        address = upstream.address(),
+    )
 }
 
 /// A zone in which it is between 12:00 and 13:00, so that hours of limits can be written down.

@@ -1,0 +1,168 @@
+//! The examples of limits in `conf/examples`: each is loaded, and exercised by a talk, `examples/NAME.talk` (policy.rs says what may
+//! stand there). All that is said, and what the upstreams get, has to be what stands in `examples/NAME.golden`.
+//!
+//!     TALK=NAME cargo nextest run -E 'test(examples::)'       one alone
+//!     GOLDEN=write cargo nextest run -E 'test(examples::)'    writes the golden files anew: read the difference before you commit it
+
+use crate::harness::{Site, Upstream, run, weir};
+use crate::policy::{Play, USERS, files, head, name_of, played_in};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// So many talks at once: most of them wait most of the time.
+const AT_ONCE: usize = 8;
+
+/// What examples of limits stand behind when an administrator tries them.
+const HEAD: &str = "before-limits.toml";
+
+#[test]
+fn every_example_goes_as_written() {
+    let mut talks = files(&talks(), "talk");
+    let only = std::env::var("TALK").ok();
+    talks.retain(|path| only.as_ref().is_none_or(|only| name_of(path) == *only));
+    let (waiting, failed) = (Mutex::new(talks), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(path) = waiting.lock().unwrap().pop() else { break };
+                    if let Err(why) = compared(&path) {
+                        failed.lock().unwrap().push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} examples went otherwise:\n\n{}", failed.len(), failed.join("\n\n"));
+}
+
+#[test]
+fn every_example_has_a_talk_and_a_line_in_the_list() {
+    let names = |files: Vec<PathBuf>| files.iter().map(|path| name_of(path)).collect::<BTreeSet<_>>();
+    let examples = names(examples());
+    assert!(examples.len() > 20, "only {} examples", examples.len());
+    assert_eq!(names(files(&talks(), "talk")), examples);
+    assert_eq!(names(files(&talks(), "golden")), examples);
+    let list = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    let listed = list.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next());
+    assert_eq!(listed.map(|name| name.trim_end_matches(".toml").to_owned()).collect::<BTreeSet<_>>(), examples);
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let is_beside = examples.iter().any(|name| file.starts_with(&format!("{name}-")));
+        let is_known = is_beside || file.ends_with(".toml") || file == "README.md";
+        assert!(is_known, "{file} belongs to no example");
+    }
+}
+
+#[test]
+fn every_example_is_good_where_there_are_users_and_where_it_is_only_tried() {
+    let before = std::fs::read_to_string(folder().join(HEAD)).unwrap();
+    for path in examples() {
+        let limits = std::fs::read_to_string(&path).unwrap();
+        let (site, ..) = site(&name_of(&path), &limits);
+        let check = || {
+            let output = run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        assert_eq!(check(), (Some(0), String::new()), "{}", name_of(&path));
+        std::fs::write(site.path("weir.toml"), format!("{before}{limits}")).unwrap();
+        let (code, said) = check();
+        assert_eq!(code, Some(0), "{}: {said}", name_of(&path));
+        // Nobody logs in there, and so nobody is in a group, as that would need users and certificates.
+        let is_of_users = |line: &str| line.ends_with("nobody logs in") || line.contains("no user is in the group");
+        let mut warnings = said.lines().filter(|line| line.starts_with("warning: "));
+        assert!(warnings.all(is_of_users), "{}: {said}", name_of(&path));
+    }
+}
+
+#[test]
+fn recommended_policies_stop_a_flood_and_find_a_trickle() {
+    std::thread::scope(|scope| {
+        for name in ["university", "isp", "company"] {
+            scope.spawn(move || {
+                // One a second is stopped the sooner, and takes long to simulate.
+                let flood = flooded(name, "1/5s");
+                assert!(flood["delivered"].as_u64().unwrap() <= 50, "{name}: {flood}");
+                let trickle = flooded(name, "6/h");
+                assert!(trickle["seconds-to-first-refusal"].as_f64().unwrap() < 86_400.0, "{name}: {trickle}");
+            });
+        }
+    });
+}
+
+/// What `weir simulate` says of a stolen account that writes to strangers so often for a day.
+fn flooded(example: &str, speed: &str) -> serde_json::Value {
+    let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
+    let site = Site::with_users("", &[]);
+    std::fs::write(site.path("weir.toml"), read(HEAD) + &read(&format!("{example}.toml"))).unwrap();
+    copy_beside(example, &site);
+    let mut command = weir();
+    command.args(["simulate", "--json", "--flood", &format!("alice {speed} 1rcpt from 1700000000"), "-", "-c"]);
+    let output = run(command.arg(site.path("weir.toml")), "t,sender,recipient\n1700000000,alice,bob\n");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let last = said.lines().last().unwrap_or_else(|| panic!("{example}: {}", String::from_utf8_lossy(&output.stderr)));
+    serde_json::from_str(last).unwrap()
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/examples")
+}
+
+fn talks() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/examples")
+}
+
+fn examples() -> Vec<PathBuf> {
+    let mut examples = files(&folder(), "toml");
+    examples.retain(|path| !path.ends_with(HEAD));
+    examples
+}
+
+/// Where an example is at home: everybody may send and some can log in, and there is a slow lane.
+fn site(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
+    let (upstream, slow) = (Upstream::start(), Upstream::start());
+    let head = head(&upstream, Some(&slow));
+    let site = Site::with_users(&format!("help-url = \"https://example.org/mail\"\n{head}{limits}"), &USERS);
+    copy_beside(example, &site);
+    (site, upstream, slow)
+}
+
+/// The files that lie beside an example: `NAME-FILE`.
+fn copy_beside(example: &str, site: &Site) {
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let (path, file) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        let file = file.to_string_lossy();
+        if file.starts_with(&format!("{example}-")) && !file.ends_with(".toml") {
+            std::fs::copy(path, site.path(&file)).unwrap();
+        }
+    }
+}
+
+/// Plays the talk of an example, and compares what was said.
+fn compared(talk: &Path) -> Result<(), String> {
+    let (name, script) = (name_of(talk), std::fs::read_to_string(talk).unwrap());
+    let play = || {
+        let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
+        let (site, upstream, slow) = site(&name, &limits);
+        Play::at(site, upstream, Some(slow))
+    };
+    let got = played_in(play, &name, &script)?;
+    let golden = talk.with_extension("golden");
+    if std::env::var("GOLDEN").is_ok_and(|how| how == "write") {
+        std::fs::write(golden, got).unwrap();
+        return Ok(());
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+    let first = (0..).zip(got.lines().map(Some).chain([None]).zip(expected.lines().map(Some).chain([None])));
+    match first.into_iter().find(|(_, (got, expected))| got != expected) {
+        None => Ok(()),
+        Some((n, (got, expected))) => Err(format!(
+            "{name}.golden:{}: expected {}\ngot {}",
+            n + 1,
+            expected.unwrap_or("no more"),
+            got.unwrap_or("no more")
+        )),
+    }
+}

@@ -1,0 +1,185 @@
+//! What was said in a talk, so that it can be compared with what was said before: every line of clients and replies to them, and what
+//! the upstreams got. What is different each time has a word instead: references, waits, levels.
+
+use crate::harness::Upstream;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A transcript, which all speakers of a talk write.
+#[derive(Clone, Default)]
+pub struct Transcript(Rc<RefCell<Written>>);
+
+#[derive(Default)]
+struct Written {
+    lines: Vec<String>,
+    /// Of each upstream, how many commands and messages have been noted.
+    noted: HashMap<&'static str, (usize, usize)>,
+}
+
+impl Transcript {
+    /// Something that is in the talk as well.
+    pub fn remark(&self, line: &str) {
+        self.0.borrow_mut().lines.push(line.to_owned());
+    }
+
+    pub fn said(&self, who: &str, line: &str) {
+        // Of a message its beginning says enough.
+        let line = match line.split_once("\r\n") {
+            Some((first, _)) => format!("{first} … ({} octets and a dot)", line.len() - 1),
+            None => line.to_owned(),
+        };
+        self.0.borrow_mut().lines.push(format!("{who} -> {line}"));
+    }
+
+    pub fn heard(&self, who: &str, reply: &str) {
+        let line = match reply.split_once('\n') {
+            Some((first, _)) => format!("{first} …"),
+            None => steady(reply),
+        };
+        self.0.borrow_mut().lines.push(format!("{who} <- {line}"));
+    }
+
+    /// Notes what an upstream has got since: envelopes and messages. What else it is asked comes when it comes.
+    pub fn note(&self, name: &'static str, upstream: &Upstream) {
+        let (commands, messages) = (upstream.commands(), upstream.acknowledged());
+        let mut written = self.0.borrow_mut();
+        let (command, message) = written.noted.get(name).copied().unwrap_or_default();
+        let mut got = Vec::new();
+        for line in &commands[command..] {
+            let verb = line.get(..4).unwrap_or_default();
+            if ["MAIL", "RCPT", "DATA"].contains(&verb) {
+                got.push(format!("        {name} <- {line}"));
+            }
+        }
+        got.extend(messages[message..].iter().map(|text| format!("        {name} <- ({} octets)", octets_of(text))));
+        written.noted.insert(name, (commands.len(), messages.len()));
+        written.lines.extend(got);
+    }
+
+    /// All of it.
+    pub fn text(&self) -> String {
+        folded(&self.0.borrow().lines).join("\n") + "\n"
+    }
+}
+
+/// How long a message is without the header that Weir puts on top.
+fn octets_of(message: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(message);
+    let mut lines = text.split_inclusive("\r\n").peekable();
+    let mut header = lines.next_if(|line| line.starts_with("Received:")).map_or(0, str::len);
+    while let Some(line) = lines.next_if(|line| header > 0 && line.starts_with([' ', '\t'])) {
+        header += line.len();
+    }
+    text.len() - header
+}
+
+/// A reply with words for what is different each time.
+fn steady(reply: &str) -> String {
+    let mut words: Vec<String> = reply.split(' ').map(str::to_owned).collect();
+    for at in 0..words.len() {
+        let follows = |words: &[String], before: &[&str]| at >= before.len() && words[at - before.len()..at] == *before;
+        let word = words[at].clone();
+        if is_reference(&word) {
+            words[at] = "(REFERENCE)".to_owned();
+        } else if follows(&words, &["again", "in"]) || follows(&words, &["for", "another"]) {
+            let end = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
+            words[at] = format!("WAIT{end}");
+        } else if word.parse::<f64>().is_ok() && words.get(at + 1).is_some_and(|next| next == "of") {
+            // It falls by the second.
+            words[at] = "LEVEL".to_owned();
+        }
+    }
+    words.join(" ")
+}
+
+/// `(hocvofwl8x005-1)`, or without the number.
+fn is_reference(word: &str) -> bool {
+    let inner = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or_default();
+    let (session, number) = inner.split_once('-').unwrap_or((inner, "1"));
+    let is_base_36 = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    session.len() > 8 && session.bytes().all(is_base_36) && number.parse::<u32>().is_ok()
+}
+
+/// Lines that repeat, two by two or one by one, as their numbers count on or stay, are told by the first and the last.
+fn folded(lines: &[String]) -> Vec<String> {
+    let (mut text, mut at) = (Vec::new(), 0);
+    while at < lines.len() {
+        let times = |unit: usize| (unit, repeats(&lines[at..], unit));
+        match [times(1), times(2)].into_iter().find(|(_, times)| *times > 3) {
+            Some((unit, times)) => {
+                text.extend_from_slice(&lines[at..at + unit]);
+                text.push(format!("… {} more of these", times - 2));
+                at += unit * times;
+                text.extend_from_slice(&lines[at - unit..at]);
+            }
+            None => {
+                text.push(lines[at].clone());
+                at += 1;
+            }
+        }
+    }
+    text
+}
+
+/// How often the first so many lines come, with every number in them one more each time or the same each time.
+fn repeats(lines: &[String], unit: usize) -> usize {
+    let blocks: Vec<Vec<Piece<'_>>> =
+        lines.chunks_exact(unit).map(|block| block.iter().flat_map(|line| pieces(line)).collect()).collect();
+    let step = |a: &[Piece<'_>], b: &[Piece<'_>]| -> Option<Vec<u64>> {
+        (a.len() == b.len()).then_some(())?;
+        a.iter()
+            .zip(b)
+            .map(|pair| match pair {
+                (Piece::Text(a), Piece::Text(b)) => (a == b).then_some(0),
+                (Piece::Number(a), Piece::Number(b)) => b.checked_sub(*a).filter(|step| *step < 2),
+                _ => None,
+            })
+            .collect()
+    };
+    let Some(first) = blocks.get(1).and_then(|second| step(&blocks[0], second)) else { return 1 };
+    1 + blocks.windows(2).take_while(|pair| step(&pair[0], &pair[1]).as_ref() == Some(&first)).count()
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+
+fn pieces(line: &str) -> Vec<Piece<'_>> {
+    let runs = line.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    let mut from = 0;
+    runs.map(|run| {
+        let text = &line[from..from + run.len()];
+        from += run.len();
+        text.parse().map_or(Piece::Text(text), Piece::Number)
+    })
+    .collect()
+}
+
+#[test]
+fn what_repeats_is_told_by_the_first_and_the_last() {
+    let lines = |text: &[&str]| text.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+    let pair = |n: u32| [format!("a -> RCPT TO:<{n}@d>"), "a <- 250 2.1.5 Ok".to_owned()];
+    let told = folded(&(1..=9).flat_map(pair).collect::<Vec<_>>());
+    let [first, last] = [pair(1), pair(9)];
+    assert_eq!(told, [&first[..], &["… 7 more of these".to_owned()], &last[..]].concat());
+    for others in [&["1@d", "2@d", "4@d", "5@d"][..], &["1@d", "2@d", "3@e", "4@d"], &["1@d", "2@d", "3@d"]] {
+        assert_eq!(folded(&lines(others)), lines(others));
+    }
+}
+
+#[test]
+fn what_is_different_each_time_has_a_word() {
+    for (reply, told) in [
+        (
+            "450 4.7.1 99.9 of 100 recipients per 1d; try again in 14m24s (hocvofwl8x005-1)",
+            "450 4.7.1 LEVEL of 100 recipients per 1d; try again in WAIT (REFERENCE)",
+        ),
+        ("535 5.7.8 User name or password wrong (hocvofwl8x005)", "535 5.7.8 User name or password wrong (REFERENCE)"),
+        ("450 4.7.1 later; try again in 1h, or not", "450 4.7.1 later; try again in WAIT, or not"),
+        ("550 5.1.1 No such user (really)", "550 5.1.1 No such user (really)"),
+    ] {
+        assert_eq!(steady(reply), told);
+    }
+}
