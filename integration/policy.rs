@@ -20,6 +20,7 @@
 //!     a was late 1s                   at least, with its last reply
 //!     a -- closed                     the connection is closed
 //!     a leaves                        QUIT
+//!     a says no more                  its side of the connection is closed
 //!     a breaks off                    the connection is cut
 //!     upstream says RCPT 550 5.1.1 X  from now on, to RCPT, MAIL, DATA, or END, the end of the message
 //!     upstream vanishes RCPT          at this command
@@ -348,6 +349,11 @@ impl Play {
             ["leaves"] => {
                 speaker.ask("QUIT", "221")?;
                 self.clients.remove(name).map_or(Ok(()), Speaker::end)
+            }
+            ["says", "no", "more"] => {
+                speaker.send();
+                speaker.client.close_its_side();
+                Ok(())
             }
             ["breaks", "off"] => {
                 self.clients.remove(name);

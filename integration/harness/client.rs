@@ -160,6 +160,12 @@ impl Client {
         heard.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
 
+    /// Says that it will say nothing more, and still listens.
+    pub fn close_its_side(&self) {
+        let Stream::Plain(stream) = &self.stream else { panic!("TLS has words of its own for that") };
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
     /// Whether the server has closed the connection, and said nothing before.
     pub fn is_closed(&mut self) -> bool {
         self.line().is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)

@@ -16,7 +16,7 @@ use super::{Patience, Policy};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, Rule, State, Wait};
 use crate::time::{Timestamp, format_amount};
-use reached::{Over, Reached};
+use reached::{Over, Reached, Room};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ pub fn decide(
     loaded.0.iter_mut().for_each(|slot| slot.heal(now));
     let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
     let suspension = question.suspension.clone();
-    let mut decision = Decision { policy, now, asked, question, loaded, own, ledger, suspension };
+    let waits = Duration::ZERO;
+    let mut decision = Decision { policy, now, asked, question, loaded, own, ledger, suspension, waits };
     let mut applications = &question.applications[..];
     let (mut mail_refused, mut is_over) = (false, false);
     let mut verdicts = Vec::with_capacity(asked.events.len());
@@ -74,6 +75,8 @@ struct Decision<'a> {
     ledger: &'a mut Ledger,
     /// Whoever it is may send nothing, perhaps since an event of this run.
     suspension: Option<Arc<Suspension>>,
+    /// How late the answers of the run are by now.
+    waits: Duration,
 }
 
 /// What one event would do to one budget.
@@ -113,7 +116,6 @@ impl<'a> Decision<'a> {
             self.notify(step, &mut verdict);
             if step.limit.mode == Mode::Enforce {
                 if let Some(mut over) = step.reached.refusal.take() {
-                    step.reached.refuses = true;
                     over.places.push(step.used.limit);
                     refusal = Some(match refusal {
                         None => over,
@@ -131,7 +133,9 @@ impl<'a> Decision<'a> {
         if let Some(refusal) = refusal {
             verdict.ruling = Ruling::Refuse(refusal);
         }
-        if is_of_transaction(event) {
+        self.waits += verdict.delay;
+        // A MAIL that is refused begins no transaction.
+        if is_of_transaction(event) && !(*event == Event::Mail && matches!(verdict.ruling, Ruling::Refuse(_))) {
             self.ledger.delay(verdict.delay);
         }
         verdict
@@ -166,14 +170,21 @@ impl<'a> Decision<'a> {
     }
 
     /// How late the answer to an event may be; `None`: it cannot be late.
-    fn room(&self, at: usize) -> Option<Duration> {
-        let (event, Patience { command, transaction }) = (&self.asked.events[at], self.policy.patience);
-        match event {
+    fn room(&self, event: &Event) -> Option<Room> {
+        let (Patience { command, transaction }, waits) = (self.policy.patience, self.waits);
+        let before = match event {
             // After the final dot a client that does not wait sends it again; and what has happened waits for nothing.
-            Event::End { .. } | Event::Rejected(_) => None,
-            event if is_of_transaction(event) => Some(command.min(transaction.saturating_sub(self.ledger.delayed()))),
-            _ => Some(command),
-        }
+            Event::End { .. } | Event::Rejected(_) => return None,
+            event if is_of_transaction(event) => self.ledger.delayed().max(waits),
+            _ => waits,
+        };
+        Some(Room { command, left: transaction.saturating_sub(before), waits })
+    }
+
+    /// Whether whoever has the budget of a step can be suspended. The sender of bounces is everybody.
+    fn may_suspend(&self, step: &Step<'_>) -> bool {
+        let key = self.question.key(step.used.slot);
+        key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
     }
 
     /// The next of the steps; `None`: the limit has nothing to do with it any more.
@@ -214,7 +225,7 @@ impl<'a> Decision<'a> {
         });
         match used.quota {
             Quota::Never => {
-                let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), above: |_| 0.0 };
+                let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
                 step.reached = self.reached(step, application, over);
             }
             Quota::Share(share) => self.weigh_share(step, share, application),
@@ -270,8 +281,8 @@ impl<'a> Decision<'a> {
             (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
         };
         let is_over = |at| rule.at(at).is_over(outcome.level);
-        let above = |at| outcome.level - at * rule.burst();
-        step.reached = self.reached(step, application, Over { is_over, refused, above });
+        let (level, most) = (outcome.level, rule.burst());
+        step.reached = self.reached(step, application, Over { is_over, refused, level, most });
     }
 
     /// Whether too many of those that came were rejected.
@@ -293,8 +304,8 @@ impl<'a> Decision<'a> {
         let refused = |_| (level, rule.wait(others, now, 0.0));
         let is_over = |at| level >= at * share.most;
         // In percent, as it is written.
-        let above = |at| (level - at * share.most) * 100.0;
-        step.reached = self.reached(step, application, Over { is_over, refused, above });
+        let (level, most) = (level * 100.0, share.most * 100.0);
+        step.reached = self.reached(step, application, Over { is_over, refused, level, most });
     }
 
     /// What the limit's ladder does about a step.
@@ -302,14 +313,14 @@ impl<'a> Decision<'a> {
         &self,
         step: &Step<'_>,
         application: &Application,
-        over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait), impl Fn(f64) -> f64>,
+        over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
     ) -> Reached {
         let event = &self.asked.events[application.event];
         // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
         let is_look = step.effect == Effect::Look && step.limit.count != Count::Rejections;
-        let room = self.room(application.event).filter(|_| !is_look);
-        let reached = Reached::of(step.limit, step.used.quota, &over, room);
-        match is_look && reached.refusal.is_none() {
+        let room = if is_look { None } else { self.room(event) };
+        let reached = Reached::of(step.limit, step.used.quota, &over, room, self.may_suspend(step));
+        match is_look && !reached.refuses {
             // By which way a message goes is settled at MAIL.
             true => Reached { route: reached.route.filter(|_| *event == Event::Mail), ..Reached::default() },
             false => reached,
@@ -319,7 +330,7 @@ impl<'a> Decision<'a> {
     /// Keeps what a step proposes, if it is to be kept.
     fn keep(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let &Step { limit, used, effect, before, state, ref values, ref reached, .. } = step;
-        let own_refuses = reached.refuses || reached.refusal.is_some();
+        let own_refuses = reached.refuses;
         let is_place = matches!(used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
         // What does not happen takes no place, and nobody gets to be known by it.
         let is_of_what_happens = is_place || used.filter.is_some_and(|filter| filter.remembers());

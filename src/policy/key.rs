@@ -1,6 +1,7 @@
 //! Whose budget it is: the key of a limit's state in every store.
 
 use super::field::Field;
+use super::fold::NULL;
 use super::limit::{AT_ONCE, Limit};
 use super::quota::Quota;
 use super::whom::Subject;
@@ -88,6 +89,12 @@ impl Key {
     /// The budget that takes its place while a grant holds, which began then.
     pub fn granted(&self, since: Timestamp) -> Self {
         Self(format!("{}{SEPARATOR}{GRANT}{}", self.0, since.micros()).into())
+    }
+
+    /// Whether it is the one of the sender of bounces.
+    pub fn is_of_bounces(&self) -> bool {
+        let mut owners = self.owners();
+        owners.next().and_then(|owner| owner.split_once('=')) == Some(("sender", NULL)) && owners.next().is_none()
     }
 
     /// Since when it is granted, if it is the budget of a grant; and what it takes the place of.

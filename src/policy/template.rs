@@ -164,6 +164,10 @@ impl Template {
             rest = after;
         }
         parts.push(Part::Text(rest.to_owned()));
+        let urls = parts.iter().filter(|part| **part == Part::Place(Place::HelpUrl)).count();
+        if text.len() + urls * help_url.map_or(0, |url| url.len()) > MAX_TEXT {
+            return Err(BadTemplate::TooLong);
+        }
         Ok(Self { code, parts, help_url: help_url.cloned().unwrap_or_default() })
     }
 

@@ -136,6 +136,8 @@ pub struct Refusal {
     pub level: f64,
     /// The longest wait of all that refuse.
     pub wait: Wait,
+    /// It is refused since the answers have been late enough, with those before it.
+    pub is_late: bool,
     /// Other limits that refuse as well.
     pub also: Vec<Arc<str>>,
     /// All of them, by their places in the policy: one of several rates has the name of the others.
@@ -152,6 +154,8 @@ pub enum Meaning {
     TooMuchForMessage,
     /// Not in this connection.
     TooMuchForConnection,
+    /// After others that were late enough.
+    TooLate,
     /// As soon as another session has ended.
     TooManyAtOnce,
     /// It is more than would ever be let through at once.
@@ -185,6 +189,7 @@ impl Refusal {
     /// What it means to whoever hears it.
     pub fn meaning(&self) -> Meaning {
         match (self.quota, self.wait) {
+            _ if self.is_late => Meaning::TooLate,
             (Quota::Never, _) => Meaning::Never,
             (Quota::Counter { scope: Scope::Message, .. }, _) => Meaning::TooMuchForMessage,
             (Quota::Counter { scope: Scope::Connection, .. }, _) => Meaning::TooMuchForConnection,
@@ -211,6 +216,9 @@ impl Refusal {
             _ if self.verb == Verb::Suspend => {
                 let wait = self.wait_text();
                 format!("{level} of {most} {count} per {}; suspended for {wait} ({reference})", self.quota.period())
+            }
+            (Meaning::TooLate, _) => {
+                format!("The answers have been late for long enough; go on in another message ({reference})")
             }
             // What is refused for good has no "again".
             (Meaning::Later, Quota::Share(share)) if self.verb == Verb::Deny => {

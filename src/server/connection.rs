@@ -301,9 +301,11 @@ impl Connection {
         self.input.shrink();
         let _counted = self.server.metrics.count_delayed(late.time());
         let until = Instant::now() + late.time();
+        // The client says nothing more.
+        let mut is_said = false;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let may_read = self.input.unused().len() < MOST_READ;
+            let may_read = !is_said && self.input.unused().len() < MOST_READ;
             let read = tokio::select! {
                 // To see it leave, and not to take in without bounds what it has at hand.
                 read = self.client.read(&mut self.input, MOST_READ, left), if may_read => read,
@@ -312,6 +314,8 @@ impl Connection {
             };
             match read {
                 Read::Some => self.input.shrink(),
+                // It may hear all the same, and be done with what it has said.
+                Read::Gone if !self.input.is_empty() => is_said = true,
                 Read::Gone => return late.client_gone(),
                 Read::TimedOut => return late.over(),
             }

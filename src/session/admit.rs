@@ -190,7 +190,8 @@ impl Session {
                 return self.close();
             }
         }
-        Step::Read(self)
+        // It may have said something already.
+        Step::Next(self)
     }
 
     fn command_judged(mut self, command: Command, verdict: Option<Verdict>) -> Step {

@@ -72,10 +72,12 @@ fn code(refusal: &Refusal, stage: Stage) -> Code {
     }
     match (refusal.verb, refusal.meaning(), stage) {
         (Verb::Drop, ..) => Code::new(421, [4, 7, 0]),
-        (Verb::Suspend, ..) => Code::new(550, [5, 7, 1]),
-        (Verb::Deny, ..) | (_, Meaning::Never, _) => for_good(stage),
+        (Verb::Suspend, _, Stage::End) => Code::new(550, [5, 7, 1]),
+        (Verb::Deny | Verb::Suspend, ..) | (_, Meaning::Never, _) => for_good(stage),
         // RFC 5321 §4.5.3.1.10: 452 for recipients, so that the message may go to fewer.
-        (_, Meaning::TooLarge | Meaning::TooMuchForMessage, Stage::Rcpt) => Code::new(452, [4, 5, 3]),
+        (_, Meaning::TooLarge | Meaning::TooMuchForMessage | Meaning::TooLate, Stage::Rcpt) => {
+            Code::new(452, [4, 5, 3])
+        }
         (_, Meaning::TooLarge | Meaning::TooMuchForMessage, Stage::Mail | Stage::Data | Stage::End) => {
             Code::new(552, [5, 3, 4])
         }

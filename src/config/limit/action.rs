@@ -5,7 +5,7 @@ use crate::config::section::{self, Section, flag, text};
 use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Limit};
+use crate::policy::limit::{Charge, Count, Limit};
 use crate::policy::template::Template;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
 use std::ops::Range;
@@ -18,7 +18,7 @@ type Placed = (Rung, Range<usize>);
 
 /// Reads all rungs of a limit, which is without them yet. `is_climbed` is whether levels rise beyond what is refused.
 pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context<'_>) -> Ladder {
-    let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(|table| rung(table, cx)).collect();
+    let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(|table| rung(table, limit, cx)).collect();
     rungs.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
     if !is_climbed {
         check_order(s, &rungs);
@@ -30,7 +30,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
 }
 
 /// The actions of one table, all from the same level on.
-fn rung(mut s: Section<'_>, cx: &Context<'_>) -> Vec<Placed> {
+fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     let at = s.value("at", "1.0", times);
     let mut actions: Vec<(Action, Range<usize>)> = Vec::new();
     let mut add = |read: Option<section::Placed<Action>>| actions.extend(read.map(|read| (read.value, read.span)));
@@ -38,7 +38,7 @@ fn rung(mut s: Section<'_>, cx: &Context<'_>) -> Vec<Placed> {
         true => Ok(Action::Warn),
         false => Err("false does nothing: leave it out".to_owned()),
     }));
-    add(s.optional("delay", |value| delay(&text(value)?).map(Action::Delay)));
+    add(s.optional("delay", |value| delay(&text(value)?, limit.count).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
         let read = s.optional(key, |value| words(value, verb, cx));
         // Beside a suspension it says how long that is.
@@ -118,13 +118,14 @@ fn check_promise(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Ra
 }
 
 /// Reads `2s`, `1s per 10`, `until-free`.
-fn delay(text: &str) -> Result<Delay, String> {
+fn delay(text: &str, count: Count) -> Result<Delay, String> {
     if text == "until-free" {
         return Ok(Delay::UntilFree);
     }
     let (time, units) = match text.split_once(" per ") {
         Some((time, units)) => {
-            let units = parse_amount(units.trim(), Units::Things).map_err(|error| error.to_string())?;
+            let units = parse_amount(units.trim(), if count == Count::Bytes { Units::Octets } else { Units::Things })
+                .map_err(|error| error.to_string())?;
             (time, Some(units))
         }
         None => (text, None),
@@ -203,6 +204,10 @@ fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
             false => format!("suspend: {} are not one whom to suspend", names.join(", ")),
         };
         s.error(span, message, Some("per = [\"user\"], or client, sender or user-domain alone"));
+    }
+    if limit.count == Count::LoginFailures && limit.per.iter().any(|field| field.is_of_user()) {
+        let help = "per = [\"client\"] suspends whoever guesses";
+        s.warn(span, "suspend: whoever guesses at a password would have its owner suspended", Some(help));
     }
     if limit.charge == Charge::Attempts && limit.distinct.is_none() {
         let help = "charge = \"accepted\", or distinct = \"recipient\"";

@@ -11,6 +11,7 @@ use crate::policy::why::{Reason, Why};
 use crate::policy::{Policy, Question};
 use crate::time::Timestamp;
 use std::mem;
+use std::time::Duration;
 
 /// What a limit says to an event.
 #[derive(Debug)]
@@ -52,7 +53,8 @@ pub fn explain(
 ) -> Vec<Explained> {
     loaded.0.iter_mut().for_each(|slot| slot.heal(now));
     let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
-    let decision = Decision { policy, now, asked, question, loaded, own, ledger, suspension: None };
+    let decision =
+        Decision { policy, now, asked, question, loaded, own, ledger, suspension: None, waits: Duration::ZERO };
     let explained = |limit: usize| {
         let mut applications = question.applications.iter();
         let Some(application) = applications.find(|one| question.budgets[one.used].limit == limit) else {

@@ -60,8 +60,10 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         }
         let delay = Action::Delay(Delay::Per { time: Duration::from_secs(9), units: 1.0 });
         match form {
+            // In a run commands wait together, and not each for itself; so does what is free at a time of its own.
+            6 | 7 if count == Count::Commands => {}
             6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
-            7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::UntilFree))]),
+            7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::For(Duration::from_secs(16))))]),
             8 if limit.per == [Field::User] => {
                 limit.ladder = Ladder::new(vec![rung(1.0, Action::Suspend(Duration::from_secs(600)))]);
             }

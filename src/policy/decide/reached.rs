@@ -12,8 +12,9 @@ use std::time::Duration;
 /// All that happens; of the same verb the highest rung holds.
 #[derive(Default)]
 pub struct Reached {
+    /// Taken by whoever acts upon it.
     pub refusal: Option<Box<Refusal>>,
-    /// There was a refusal, which somebody has taken to act upon it.
+    /// Whether there is, or was, one.
     pub refuses: bool,
     pub warns: bool,
     /// How late the answer is.
@@ -23,22 +24,31 @@ pub struct Reached {
     pub notice: Option<Arc<Notification>>,
 }
 
-/// How far over an event is. All take a rung: so many times the limit.
-pub struct Over<O, R, A> {
+/// How far over an event is. The functions take a rung: so many times the limit.
+pub struct Over<O, R> {
     pub is_over: O,
     /// How full a budget is whose event is refused there, and how long that lasts.
     pub refused: R,
-    /// How much more it is, in units of what is counted.
-    pub above: A,
+    /// How full it is with the event, and how much the limit is, in the units in which it is written.
+    pub level: f64,
+    pub most: f64,
+}
+
+/// How late an answer may be.
+pub struct Room {
+    pub command: Duration,
+    /// What is left of the client's patience with this transaction, or with this run of commands.
+    pub left: Duration,
+    /// For so long the run waits already.
+    pub waits: Duration,
 }
 
 impl Reached {
-    /// `room` is how late the answer may be; `None`: it cannot be late.
-    pub fn of<O, R, A>(limit: &Limit, quota: Quota, over: &Over<O, R, A>, room: Option<Duration>) -> Self
+    /// `room` is how late the answer may be; `None`: it cannot be late. Without `may_suspend` a suspension is a denial.
+    pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Over<O, R>, room: Option<Room>, may_suspend: bool) -> Self
     where
         O: Fn(f64) -> bool,
         R: Fn(f64) -> (f64, Wait),
-        A: Fn(f64) -> f64,
     {
         let mut reached = Self::default();
         let mut strongest: Option<(Verb, _)> = None;
@@ -51,6 +61,7 @@ impl Reached {
                     }
                     Some((*verb, text.clone()))
                 }
+                Action::Suspend(_) if !may_suspend => Some((Verb::Deny, denial.clone())),
                 Action::Suspend(time) => {
                     reached.suspends = Some(*time);
                     Some((Verb::Suspend, None))
@@ -79,12 +90,14 @@ impl Reached {
                 }
             }
         }
+        let refusal = |verb, (level, wait), text, is_late| {
+            let (name, count, also, places) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
+            Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, places, text }))
+        };
         if let (Some((at, delay)), Some(room)) = (delay, room) {
-            match time(delay, at, over).filter(|time| *time <= room) {
-                Some(time) => reached.delay = time,
-                // What does not fit is refused.
-                None if strongest.is_none() => (strongest, lowest) = (Some((Verb::Defer, None)), Some(at)),
-                None => {}
+            match late(delay, at, over, &room) {
+                Ok(time) => reached.delay = time,
+                Err(too_late) => reached.refusal = refusal(Verb::Defer, too_late.refused, None, too_late.in_all),
             }
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
@@ -92,10 +105,9 @@ impl Reached {
             // Whoever is suspended waits for that, and hears the words of the denial beside it, if there is one.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
-            let (name, count, also, places) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
-            let refusal = Refusal { limit: name, count, quota, verb, level, wait, also, places, text };
-            reached.refusal = Some(Box::new(refusal));
+            reached.refusal = refusal(verb, (level, wait), text, false);
         }
+        reached.refuses = reached.refusal.is_some();
         reached
     }
 
@@ -114,20 +126,45 @@ impl Reached {
     }
 }
 
-/// How late an answer is to be; `None`: for ever.
-fn time<O, R, A>(delay: Delay, at: f64, over: &Over<O, R, A>) -> Option<Duration>
+/// An answer would be later than a client waits.
+struct TooLate {
+    /// How full the budget is, and when the answer would no longer be so late.
+    refused: (f64, Wait),
+    /// Not by itself, but with others before it.
+    in_all: bool,
+}
+
+/// How late an answer is to be, beyond what the run waits already.
+fn late<O, R>(delay: Delay, at: f64, over: &Over<O, R>, room: &Room) -> Result<Duration, TooLate>
 where
     R: Fn(f64) -> (f64, Wait),
-    A: Fn(f64) -> f64,
 {
-    match delay {
-        Delay::For(time) => Some(time),
+    let too_late = |refused| TooLate { refused, in_all: false };
+    let time = match delay {
+        Delay::For(time) if time > room.command => return Err(too_late((over.refused)(at))),
+        Delay::For(time) => time,
         Delay::Per { time, units } => {
-            Duration::try_from_secs_f64(time.as_secs_f64() * (over.above)(at).max(0.0) / units).ok()
+            let above = (over.level - at * over.most).max(0.0);
+            let late = Duration::try_from_secs_f64(time.as_secs_f64() * above / units).unwrap_or(Duration::MAX);
+            if late > room.command {
+                let patience = room.command.as_secs_f64() / time.as_secs_f64() * units;
+                return Err(too_late((over.refused)(at + patience / over.most)));
+            }
+            late
         }
-        Delay::UntilFree => match (over.refused)(at).1 {
-            Wait::For(wait) => Some(wait),
-            Wait::Never => None,
+        Delay::UntilFree => match (over.refused)(at) {
+            (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
+            // All events of a run are free at a time of their own, and not one after the other.
+            (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
+                late if late > room.command => {
+                    return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));
+                }
+                late => late,
+            },
         },
+    };
+    match time <= room.left {
+        true => Ok(time),
+        false => Err(TooLate { refused: (over.refused)(at), in_all: true }),
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::policy::action::{Action, Ladder, Rung, Verb};
-use crate::policy::event::Facts;
+use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
+use crate::policy::event::{Facts, Stage};
 use crate::policy::explain;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
@@ -8,6 +8,7 @@ use crate::policy::hours::Zone;
 use crate::policy::limit::{Algorithm, Distinct};
 use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{Shape, Table};
+use crate::policy::verdict::Meaning;
 use crate::policy::whom::{Comparison, Condition, Conditions, Whom};
 use crate::time::{Units, parse_rate};
 use std::sync::Arc;
@@ -450,4 +451,77 @@ fn a_limit_of_one_message_does_not_make_that_of_a_day_one_for_ever() {
     let refusal = refusal(&verdicts[2]);
     assert_eq!(refusal.text("r"), "2 of 2.5 recipients per 1d (r)");
     assert_eq!(&*refusal.also[0], "message");
+}
+
+fn late(name: &str, count: Count, rate: &str, delay: Delay) -> Limit {
+    let mut limit = limit(name, count, &[Field::User], rate);
+    limit.algorithm = Algorithm::TokenBucket;
+    limit.quota = Quota::rate(Algorithm::TokenBucket, parse_rate(rate, Units::Things).unwrap(), None);
+    limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Delay(delay) }]);
+    limit
+}
+
+fn seconds(verdicts: &[Verdict]) -> Vec<f64> {
+    verdicts.iter().map(|verdict| verdict.delay.as_secs_f64().round()).collect()
+}
+
+#[test]
+fn what_is_free_at_a_time_of_its_own_does_not_wait_for_the_sum() {
+    let policy = policy(vec![late("l", Count::Recipients, "1 / 1s", Delay::UntilFree)]);
+    let mut loaded = Loaded::default();
+    let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
+    let verdicts = decide(&policy, now(), &run, &mut loaded);
+    assert_eq!(seconds(&verdicts), [0.0, 0.0, 1.0, 1.0, 1.0]);
+}
+
+#[test]
+fn a_run_waits_no_longer_than_a_transaction_may() {
+    let delay = Delay::For(Duration::from_secs(2));
+    let policy = policy(vec![late("l", Count::Commands, "1 / 1d", delay)]);
+    let run = asked(Some("alice"), &vec![Event::Command; 60]);
+    let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
+    assert_eq!(seconds(&verdicts).iter().sum::<f64>(), 44.0);
+    assert!(matches!(&verdicts[23].ruling, Ruling::Refuse(refusal) if refusal.meaning() == Meaning::TooLate));
+}
+
+#[test]
+fn a_mail_that_is_refused_takes_nothing_of_the_patience_with_a_transaction() {
+    let mut refused = limit("l", Count::Messages, &[Field::User], "1 / 1d");
+    refused.ladder = Ladder::new(vec![
+        Rung { at: 0.5, action: Action::Delay(Delay::For(Duration::from_secs(15))) },
+        Rung { at: 1.0, action: Action::Refuse(Verb::Defer, None) },
+    ]);
+    (refused.stage, refused.charge) = (Stage::Mail, Charge::Attempts);
+    let policy = policy(vec![refused]);
+    let mut ledger = Ledger::default();
+    for _ in 0..4 {
+        let run = asked(Some("alice"), &[Event::Mail]);
+        let question = Question::new(&policy, &run, now());
+        let mut loaded: Loaded = question.keys().iter().map(|_| None).collect();
+        let verdicts = super::decide(&policy, now(), &run, &question, &mut loaded, &mut ledger);
+        assert_eq!((words(&verdicts), seconds(&verdicts)), (vec!["refuse"], vec![15.0]));
+    }
+}
+
+#[test]
+fn what_would_be_too_late_is_told_when_it_would_not_be() {
+    let delay = Delay::Per { time: Duration::from_secs(1), units: 1.0 };
+    let policy = policy(vec![late("l", Count::Recipients, "2 / 1h", delay)]);
+    let mut loaded = Loaded::default();
+    // The delays of these are 1, 2, … 8 s, one transaction after the other; the last would be 9 s after 36.
+    let run = asked(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 11]].concat());
+    let verdicts = decide(&policy, now(), &run, &mut loaded);
+    assert_eq!(seconds(&verdicts)[9..], [7.0, 8.0, 9.0]);
+    let again = asked(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 3]].concat());
+    let verdicts = decide(&policy, now(), &again, &mut loaded);
+    assert_eq!(seconds(&verdicts)[1..], [10.0, 11.0, 12.0]);
+    for _ in 0..9 {
+        let one = asked(Some("alice"), &[Event::Mail, rcpt()]);
+        let verdicts = decide(&policy, now(), &one, &mut loaded);
+        let Ruling::Refuse(refusal) = &verdicts[1].ruling else { continue };
+        // 23 of 2 would be late by 21 s: when one of them is forgotten it is 20, after half an hour.
+        assert_eq!((refusal.wait, refusal.meaning()), (Wait::For(Duration::from_secs(1_800)), Meaning::Later));
+        return;
+    }
+    panic!("nothing was too late");
 }
