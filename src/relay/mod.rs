@@ -127,8 +127,7 @@ impl Relay {
             }
         };
         let asked = tokio::time::timeout(ENVELOPE_PATIENCE, asked).await;
-        let (mut begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
-        begun.route = route.cloned();
+        let (begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
         *transaction = Some(begun);
         Ok(answers)
     }
@@ -250,7 +249,7 @@ impl Relay {
             if !will_do {
                 upstream.release(connection);
             } else if let Ok(answers) = connection.envelope(client, Some(mail), recipients).await {
-                return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
+                return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers, route));
             }
         }
         self.begin(client, mail, recipients, None, route).await
@@ -271,7 +270,7 @@ impl Relay {
         while let Some(upstream) = self.next(mail, &asked, left, route) {
             match tell(&upstream, client, mail, recipients).await {
                 Ok((connection, answers)) => {
-                    return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
+                    return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers, route));
                 }
                 Err(fault) => last = fault,
             }
