@@ -44,3 +44,29 @@ fn a_routed_message_goes_by_no_other_though_its_upstream_goes_away_twice() {
     client.say("hello\r\n.", "250 2.0.0 Queued");
     assert_eq!(acknowledged([&usual, &slow]), [0, 1]);
 }
+
+#[test]
+fn a_message_that_the_routed_upstream_does_not_take_is_routed_when_it_comes_again() {
+    let [usual, slow] = [Upstream::start(), Upstream::start()];
+    let large = "[[limit]]\nname = \"large\"\ncount = \"recipients\"\nper = [\"sender\"]\nrate = \"1 / message\"\n\
+                 [[limit.action]]\nroute = \"slow\"\n";
+    let site = site(&usual, &slow, ["", "only-routed = true"], large);
+    site.edit("mode = \"enforce\"", "mode = \"shadow\"");
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("RCPT TO:<c@example.net>", "250");
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "250 2.0.0 Queued");
+    slow.fail(Some((Stage::End, Fault::Say("451 4.3.0 not now"))));
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "451 4.3.0");
+    slow.fail(None);
+    client.send_message();
+    assert_eq!(acknowledged([&usual, &slow]), [1, 1]);
+    client.send_message();
+    assert_eq!(acknowledged([&usual, &slow]), [2, 1]);
+}
