@@ -256,7 +256,7 @@ impl Reader {
             listeners: listeners.iter().map(|listener| listener.name.to_ascii_lowercase()).collect(),
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
-            upstreams: relay.upstreams.iter().map(|upstream| upstream.name.to_string()).collect(),
+            upstreams: &relay.upstreams,
             notifications: &notifications,
             patience,
             help_url: help_url.clone(),
