@@ -36,4 +36,5 @@ mod upstream_faults;
 mod upstream_login;
 mod upstream_names;
 mod upstream_pool;
+mod upstream_routes;
 mod upstream_tls;

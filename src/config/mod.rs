@@ -231,9 +231,10 @@ impl Reader {
         let listeners = listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
         let dns = upstream::dns(root.section("dns"), shared.upstream_timeout);
-        let relay = relay::Options {
+        let mut relay = relay::Options {
             hostname: shared.hostname,
             upstreams,
+            routed: Vec::new(),
             timeout: shared.upstream_timeout,
             data_timeout: shared.upstream_data_timeout,
             dns,
@@ -255,7 +256,7 @@ impl Reader {
             listeners: listeners.iter().map(|listener| listener.name.to_ascii_lowercase()).collect(),
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
-            upstreams: relay.upstreams.iter().map(|upstream| upstream.name.to_string()).collect(),
+            upstreams: &relay.upstreams,
             notifications: &notifications,
             patience,
             help_url: help_url.clone(),
@@ -267,6 +268,7 @@ impl Reader {
         notifications.warn_of_unused(&root);
         let mut policy = Policy::new(limits, folding, zone);
         (policy.patience, policy.help_url) = (patience, help_url);
+        relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
         let (settings, watched) = (Vec::new(), files.into_watched());

@@ -45,6 +45,11 @@ pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<us
     {
         let help = "leave only-routed out of one of them";
         root.error(first, "there is no upstream for mail that no limit routes", Some(help));
+    } else if let Some(first) = places.first()
+        && upstreams.iter().all(|upstream| upstream.only_routed || !upstream.enabled)
+    {
+        let help = "enable one without only-routed";
+        root.warn(first, "no upstream is enabled for mail that no limit routes: clients hear 451", Some(help));
     }
     upstreams
 }

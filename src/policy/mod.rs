@@ -97,6 +97,15 @@ impl Policy {
         }
     }
 
+    /// The upstreams to which limits route mail.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<str>> {
+        let in_force = self.limits.iter().filter(|limit| limit.mode == Mode::Enforce);
+        in_force.flat_map(|limit| limit.ladder.rungs()).filter_map(|rung| match &rung.action {
+            Action::Route(upstream) => Some(upstream),
+            _ => None,
+        })
+    }
+
     /// Whether any limit counts this.
     pub fn counts(&self, count: Count) -> bool {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)

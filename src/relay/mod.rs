@@ -84,7 +84,7 @@ impl Relay {
         self.upstreams.list().all.iter().any(|upstream| upstream.options().wants_credentials())
     }
 
-    /// What the upstreams that get mail at present all offer, as far as it is known.
+    /// What the upstreams that get mail at present, or to which limits route it, all offer, as far as it is known.
     pub fn offered(&self) -> Extensions {
         let in_use = self.in_use();
         let offers = in_use.iter().filter_map(|upstream| upstream.offered());
@@ -127,8 +127,7 @@ impl Relay {
             }
         };
         let asked = tokio::time::timeout(ENVELOPE_PATIENCE, asked).await;
-        let (mut begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
-        begun.route = route.cloned();
+        let (begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
         *transaction = Some(begun);
         Ok(answers)
     }
@@ -187,12 +186,15 @@ impl Relay {
         }
     }
 
-    /// Those that get mail at present; and those to which it is routed, if any is.
+    /// Those that get mail at present; and those to which limits route it: what is told at EHLO is good for whoever is over, too.
     fn in_use(&self) -> Vec<Arc<Upstream>> {
-        let enabled = self.upstreams.list().enabled.clone();
-        let (routed, open): (Vec<_>, Vec<_>) = enabled.into_iter().partition(|upstream| upstream.options().only_routed);
+        let list = self.upstreams.list();
+        let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.is_on(None)).collect();
         let standings: Vec<Standing> = open.iter().map(|upstream| upstream.standing()).collect();
-        order::in_use(&standings).filter_map(|index| open.get(index).cloned()).chain(routed).collect()
+        let mut in_use = list.routed.clone();
+        let usual = order::in_use(&standings).filter_map(|index| open.get(index).copied());
+        in_use.extend(usual.filter(|upstream| !is_among(&list.routed, upstream)).cloned());
+        in_use
     }
 
     /// The upstream to ask next about a message, of those that there are now; the one that was `left` for its fault last.
@@ -250,7 +252,7 @@ impl Relay {
             if !will_do {
                 upstream.release(connection);
             } else if let Ok(answers) = connection.envelope(client, Some(mail), recipients).await {
-                return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
+                return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers, route));
             }
         }
         self.begin(client, mail, recipients, None, route).await
@@ -271,7 +273,7 @@ impl Relay {
         while let Some(upstream) = self.next(mail, &asked, left, route) {
             match tell(&upstream, client, mail, recipients).await {
                 Ok((connection, answers)) => {
-                    return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers));
+                    return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers, route));
                 }
                 Err(fault) => last = fault,
             }

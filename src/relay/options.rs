@@ -14,6 +14,8 @@ pub struct Options {
     pub hostname: String,
     /// At least one.
     pub upstreams: Vec<UpstreamOptions>,
+    /// The names of those to which limits route mail.
+    pub routed: Vec<Arc<str>>,
     /// How long an upstream may take for its greeting, TLS and login, and for any one answer but that to the final dot.
     pub timeout: Duration,
     /// How long one may go without taking anything of a message (RFC 5321 §4.5.3.2.5 gives its client 3 min).

@@ -27,6 +27,7 @@ impl Transaction {
         mail: &Mail,
         recipients: &[&Rcpt],
         answers: Vec<Answered>,
+        route: Option<&Arc<str>>,
     ) -> (Box<Self>, Vec<Answered>) {
         let mut begun = Box::new(Self {
             upstream: upstream.clone(),
@@ -34,7 +35,7 @@ impl Transaction {
             client: client.clone(),
             mail: mail.clone(),
             accepted: Vec::new(),
-            route: None,
+            route: route.cloned(),
         });
         begun.heard(recipients, &answers);
         (begun, answers)

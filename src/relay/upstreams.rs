@@ -25,6 +25,8 @@ pub struct List {
     pub all: Vec<Arc<Upstream>>,
     /// Those of them that get mail.
     pub enabled: Vec<Arc<Upstream>>,
+    /// Those of the enabled to which limits route mail.
+    pub routed: Vec<Arc<Upstream>>,
 }
 
 /// An upstream that cannot be used, and why.
@@ -41,9 +43,10 @@ impl std::error::Error for Unusable {}
 
 impl Upstreams {
     pub fn new(options: &Options, metrics: &Arc<metrics::Upstreams>) -> Result<Self, Unusable> {
+        let none = List { all: Vec::new(), enabled: Vec::new(), routed: Vec::new() };
         let this = Self {
             options: Mutex::new(options.clone()),
-            list: watch::Sender::new(Arc::new(List::of(Vec::new(), &[]))),
+            list: watch::Sender::new(Arc::new(none)),
             resolver: Arc::new(Resolver::new(&options.dns)),
             metrics: metrics.clone(),
         };
@@ -54,7 +57,7 @@ impl Upstreams {
                 tracing::info!(upstream = &**upstream.name(), "upstream not enabled: it gets no mail");
             }
         }
-        this.list.send_replace(Arc::new(List::of(all, &options.upstreams)));
+        this.list.send_replace(Arc::new(List::of(all, options)));
         this.warn_of_none();
         Ok(this)
     }
@@ -69,7 +72,8 @@ impl Upstreams {
     pub fn set(&self, wanted: &Options) -> Result<(), Unusable> {
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
         // Names, times and Weir's own addresses stay those that the rest of Weir goes by.
-        let wanted = Options { upstreams: wanted.upstreams.clone(), dns: wanted.dns.clone(), ..options.clone() };
+        let (upstreams, routed, dns) = (wanted.upstreams.clone(), wanted.routed.clone(), wanted.dns.clone());
+        let wanted = Options { upstreams, routed, dns, ..options.clone() };
         let made = self.make(&wanted)?;
         if self.resolver.change(&wanted.dns) {
             tracing::info!("name servers changed");
@@ -77,7 +81,7 @@ impl Upstreams {
         let former = self.list();
         let same = |new: &Arc<Upstream>| former.all.iter().find(|old| old.options().is_like(new.options())).cloned();
         let all: Vec<_> = made.into_iter().map(|new| same(&new).unwrap_or(new)).collect();
-        let list = Arc::new(List::of(all, &wanted.upstreams));
+        let list = Arc::new(List::of(all, &wanted));
         // Nobody finds that there is none while one takes another's place: they begin before it is told, and end after that.
         for upstream in list.enabled.iter().filter(|upstream| !is_among(&former.enabled, upstream)) {
             upstream.enable();
@@ -124,17 +128,22 @@ impl Upstreams {
     }
 
     fn warn_of_none(&self) {
-        if self.list().enabled.is_empty() {
+        let enabled = &self.list().enabled;
+        if enabled.is_empty() {
             tracing::warn!("no upstream is enabled: clients hear 451");
+        } else if !enabled.iter().any(|upstream| upstream.is_on(None)) {
+            tracing::warn!("no upstream is enabled for mail that no limit routes: clients hear 451");
         }
     }
 }
 
 impl List {
     /// `options`: theirs, in the same order, as they are now.
-    fn of(all: Vec<Arc<Upstream>>, options: &[UpstreamOptions]) -> Self {
-        let enabled = all.iter().zip(options).filter(|(_, options)| options.enabled);
-        Self { enabled: enabled.map(|(upstream, _)| upstream.clone()).collect(), all }
+    fn of(all: Vec<Arc<Upstream>>, options: &Options) -> Self {
+        let enabled = all.iter().zip(&options.upstreams).filter(|(_, options)| options.enabled);
+        let enabled: Vec<_> = enabled.map(|(upstream, _)| upstream.clone()).collect();
+        let routed = enabled.iter().filter(|upstream| options.routed.contains(upstream.name())).cloned().collect();
+        Self { all, enabled, routed }
     }
 
     fn find(&self, name: &str) -> Option<&Arc<Upstream>> {

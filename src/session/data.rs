@@ -342,6 +342,7 @@ impl Session {
         };
         if reply.as_ref().is_some_and(Reply::is_positive) {
             state.patience.renew();
+            state.end_detour();
         }
         state.end_transaction(ending, size, reply.clone(), now);
         if let Some(reply) = reply {

@@ -34,6 +34,7 @@ impl StartTls {
         state.user = None;
         state.groups = Arc::default();
         (state.client, state.helo) = (state.peer, None);
+        state.detour = None;
         state.now = now;
         Step::Next(session)
     }
@@ -79,7 +80,7 @@ impl Session {
             named.login.map(Arc::from).put_into(&mut state.user);
             state.groups = Arc::default();
             // The way that the mail of somebody else was to go.
-            state.next_route = None;
+            state.detour = None;
             state.hello = None;
             state.records.push(Record::SpokenFor { peer: state.peer });
             let spoken_for = SpokenFor { session: self, is_another };

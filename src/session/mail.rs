@@ -37,9 +37,10 @@ impl State {
         self.user.is_none() && self.options.must_log_in(self.client)
     }
 
-    /// Begins a transaction; `route` is the upstream that is to have it.
+    /// Begins a transaction; `route` is the upstream that is to have it, as far as is said at MAIL.
     pub(super) fn begin(&mut self, mail: Mail, route: Option<Arc<str>>, now: Timestamp) -> Reply {
-        let route = route.or(self.next_route.take());
+        let detour = self.take_detour(&mail.sender.to_string());
+        let route = route.or(detour);
         self.transaction = Some(Transaction {
             mail,
             route,

@@ -8,6 +8,7 @@
 mod admit;
 mod auth;
 mod data;
+mod detour;
 mod hello;
 mod mail;
 mod options;
@@ -37,6 +38,7 @@ use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
+use detour::Detour;
 use patience::Patience;
 use run::Gathered;
 use std::net::IpAddr;
@@ -96,8 +98,8 @@ struct State {
     owed: Vec<Gathered>,
     /// The command that ended a run, to be handled after it.
     held: Option<Command>,
-    /// The upstream that is to have the next mail, if a limit says so.
-    next_route: Option<Arc<str>>,
+    /// The way of the next mail, if a limit says so.
+    detour: Option<Detour>,
     output: Vec<u8>,
     records: Vec<Record>,
     /// When the session was last stepped.
@@ -173,7 +175,7 @@ impl Session {
             unwanted: 0,
             owed: Vec::new(),
             held: None,
-            next_route: None,
+            detour: None,
             output: Vec::new(),
             records: Vec::new(),
             now,

@@ -253,11 +253,6 @@ impl State {
         }
     }
 
-    /// Notes by which way the next mail goes.
-    pub(super) fn routed(&mut self, verdict: &mut Verdict) {
-        self.next_route = verdict.route.take().or(self.next_route.take());
-    }
-
     /// What may have to be given back when the transaction ends.
     pub(super) fn keep_charges(&mut self, charges: Vec<Charged>) {
         if let Some(transaction) = &mut self.transaction {

@@ -7,6 +7,7 @@ use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Charge, Count, Limit};
 use crate::policy::template::Template;
+use crate::relay::UpstreamOptions;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     if !is_climbed {
         check_order(s, &rungs);
     }
+    check_doubles(s, &rungs);
     check_verbs(s, &rungs);
     check_delays(s, &rungs, limit, cx);
     check_suspensions(s, &rungs, limit);
@@ -47,7 +49,13 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
         }
         add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));
     }
-    add(s.optional("route", |value| route(text(value)?, cx).map(Action::Route)));
+    let route = s.optional("route", |value| upstream(&text(value)?, cx));
+    if let Some(read) = route.as_ref().filter(|read| !read.value.enabled) {
+        let message =
+            format!("route: the upstream \"{}\" is not enabled: what is routed to it hears 451", read.value.name);
+        s.warn(&read.span, message, None);
+    }
+    add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
     add(s.optional("suspend", |value| period(&text(value)?).map(Action::Suspend)));
     let notification = s.optional("notify", |value| cx.notifications.get(&text(value)?));
     add(notification.and_then(|read| Some(section::Placed { value: Action::Notify(read.value?), span: read.span })));
@@ -62,11 +70,11 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
 
 /// The upstream that is to have the mail.
-fn route(name: String, cx: &Context<'_>) -> Result<Arc<str>, String> {
-    match cx.upstreams.iter().any(|upstream| **upstream == name) {
-        true => Ok(name.into()),
-        false => Err(format!("there is no upstream \"{name}\": there are {}", cx.upstreams.join(", "))),
-    }
+fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, String> {
+    cx.upstreams.iter().find(|upstream| *upstream.name == *name).ok_or_else(|| {
+        let names: Vec<&str> = cx.upstreams.iter().map(|upstream| &*upstream.name).collect();
+        format!("there is no upstream \"{name}\": there are {}", names.join(", "))
+    })
 }
 
 /// From how many times the limit on.
@@ -149,11 +157,21 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-/// Of several refusals that are reached the strongest holds, of the same verb the highest.
+/// Of the same verb the highest rung that is reached holds: of two that are equally high one would say nothing.
+fn check_doubles(s: &Section<'_>, rungs: &[Placed]) {
+    for (n, (rung, span)) in rungs.iter().enumerate() {
+        let is_other = |(other, _): &Placed| other.at == rung.at && other.action.name() == rung.action.name();
+        if rung.action != Action::Warn && rungs[..n].iter().any(is_other) {
+            s.error(span, format!("there is another {} at {}", rung.action.name(), rung.at), None);
+        }
+    }
+}
+
+/// Of several refusals that are reached the strongest holds.
 fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
     let verb = |rung: &Rung| if let Action::Refuse(verb, _) = rung.action { Some(verb) } else { None };
     let refusals: Vec<_> = rungs.iter().filter_map(|(rung, span)| Some((rung.at, verb(rung)?, span))).collect();
-    for (n, (at, verb, span)) in refusals.iter().enumerate() {
+    for (at, verb, span) in &refusals {
         if let Some((from, stronger, _)) = refusals.iter().find(|(from, other, _)| from <= at && other > verb) {
             let (name, stronger) = (verb.name(), stronger.name());
             s.error(
@@ -161,8 +179,6 @@ fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
                 format!("{name} at {at} never happens: from {from} on it is {stronger}, which is stronger"),
                 None,
             );
-        } else if refusals[..n].iter().any(|(other_at, other, _)| other_at == at && other == verb) {
-            s.error(span, format!("there is another {} at {at}", verb.name()), None);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::policy::fold::Folding;
 use crate::policy::networks::Networks;
 use crate::policy::overrides::{Row, Rows};
 use crate::policy::pattern::{Shape, Table};
+use crate::relay::UpstreamOptions;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ pub struct Context<'a> {
     pub has_auth: bool,
     /// Whether proxies name users, who need have no account.
     pub has_xclient: bool,
-    /// The names of all upstreams, and of whoever can be told.
-    pub upstreams: Vec<String>,
+    /// All upstreams, and whoever can be told.
+    pub upstreams: &'a [UpstreamOptions],
     pub notifications: &'a Notifications,
     /// How late answers may be.
     pub patience: Patience,

@@ -1,0 +1,103 @@
+//! Mail that a limit routes to an upstream: it goes by no other, whatever becomes of it.
+
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
+
+/// A site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of this one; `more` is put after the limit.
+fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2], more: &str) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         [[upstream]]\nname = \"usual\"\naddress = \"{}\"\ntls = \"none\"\n{}\n\
+         [[upstream]]\nname = \"slow\"\naddress = \"{}\"\ntls = \"none\"\n{}\n\
+         [[limit]]\nname = \"all\"\ncount = \"messages\"\nper = [\"client\"]\nrate = \"100 / 1d\"\nmode = \"enforce\"\n\
+         [[limit.action]]\nat = 0.01\nroute = \"slow\"\n{more}",
+        usual.address(),
+        keys[0],
+        slow.address(),
+        keys[1],
+    ))
+}
+
+fn connect(weir: &Process) -> Client {
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client
+}
+
+fn acknowledged(upstreams: [&Upstream; 2]) -> [usize; 2] {
+    upstreams.map(|upstream| upstream.acknowledged().len())
+}
+
+/// Waits until it is known of so many upstreams what they offer.
+fn all_are_known(weir: &Process, count: usize) {
+    wait_for("all to be known", || {
+        (weir.log_lines().iter().filter(|line| line.contains("upstream offers")).count() == count).then_some(())
+    });
+}
+
+#[test]
+fn a_routed_message_goes_by_no_other_though_its_upstream_goes_away_twice() {
+    let [usual, slow] = [Upstream::start(), Upstream::start()];
+    let site = site(&usual, &slow, ["", "only-routed = true"], "");
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    slow.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
+    slow.cut_all();
+    client.say("DATA", "451 4.3.0");
+    slow.fail(None);
+    slow.cut_all();
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "250 2.0.0 Queued");
+    assert_eq!(acknowledged([&usual, &slow]), [0, 1]);
+}
+
+#[test]
+fn a_message_that_the_routed_upstream_does_not_take_is_routed_when_it_comes_again() {
+    let [usual, slow] = [Upstream::start(), Upstream::start()];
+    let large = "[[limit]]\nname = \"large\"\ncount = \"recipients\"\nper = [\"sender\"]\nrate = \"1 / message\"\n\
+                 [[limit.action]]\nroute = \"slow\"\n";
+    let site = site(&usual, &slow, ["", "only-routed = true"], large);
+    site.edit("mode = \"enforce\"", "mode = \"shadow\"");
+    let weir = site.start();
+    let mut client = connect(&weir);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("RCPT TO:<c@example.net>", "250");
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "250 2.0.0 Queued");
+    slow.fail(Some((Stage::End, Fault::Say("451 4.3.0 not now"))));
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client.say("DATA", "354");
+    client.say("hello\r\n.", "451 4.3.0");
+    slow.fail(None);
+    client.send_message();
+    assert_eq!(acknowledged([&usual, &slow]), [1, 1]);
+    client.send_message();
+    assert_eq!(acknowledged([&usual, &slow]), [2, 1]);
+}
+
+#[test]
+fn what_is_promised_is_what_those_can_do_to_which_limits_route_and_no_others_that_wait() {
+    let [usual, slow, unused] = [Upstream::start(), Upstream::start(), Upstream::start()];
+    usual.offer(&["PIPELINING", "8BITMIME", "SIZE 1000000"]);
+    slow.offer(&["PIPELINING", "SIZE 900000"]);
+    unused.offer(&["PIPELINING", "8BITMIME", "SIZE 500", "LIMITS RCPTMAX=3"]);
+    let third = format!(
+        "[[upstream]]\nname = \"unused\"\naddress = \"{}\"\ntls = \"none\"\nonly-routed = true\n",
+        unused.address()
+    );
+    let site = site(&usual, &slow, ["priority = 1", "priority = 2"], &third);
+    let weir = site.start();
+    all_are_known(&weir, 3);
+    let promised = || Client::connect(weir.address("s")).ask("EHLO client.example");
+    let said = promised();
+    assert!(said.contains("250-SIZE 900000\n") && !said.contains("8BITMIME") && !said.contains("RCPTMAX=3"), "{said}");
+    // One that is only tried out routes nothing.
+    site.reload(&weir, "mode = \"enforce\"", "mode = \"shadow\"", "limits read again");
+    wait_for("8BITMIME", || {
+        let said = promised();
+        (said.contains("250-SIZE 1000000\n") && said.contains("250-8BITMIME\n")).then_some(())
+    });
+}
