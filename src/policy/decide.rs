@@ -92,8 +92,8 @@ struct Step<'a> {
     /// How much it counts, and how full the budget would be with it.
     amount: f64,
     level: f64,
-    /// What the limit does about it.
-    reached: Reached,
+    /// What the limit does about it, if it does anything.
+    reached: Option<Box<Reached>>,
 }
 
 impl<'a> Decision<'a> {
@@ -112,19 +112,23 @@ impl<'a> Decision<'a> {
         let mut steps = Vec::with_capacity(applications.len());
         for application in applications {
             let Some(step) = self.step(application, &mut steps) else { continue };
+            if step.reached.is_none() {
+                continue;
+            }
             verdict.remarks.extend(step.remark());
             self.notify(step, &mut verdict);
             if step.limit.mode == Mode::Enforce {
-                if let Some(mut over) = step.reached.refusal.take() {
+                self.suspend(step, &mut verdict);
+                let Some(reached) = &mut step.reached else { continue };
+                if let Some(mut over) = reached.refusal.take() {
                     over.places.push(step.used.limit);
                     refusal = Some(match refusal {
                         None => over,
                         Some(others) => Box::new(others.and(*over)),
                     });
                 }
-                verdict.delay = verdict.delay.max(step.reached.delay);
-                verdict.route = step.reached.route.take().or(verdict.route);
-                self.suspend(step, &mut verdict);
+                verdict.delay = verdict.delay.max(reached.delay);
+                verdict.route = reached.route.take().or(verdict.route);
             }
         }
         for step in &steps {
@@ -143,7 +147,8 @@ impl<'a> Decision<'a> {
 
     /// Suspends whoever has the budget.
     fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
-        let (Some(time), Some(key)) = (step.reached.suspends, self.question.key(step.used.slot)) else { return };
+        let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
+        let (Some(time), Some(key)) = (suspends, self.question.key(step.used.slot)) else { return };
         let key = key.ungranted().map_or_else(|| key.clone(), |(own, _)| own);
         let by = By::Limit(step.limit.name.clone());
         let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
@@ -157,7 +162,8 @@ impl<'a> Decision<'a> {
     }
 
     fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
-        if let Some(notification) = step.reached.notice.as_ref().filter(|_| step.limit.mode != Mode::Shadow) {
+        let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
+        if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
                 notification: notification.clone(),
                 key: self.question.key(step.used.slot).cloned(),
@@ -221,7 +227,7 @@ impl<'a> Decision<'a> {
             values: Vec::new(),
             amount: 0.0,
             level: 0.0,
-            reached: Reached::default(),
+            reached: None,
         });
         match used.quota {
             Quota::Never => {
@@ -314,23 +320,27 @@ impl<'a> Decision<'a> {
         step: &Step<'_>,
         application: &Application,
         over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
-    ) -> Reached {
+    ) -> Option<Box<Reached>> {
+        // Most are far from that.
+        step.limit.ladder.rungs().first().filter(|lowest| (over.is_over)(lowest.at))?;
         let event = &self.asked.events[application.event];
         // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
         let is_look = step.effect == Effect::Look && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, step.used.quota, &over, room, self.may_suspend(step));
+        // By which way a message goes is settled at MAIL.
+        let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && !reached.refuses {
-            // By which way a message goes is settled at MAIL.
-            true => Reached { route: reached.route.filter(|_| *event == Event::Mail), ..Reached::default() },
-            false => reached,
+            true if !is_way => None,
+            true => Some(Box::new(Reached { route: reached.route, ..Reached::default() })),
+            false => Some(Box::new(reached)),
         }
     }
 
     /// Keeps what a step proposes, if it is to be kept.
     fn keep(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let &Step { limit, used, effect, before, state, ref values, ref reached, .. } = step;
-        let own_refuses = reached.refuses;
+        let own_refuses = reached.as_ref().is_some_and(|reached| reached.refuses);
         let is_place = matches!(used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
         // What does not happen takes no place, and nobody gets to be known by it.
         let is_of_what_happens = is_place || used.filter.is_some_and(|filter| filter.remembers());
@@ -458,7 +468,7 @@ impl<'a> Decision<'a> {
 impl Step<'_> {
     /// What is to be noted about it, beside a refusal that the client hears.
     fn remark(&self) -> Option<Remark> {
-        let (limit, mode, reached) = (self.limit, self.limit.mode, &self.reached);
+        let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
         let actions = reached.actions(refusal.map(|refusal| refusal.verb));
         let level = match self.used.quota {

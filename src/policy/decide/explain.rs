@@ -1,6 +1,6 @@
 //! What each limit says to an event, and why: by the steps that the decision itself takes.
 
-use super::{Decision, Loaded, Step};
+use super::{Decision, Loaded, Reached, Step};
 use crate::policy::event::Asked;
 use crate::policy::key::Key;
 use crate::policy::ledger::Ledger;
@@ -10,7 +10,6 @@ use crate::policy::verdict::Refusal;
 use crate::policy::why::{Reason, Why};
 use crate::policy::{Policy, Question};
 use crate::time::Timestamp;
-use std::mem;
 use std::time::Duration;
 
 /// What a limit says to an event.
@@ -75,7 +74,7 @@ pub fn explain(
 
 impl Decision<'_> {
     fn weighed(&self, step: &mut Step<'_>) -> Weighed {
-        let reached = mem::take(&mut step.reached);
+        let reached = step.reached.take().map_or_else(Reached::default, |reached| *reached);
         let &mut Step { used, effect, before, amount, level: after, .. } = step;
         let level = match used.quota {
             // Both averages fall alike.
