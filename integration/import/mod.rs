@@ -416,3 +416,72 @@ fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
         assert!(said.err.contains("there is no rate limit in it"), "{}", said.err);
     }
 }
+
+/// Configurations of Exim that are small, and would take hours or more memory than there is.
+fn bombs() -> Vec<(&'static str, String, &'static str)> {
+    let check = "acl_smtp_rcpt = check\nbegin acl\ncheck:\n";
+    let limit = "deny ratelimit = 1 / 1h / per_rcpt / $sender_host_address\n";
+    let mut lists = "hostlist l0 = 192.0.2.1\n".to_owned();
+    let mut callers = "acl_smtp_data = a29\nbegin acl\nb0:\n".to_owned() + limit;
+    for n in 1..20 {
+        let m = n - 1;
+        lists += &format!("hostlist l{n} = +l{m} : +l{m} : +l{m} : +l{m}\n");
+    }
+    for n in 1..30 {
+        let m = n - 1;
+        callers +=
+            &format!("a{n}:\n  deny acl = a{m}\n  deny acl = b{m}\nb{n}:\n  deny acl = a{m}\n  deny acl = b{m}\n");
+    }
+    let accepts = "accept hosts = 192.0.2.1\n".repeat(3_000) + &limit.repeat(3_000);
+    let macros: String = (0..20_000).map(|n| format!("M{n}M = 1\n")).collect();
+    vec![
+        ("files", ".include exim\n.include exim\n".to_owned(), "more than 2000 files"),
+        (
+            "lists",
+            format!("{lists}{check}  deny hosts = +l19\n  {}", limit.trim_start_matches("deny ")),
+            "items of lists",
+        ),
+        ("accepts", format!("{check}{accepts}"), "items of lists"),
+        ("macros", format!("{macros}{}", "a = b\n".repeat(5_000)), "searches for macros"),
+        ("lines", "#\n".repeat(1_000_001), "more than 1000000 lines"),
+        ("callers", callers, ""),
+        // A line of a megabyte that would be two billion octets.
+        (
+            "growth",
+            format!("B = {}\n{check}  {limit}  deny hosts = {}\n", "b".repeat(2_000), "B".repeat(1_000_000)),
+            "",
+        ),
+    ]
+}
+
+#[test]
+fn small_configurations_that_grow_without_end_are_refused_at_once() {
+    for (name, text, excess) in bombs() {
+        let (site, begun) = (Site::new(), std::time::Instant::now());
+        let said = site.import("exim", &text);
+        let took = begun.elapsed();
+        assert!(took.as_secs() < 60, "{name}: {took:?}");
+        match excess {
+            "" => assert!(said.out.contains("[[limit]]"), "{name}: {}", said.err),
+            excess => {
+                assert_eq!((said.code, &*said.out), (Some(65), ""), "{name}: {}", said.err);
+                assert!(said.err.contains(excess) && said.err.lines().count() == 1, "{name}: {}", said.err);
+            }
+        }
+    }
+}
+
+#[test]
+fn sections_of_many_keys_are_read_in_time_and_what_they_repeat_is_bounded() {
+    let site = Site::new();
+    let keys = |count: usize| (0..count).map(|n| format!("k{n} = 1;\n")).collect::<String>();
+    let begun = std::time::Instant::now();
+    let said = site.import("rspamd", &(keys(200_000) + "rates { user = { bucket = { burst = 1; rate = 1; } } }\n"));
+    assert!(said.out.contains("[[limit]]") && said.err.contains("rspamd:200000: k199999"), "{:.200}", said.err);
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+    let spared: String = (0..2_000).map(|n| format!("u{n},")).collect();
+    let rates = "user = { bucket = { burst = 1; rate = 1; } }\n".repeat(2_000);
+    let said = site.import("rspamd", &format!("whitelisted_user = \"{spared}\"\nrates {{ {rates} }}\n"));
+    assert_eq!((said.code, &*said.out), (Some(65), ""), "{:.200}", said.err);
+    assert!(said.err.contains("more than 1000000 items"), "{:.200}", said.err);
+}

@@ -1,5 +1,6 @@
 //! `weir import postfwd`: rules with `rate()`, `rcpt()` and `size()`.
 
+use super::allowance::Allowance;
 use super::limit::{Budget, Condition, Limit, Value, quoted};
 use super::report::{Place, Report};
 use crate::policy::event::Stage;
@@ -19,11 +20,11 @@ struct Rule {
 }
 
 /// Reads a set of rules.
-pub fn read(path: &Path) -> std::io::Result<Report> {
-    let bytes = std::fs::read(path)?;
+pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
+    let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
     let mut report = Report::default();
-    for rule in rules(&file, &String::from_utf8_lossy(&bytes)) {
+    for rule in rules(&file, &text) {
         let action = rule.items.iter().find(|(key, ..)| key == "action").map(|(.., value)| value.as_str());
         let Some(action) = action else { continue };
         let limiting = ["rate", "rcpt", "size"].into_iter().find_map(|word| {
