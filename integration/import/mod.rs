@@ -485,3 +485,81 @@ fn sections_of_many_keys_are_read_in_time_and_what_they_repeat_is_bounded() {
     assert_eq!((said.code, &*said.out), (Some(65), ""), "{:.200}", said.err);
     assert!(said.err.contains("more than 1000000 items"), "{:.200}", said.err);
 }
+
+#[test]
+fn rules_of_postfwd_are_translated_or_named_with_their_line() {
+    let rate = "rate(client_address/5/300/450 4.7.1 too many)";
+    // A set of rules, what its limits have, and what standard error says.
+    let cases: [(String, &[&str], &[&str]); 17] = [
+        (
+            format!("&&LOCAL {{ client_address=192.0.2.1; }}\n&&OURS {{\n  &&LOCAL\n}}\nid=A; &&OURS; action={rate}"),
+            &["client = \"192.0.2.1\""],
+            &[],
+        ),
+        (format!("id=A; &&LOCAL; action={rate}"), &[], &["postfwd:1: the macro &&LOCAL is not defined"]),
+        (format!("id=A; local; action={rate}"), &[], &["postfwd:1: \"local\" is no item"]),
+        (format!("id=A; sender=; action={rate}"), &[], &["postfwd:1: \"sender=\" is no item"]),
+        (
+            format!("id=A\n  sender=~/\\(x/; action={rate}"),
+            &["\"shadow\"", "too many"],
+            &["postfwd:1: sender=~/\\(x/ cannot be said"],
+        ),
+        (
+            "action=rate(client_address/5/300/450 4.7.1 too many :( ) ; sender_domain==x.org".to_owned(),
+            &["sender-domain = \"x.org\"", "too many :(\""],
+            &["postfwd:1: (client_address/5/300/450 4.7.1 too many :( ): its parentheses are not balanced"],
+        ),
+        ("action=rate(client_address/5/300/450 4.7.1 \\\ntoo many)".to_owned(), &["\"450 4.7.1 too many\""], &[]),
+        ("action=rate(client_address/5/300/450 4.7.1 too; many)".to_owned(), &[], &["postfwd:1: \"many)\" is no item"]),
+        (format!("action={}", rate.replace("rate", "RATE")), &[], &["postfwd:1: RATE(", "small letters"]),
+        (format!("action={}", rate.trim_end_matches(')')), &[], &["postfwd:1: rate(", "its last ) is missing"]),
+        (
+            format!("id=S; action=score(4)\naction={rate}"),
+            &["enforce"],
+            &["postfwd:1: score(4): this command is not followed"],
+        ),
+        (
+            format!("id=W; client_address=10.0.0.0/8; action=DUNNO\nid=R; sender==a@b; action=REJECT\n\naction={rate}"),
+            &["\"shadow\"", "# postfwd:1: rules that are no limits are left out: those of lines 1, 2."],
+            &["postfwd:1: an earlier rule lets others through (DUNNO)"],
+        ),
+        (format!("id=R; sender==a@b; action=REJECT\naction={rate}"), &["enforce", "those of lines 1."], &[]),
+        (format!("client_address=192.0.2.1 # and=more\n\taction={rate}"), &["client = \"192.0.2.1\""], &[]),
+        (
+            format!("protocol_state==DATA; action={rate}"),
+            &["\"shadow\""],
+            &["postfwd:1: protocol_state==DATA cannot be said"],
+        ),
+        (
+            format!("client_address=somewhere; action={rate}"),
+            &["\"shadow\""],
+            &["postfwd:1: client_address=somewhere cannot be said"],
+        ),
+        (
+            format!("id=A client_address=192.0.2.1; action={rate}"),
+            &["\"shadow\""],
+            &["postfwd:1: id=A client_address=192.0.2.1: a ; is missing"],
+        ),
+    ];
+    for (rules, limits, complaints) in cases {
+        let site = Site::new();
+        let said = site.import("postfwd", &rules);
+        assert_eq!(said.code, Some(if complaints.is_empty() { 0 } else { 65 }), "{rules}\n{}{}", said.out, said.err);
+        for words in limits {
+            let is_there = if *words == "enforce" { !said.out.contains("mode =") } else { said.out.contains(words) };
+            assert!(is_there, "{rules}\n{words}\n{}", said.out);
+        }
+        assert_eq!(said.out.matches("[[limit]]").count(), usize::from(!limits.is_empty()), "{rules}\n{}", said.out);
+        for words in complaints {
+            assert!(said.err.contains(words), "{rules}\n{words}\n{}", said.err);
+        }
+        site.configure(&said.out);
+    }
+    let mut bomb = "&&A { sender==a@b }\n".to_owned();
+    for (name, of) in ('B'..='Z').zip('A'..) {
+        bomb += &format!("&&{name} {{ &&{of}; &&{of} }}\n");
+    }
+    let said = Site::new().import("postfwd", &format!("{bomb}&&Z; action={rate}\n"));
+    assert_eq!(said.code, Some(65));
+    assert!(said.err.contains("longer than 1 MiB") || said.err.contains("more than"), "{:.300}", said.err);
+}
