@@ -416,3 +416,150 @@ fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
         assert!(said.err.contains("there is no rate limit in it"), "{}", said.err);
     }
 }
+
+/// Configurations of Exim that are small, and would take hours or more memory than there is.
+fn bombs() -> Vec<(&'static str, String, &'static str)> {
+    let check = "acl_smtp_rcpt = check\nbegin acl\ncheck:\n";
+    let limit = "deny ratelimit = 1 / 1h / per_rcpt / $sender_host_address\n";
+    let mut lists = "hostlist l0 = 192.0.2.1\n".to_owned();
+    let mut callers = "acl_smtp_data = a29\nbegin acl\nb0:\n".to_owned() + limit;
+    for n in 1..20 {
+        let m = n - 1;
+        lists += &format!("hostlist l{n} = +l{m} : +l{m} : +l{m} : +l{m}\n");
+    }
+    for n in 1..30 {
+        let m = n - 1;
+        callers +=
+            &format!("a{n}:\n  deny acl = a{m}\n  deny acl = b{m}\nb{n}:\n  deny acl = a{m}\n  deny acl = b{m}\n");
+    }
+    let accepts = "accept hosts = 192.0.2.1\n".repeat(3_000) + &limit.repeat(3_000);
+    let macros: String = (0..20_000).map(|n| format!("M{n}M = 1\n")).collect();
+    vec![
+        ("files", ".include exim\n.include exim\n".to_owned(), "more than 2000 files"),
+        (
+            "lists",
+            format!("{lists}{check}  deny hosts = +l19\n  {}", limit.trim_start_matches("deny ")),
+            "items of lists",
+        ),
+        ("accepts", format!("{check}{accepts}"), "items of lists"),
+        ("macros", format!("{macros}{}", "a = b\n".repeat(5_000)), "searches for macros"),
+        ("lines", "#\n".repeat(1_000_001), "more than 1000000 lines"),
+        ("callers", callers, ""),
+        // A line of a megabyte that would be two billion octets.
+        (
+            "growth",
+            format!("B = {}\n{check}  {limit}  deny hosts = {}\n", "b".repeat(2_000), "B".repeat(1_000_000)),
+            "",
+        ),
+    ]
+}
+
+#[test]
+fn small_configurations_that_grow_without_end_are_refused_at_once() {
+    for (name, text, excess) in bombs() {
+        let (site, begun) = (Site::new(), std::time::Instant::now());
+        let said = site.import("exim", &text);
+        let took = begun.elapsed();
+        assert!(took.as_secs() < 60, "{name}: {took:?}");
+        match excess {
+            "" => assert!(said.out.contains("[[limit]]"), "{name}: {}", said.err),
+            excess => {
+                assert_eq!((said.code, &*said.out), (Some(65), ""), "{name}: {}", said.err);
+                assert!(said.err.contains(excess) && said.err.lines().count() == 1, "{name}: {}", said.err);
+            }
+        }
+    }
+}
+
+#[test]
+fn sections_of_many_keys_are_read_in_time_and_what_they_repeat_is_bounded() {
+    let site = Site::new();
+    let keys = |count: usize| (0..count).map(|n| format!("k{n} = 1;\n")).collect::<String>();
+    let begun = std::time::Instant::now();
+    let said = site.import("rspamd", &(keys(200_000) + "rates { user = { bucket = { burst = 1; rate = 1; } } }\n"));
+    assert!(said.out.contains("[[limit]]") && said.err.contains("rspamd:200000: k199999"), "{:.200}", said.err);
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+    let spared: String = (0..2_000).map(|n| format!("u{n},")).collect();
+    let rates = "user = { bucket = { burst = 1; rate = 1; } }\n".repeat(2_000);
+    let said = site.import("rspamd", &format!("whitelisted_user = \"{spared}\"\nrates {{ {rates} }}\n"));
+    assert_eq!((said.code, &*said.out), (Some(65), ""), "{:.200}", said.err);
+    assert!(said.err.contains("more than 1000000 items"), "{:.200}", said.err);
+}
+
+#[test]
+fn rules_of_postfwd_are_translated_or_named_with_their_line() {
+    let rate = "rate(client_address/5/300/450 4.7.1 too many)";
+    // A set of rules, what its limits have, and what standard error says.
+    let cases: [(String, &[&str], &[&str]); 17] = [
+        (
+            format!("&&LOCAL {{ client_address=192.0.2.1; }}\n&&OURS {{\n  &&LOCAL\n}}\nid=A; &&OURS; action={rate}"),
+            &["client = \"192.0.2.1\""],
+            &[],
+        ),
+        (format!("id=A; &&LOCAL; action={rate}"), &[], &["postfwd:1: the macro &&LOCAL is not defined"]),
+        (format!("id=A; local; action={rate}"), &[], &["postfwd:1: \"local\" is no item"]),
+        (format!("id=A; sender=; action={rate}"), &[], &["postfwd:1: \"sender=\" is no item"]),
+        (
+            format!("id=A\n  sender=~/\\(x/; action={rate}"),
+            &["\"shadow\"", "too many"],
+            &["postfwd:1: sender=~/\\(x/ cannot be said"],
+        ),
+        (
+            "action=rate(client_address/5/300/450 4.7.1 too many :( ) ; sender_domain==x.org".to_owned(),
+            &["sender-domain = \"x.org\"", "too many :(\""],
+            &["postfwd:1: (client_address/5/300/450 4.7.1 too many :( ): its parentheses are not balanced"],
+        ),
+        ("action=rate(client_address/5/300/450 4.7.1 \\\ntoo many)".to_owned(), &["\"450 4.7.1 too many\""], &[]),
+        ("action=rate(client_address/5/300/450 4.7.1 too; many)".to_owned(), &[], &["postfwd:1: \"many)\" is no item"]),
+        (format!("action={}", rate.replace("rate", "RATE")), &[], &["postfwd:1: RATE(", "small letters"]),
+        (format!("action={}", rate.trim_end_matches(')')), &[], &["postfwd:1: rate(", "its last ) is missing"]),
+        (
+            format!("id=S; action=score(4)\naction={rate}"),
+            &["enforce"],
+            &["postfwd:1: score(4): this command is not followed"],
+        ),
+        (
+            format!("id=W; client_address=10.0.0.0/8; action=DUNNO\nid=R; sender==a@b; action=REJECT\n\naction={rate}"),
+            &["\"shadow\"", "# postfwd:1: rules that are no limits are left out: those of lines 1, 2."],
+            &["postfwd:1: an earlier rule lets others through (DUNNO)"],
+        ),
+        (format!("id=R; sender==a@b; action=REJECT\naction={rate}"), &["enforce", "those of lines 1."], &[]),
+        (format!("client_address=192.0.2.1 # and=more\n\taction={rate}"), &["client = \"192.0.2.1\""], &[]),
+        (
+            format!("protocol_state==DATA; action={rate}"),
+            &["\"shadow\""],
+            &["postfwd:1: protocol_state==DATA cannot be said"],
+        ),
+        (
+            format!("client_address=somewhere; action={rate}"),
+            &["\"shadow\""],
+            &["postfwd:1: client_address=somewhere cannot be said"],
+        ),
+        (
+            format!("id=A client_address=192.0.2.1; action={rate}"),
+            &["\"shadow\""],
+            &["postfwd:1: id=A client_address=192.0.2.1: a ; is missing"],
+        ),
+    ];
+    for (rules, limits, complaints) in cases {
+        let site = Site::new();
+        let said = site.import("postfwd", &rules);
+        assert_eq!(said.code, Some(if complaints.is_empty() { 0 } else { 65 }), "{rules}\n{}{}", said.out, said.err);
+        for words in limits {
+            let is_there = if *words == "enforce" { !said.out.contains("mode =") } else { said.out.contains(words) };
+            assert!(is_there, "{rules}\n{words}\n{}", said.out);
+        }
+        assert_eq!(said.out.matches("[[limit]]").count(), usize::from(!limits.is_empty()), "{rules}\n{}", said.out);
+        for words in complaints {
+            assert!(said.err.contains(words), "{rules}\n{words}\n{}", said.err);
+        }
+        site.configure(&said.out);
+    }
+    let mut bomb = "&&A { sender==a@b }\n".to_owned();
+    for (name, of) in ('B'..='Z').zip('A'..) {
+        bomb += &format!("&&{name} {{ &&{of}; &&{of} }}\n");
+    }
+    let said = Site::new().import("postfwd", &format!("{bomb}&&Z; action={rate}\n"));
+    assert_eq!(said.code, Some(65));
+    assert!(said.err.contains("longer than 1 MiB") || said.err.contains("more than"), "{:.300}", said.err);
+}

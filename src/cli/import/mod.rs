@@ -1,5 +1,6 @@
 //! `weir import`: the rate limits of other programs' configurations, as limits of Weir.
 
+mod allowance;
 mod exim;
 mod limit;
 mod postfwd;
@@ -7,9 +8,11 @@ mod report;
 mod rspamd;
 
 use super::{Failure, complain, exit};
+use allowance::Allowance;
 use clap::Subcommand;
 use report::Report;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -23,13 +26,18 @@ pub enum Command {
 
 /// Prints the limits that say the same; what cannot be said is named on standard error, and the exit code is 65 then.
 pub fn run(command: &Command) -> Result<(), Failure> {
-    let (file, read): (&Path, fn(&Path) -> std::io::Result<Report>) = match command {
+    let (file, read): (&Path, fn(&Path, &Rc<Allowance>) -> std::io::Result<Report>) = match command {
         Command::Exim { file } => (file, exim::read),
         Command::Rspamd { file } => (file, rspamd::read),
         Command::Postfwd { file } => (file, postfwd::read),
     };
     let name = file.display();
-    let report = read(file).map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
+    let allowance = Rc::default();
+    let report = read(file, &allowance).map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
+    // What was read up to there might lack what comes after it.
+    if let Some(excess) = allowance.excess() {
+        return Err(Failure::new(exit::DATA, format!("{name}: {excess}")));
+    }
     if report.is_empty() {
         return Err(Failure::new(exit::DATA, format!("{name}: there is no rate limit in it")));
     }

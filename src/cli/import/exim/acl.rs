@@ -1,16 +1,21 @@
 //! The access control lists of a configuration: which there are, when they are asked, and what their statements say.
 
+use super::super::allowance::Allowance;
 use super::super::report::Place;
 use super::list::{Kind, Named};
 use super::source::Line;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// What of a configuration says something about limits.
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub acls: Vec<Acl>,
     pub named: Named,
-    /// `acl_smtp_…` and the like: the event, and the text that names lists.
-    asked: Vec<(Event, String)>,
+    /// `acl_smtp_…` and the like: the lists that their texts may name, with the events.
+    asked: HashMap<String, Vec<Event>>,
+    /// The first statement of each list that asks another one, by the name of that.
+    callers: HashMap<String, Vec<(usize, usize)>>,
     /// Options of the main section that limit something by themselves.
     pub options: Vec<(Place, String)>,
 }
@@ -123,8 +128,9 @@ enum Section {
 }
 
 impl Configuration {
-    pub fn parse(lines: Vec<Line>) -> Self {
+    pub fn parse(lines: Vec<Line>, allowance: &Rc<Allowance>) -> Self {
         let mut found = Self::default();
+        found.named.allowance = allowance.clone();
         let mut section = Section::Main;
         for Line { place, text } in lines {
             if let Some(name) = text.strip_prefix("begin ") {
@@ -143,7 +149,23 @@ impl Configuration {
                 Section::Other => {}
             }
         }
+        found.find_callers();
         found
+    }
+
+    fn find_callers(&mut self) {
+        for (at, acl) in self.acls.iter().enumerate() {
+            for (n, statement) in acl.statements.iter().enumerate() {
+                for condition in statement.conditions.iter().filter(|condition| condition.name == "acl") {
+                    for name in words(&condition.value) {
+                        let calls = self.callers.entry(name.to_owned()).or_default();
+                        if calls.last().is_none_or(|(caller, _)| *caller != at) {
+                            calls.push((at, n));
+                        }
+                    }
+                }
+            }
+        }
     }
 
     fn option(&mut self, text: &str, place: Place) {
@@ -159,9 +181,9 @@ impl Configuration {
         if let Some((kind, name)) = left.split_once(char::is_whitespace)
             && let Some((_, kind)) = kinds.into_iter().find(|(known, _)| *known == kind.trim_end_matches("_cache"))
         {
-            self.named.insert((kind, name.trim().to_owned()), value.to_owned());
+            self.named.lists.insert((kind, name.trim().to_owned()), value.to_owned());
         } else if let Some(event) = Event::of_option(left) {
-            self.asked.push((event, value.to_owned()));
+            words(value).for_each(|name| self.asked.entry(name.to_owned()).or_default().push(event));
         } else if left.starts_with("smtp_ratelimit_") {
             self.options.push((place, text.to_owned()));
         }
@@ -193,7 +215,7 @@ impl Configuration {
     /// When a list is asked, and whether that is only guessed.
     pub fn events(&self, acl: &Acl) -> (Vec<Event>, bool) {
         let mut found = Vec::new();
-        self.add_events(&acl.name, 0, &mut found);
+        self.add_events(&acl.name, &mut found);
         if !found.is_empty() {
             return (found, false);
         }
@@ -205,37 +227,41 @@ impl Configuration {
         !self.asked.is_empty()
     }
 
-    fn add_events(&self, name: &str, depth: usize, found: &mut Vec<Event>) {
-        if name.is_empty() || depth > self.acls.len() {
-            return;
-        }
-        for (event, _) in self.asked.iter().filter(|(_, text)| names(text, name)) {
-            if !found.contains(event) {
-                found.push(*event);
+    /// The events of a list and of those that ask it, each of which is looked at once.
+    fn add_events(&self, name: &str, found: &mut Vec<Event>) {
+        let (mut open, mut seen) = (vec![name], HashSet::new());
+        while let Some(name) = open.pop().filter(|_| self.named.allowance.items(1).is_ok()) {
+            if !seen.insert(name) {
+                continue;
             }
+            for event in self.asked.get(name).into_iter().flatten() {
+                if !found.contains(event) {
+                    found.push(*event);
+                }
+            }
+            open.extend(self.calls(name).map(|(acl, _)| &*acl.name));
         }
-        let calls = |acl: &&Acl| acl.name != name && acl.calls(name).is_some();
-        self.acls.iter().filter(calls).for_each(|acl| self.add_events(&acl.name, depth + 1, found));
+    }
+
+    /// The lists that ask one, each with its first statement that does.
+    fn calls(&self, name: &str) -> impl Iterator<Item = (&Acl, &Statement)> {
+        let calls = self.callers.get(name).into_iter().flatten();
+        let calls = calls.map(|(acl, statement)| (&self.acls[*acl], *statement));
+        calls.map(|(acl, statement)| (acl, &acl.statements[statement]))
     }
 
     /// The statement of another list that asks this one, if it is asked under conditions.
     pub fn condition_of(&self, acl: &Acl) -> Option<&Statement> {
-        let calls = self.acls.iter().filter(|other| other.name != acl.name).filter_map(|other| other.calls(&acl.name));
-        calls.into_iter().find(|statement| statement.conditions.len() > 1)
+        let calls = self.calls(&acl.name).take_while(|_| self.named.allowance.items(1).is_ok());
+        let mut calls = calls.filter(|(other, _)| other.name != acl.name);
+        calls.find(|(_, statement)| statement.conditions.len() > 1).map(|(_, statement)| statement)
     }
 }
 
-impl Acl {
-    /// The statement that asks another list.
-    fn calls(&self, name: &str) -> Option<&Statement> {
-        let asks = |condition: &Condition| condition.name == "acl" && names(&condition.value, name);
-        self.statements.iter().find(|statement| !name.is_empty() && statement.conditions.iter().any(asks))
-    }
-}
-
-/// Whether a text names this list, as a word of its own.
-fn names(text: &str, name: &str) -> bool {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-')).any(|word| word == name)
+/// What of a text may be the name of a list.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-'));
+    words.filter(|word| !word.is_empty())
 }
 
 /// `acl_check_rcpt:`

@@ -1,8 +1,10 @@
 //! Exim's lists of hosts, domains and addresses, as values of `match` and `except`.
 
+use super::super::allowance::Allowance;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 /// What the items of a list are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +16,12 @@ pub enum Kind {
 }
 
 /// The named lists of a configuration.
-pub type Named = HashMap<(Kind, String), String>;
+#[derive(Debug, Default)]
+pub struct Named {
+    pub lists: HashMap<(Kind, String), String>,
+    /// What may be read of them, as each may name several others.
+    pub allowance: Rc<Allowance>,
+}
 
 /// Whom a list is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +69,9 @@ fn gather(
     if depth > MAX_DEPTH {
         return Err("lists name each other".to_owned());
     }
+    named.allowance.octets(text.len())?;
     for written in split(text) {
+        named.allowance.items(1)?;
         let (is_not, name) = match written.strip_prefix('!') {
             Some(rest) => (true, rest.trim()),
             None => (false, &*written),
@@ -70,7 +79,8 @@ fn gather(
         match name.strip_prefix('+') {
             Some("include_unknown" | "ignore_unknown" | "include_defer" | "ignore_defer" | "caseful") => {}
             Some(list) => {
-                let other = named.get(&(kind, list.to_owned())).ok_or_else(|| format!("there is no list +{list}"))?;
+                let other =
+                    named.lists.get(&(kind, list.to_owned())).ok_or_else(|| format!("there is no list +{list}"))?;
                 let negates = other.contains('!') && (negated || is_not);
                 if negates {
                     return Err(format!("!+{list} has items with ! of its own"));
@@ -147,10 +157,10 @@ mod tests {
 
     #[test]
     fn lists_are_for_some_and_not_for_others() {
-        let named = Named::from([
-            ((Kind::Hosts, "relay".to_owned()), "127.0.0.1 : ::::1".to_owned()),
-            ((Kind::Hosts, "all".to_owned()), "+relay : 192.0.2.0/24".to_owned()),
-        ]);
+        let mut named = Named::default();
+        for (name, items) in [("relay", "127.0.0.1 : ::::1"), ("all", "+relay : 192.0.2.0/24")] {
+            named.lists.insert((Kind::Hosts, name.to_owned()), items.to_owned());
+        }
         for (kind, text, expected) in [
             (Kind::Hosts, "+all", list(Some(&["127.0.0.1", "::1", "192.0.2.0/24"]), &[])),
             (Kind::Hosts, "<; ::1 ; 10.0.0.0/8", list(Some(&["::1", "10.0.0.0/8"]), &[])),

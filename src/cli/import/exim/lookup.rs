@@ -1,7 +1,9 @@
 //! `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which are overrides in Weir.
 
+use super::super::allowance::{Allowance, What};
 use super::key::{self, braced};
 use crate::policy::field::Field;
+use std::path::Path;
 
 /// A lookup by something that limits know.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,21 +47,21 @@ impl Lookup {
     }
 
     /// For whoever is not in the table.
-    pub fn of_others(&self) -> Option<String> {
-        let row = self.rows().into_iter().flatten().find(|(who, _)| who == "*");
+    pub fn of_others(&self, allowance: &Allowance) -> Option<String> {
+        let row = self.rows(allowance).into_iter().flatten().find(|(who, _)| who == "*");
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
     /// The rows of the file: key and value. `None`: it is of a kind that is no text, or cannot be read.
-    pub fn rows(&self) -> Option<Vec<(String, String)>> {
+    pub fn rows(&self, allowance: &Allowance) -> Option<Vec<(String, String)>> {
         let kind = self.kind.split(['*', ',']).next().unwrap_or_default();
         let kind = kind.rsplit('-').next().unwrap_or_default();
         if !matches!(kind, "lsearch" | "wildlsearch" | "nwildlsearch" | "iplsearch") {
             return None;
         }
-        let text = std::fs::read_to_string(&self.file).ok()?;
+        let text = allowance.read(Path::new(&self.file)).ok()?;
         let rows = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Some(rows.filter_map(row).collect())
+        Some(rows.take_while(|_| allowance.take(What::Lines, 1)).filter_map(row).collect())
     }
 }
 

@@ -13,12 +13,14 @@ mod translation;
 mod whom;
 mod words;
 
+use super::allowance::Allowance;
 use super::report::Report;
 use acl::{Acl, Condition, Configuration, Event, Statement};
 use argument::Argument;
 use lookup::Lookup;
 use source::Source;
 use std::path::Path;
+use std::rc::Rc;
 use translation::Translation;
 use whom::Part;
 
@@ -55,11 +57,11 @@ enum Verb {
 }
 
 /// Reads a configuration.
-pub fn read(path: &Path) -> std::io::Result<Report> {
-    let source = Source::read(path)?;
+pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
+    let source = Source::read(path, allowance)?;
     let mut report = Report::default();
     source.problems.iter().for_each(|(place, why)| report.refuse(place, why));
-    let configuration = Configuration::parse(source.lines);
+    let configuration = Configuration::parse(source.lines, allowance);
     for (place, option) in &configuration.options {
         report.refuse(
             place,
@@ -87,7 +89,7 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
             for condition in &conditions {
                 let mut refuse =
                     |why: String| report.refuse(&condition.place, format!("{}: {why}", whom::written(condition)));
-                let read = match argument(&condition.value) {
+                let read = match argument(&condition.value, &configuration.named.allowance) {
                     Ok(_) if conditions.len() > 1 => Err(SEVERAL.to_owned()),
                     read => read,
                 };
@@ -119,10 +121,10 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
 const SEVERAL: &str = "a statement with several of them is for whoever is over all, and limits are each for itself";
 
 /// The argument, which may be looked up as a whole: then it is that of whoever is in no table.
-fn argument(text: &str) -> Result<(Argument, Option<Lookup>), String> {
+fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Lookup>), String> {
     match Lookup::parse(text) {
         Some(lookup) => {
-            let default = lookup.of_others();
+            let default = lookup.of_others(allowance);
             let default =
                 default.ok_or("it is looked up, and nothing says what holds for whoever is not in the table")?;
             if default == lookup::UNLIMITED {

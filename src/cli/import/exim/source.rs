@@ -1,6 +1,8 @@
 //! The lines of an Exim configuration as Exim sees them: included files, conditionals, macros and continued lines done.
 
+use super::super::allowance::{Allowance, What};
 use super::super::report::Place;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -19,6 +21,9 @@ pub struct Source {
     pub problems: Vec<(Place, String)>,
     /// In the order of their definition, as Exim replaces them.
     macros: Vec<(String, String)>,
+    /// Where each stands among them.
+    known: HashMap<String, usize>,
+    allowance: Rc<Allowance>,
     /// For each `.ifdef` that is open.
     branches: Vec<Branch>,
     unfinished: Option<Line>,
@@ -35,21 +40,25 @@ struct Branch {
 /// How deep files include others, and how long a line may grow by macros.
 const MAX_DEPTH: usize = 20;
 const MAX_LINE: usize = 1 << 20;
+const TOO_LONG: &str = "macros make this line longer than 1 MiB";
 
 impl Source {
     /// Reads a file; those that it includes and that cannot be read are problems.
-    pub fn read(path: &Path) -> std::io::Result<Self> {
-        let bytes = std::fs::read(path)?;
-        let mut source = Self::default();
-        source.file(path, &bytes, 0);
+    pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Self> {
+        let text = allowance.read(path)?;
+        let mut source = Self { allowance: allowance.clone(), ..Self::default() };
+        source.file(path, &text, 0);
         let last = source.unfinished.take();
         source.lines.extend(last);
         Ok(source)
     }
 
-    fn file(&mut self, path: &Path, bytes: &[u8], depth: usize) {
+    fn file(&mut self, path: &Path, text: &str, depth: usize) {
         let file: Rc<str> = path.display().to_string().into();
-        for (n, line) in String::from_utf8_lossy(bytes).lines().enumerate() {
+        for (n, line) in text.lines().enumerate() {
+            if !self.allowance.take(What::Lines, 1) {
+                return;
+            }
             let place = Place::new(&file, n + 1);
             let line = line.trim();
             // Also within a line that is continued.
@@ -67,7 +76,7 @@ impl Source {
     fn directive(&mut self, directive: &str, place: &Place, path: &Path, depth: usize) {
         let (word, rest) = directive.split_once(char::is_whitespace).unwrap_or((directive, ""));
         let rest = rest.trim();
-        let is_defined = self.is_defined(rest);
+        let is_defined = word.ends_with("def") && self.is_defined(rest);
         match word {
             "ifdef" => self.branches.push(Branch { is_on: is_defined, was_on: is_defined }),
             "ifndef" => self.branches.push(Branch { is_on: !is_defined, was_on: !is_defined }),
@@ -87,17 +96,22 @@ impl Source {
                 }
             }
             _ if !self.branches.iter().all(|branch| branch.is_on) => {}
-            "include" | "include_if_exists" => {
-                let name = self.replaced(rest);
-                self.include(path, name.trim_matches('"'), word == "include", place, depth);
-            }
+            "include" | "include_if_exists" => match self.replaced(rest) {
+                Some(name) => self.include(path, name.trim_matches('"'), word == "include", place, depth),
+                None => self.problems.push((place.clone(), TOO_LONG.to_owned())),
+            },
             _ => self.problems.push((place.clone(), format!(".{word} is no directive of Exim's"))),
         }
     }
 
     /// Whether any macro stands in a text. Exim's own, of what it was built with, are taken to be there.
     fn is_defined(&self, text: &str) -> bool {
-        text.starts_with('_') || self.macros.iter().any(|(name, _)| text.contains(&**name))
+        text.starts_with('_') || self.macros.iter().any(|(name, _)| self.names(text, name))
+    }
+
+    /// Whether a macro stands anywhere in a text.
+    fn names(&self, text: &str, name: &str) -> bool {
+        self.allowance.take(What::Searches, 1 + text.len() / 64) && text.contains(name)
     }
 
     fn include(&mut self, from: &Path, name: &str, must_exist: bool, place: &Place, depth: usize) {
@@ -107,8 +121,8 @@ impl Source {
         if depth >= MAX_DEPTH {
             return fail("files include each other");
         }
-        match std::fs::read(&path) {
-            Ok(bytes) => self.file(&path, &bytes, depth + 1),
+        match self.allowance.read(&path) {
+            Ok(text) => self.file(&path, &text, depth + 1),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {}
             Err(error) => fail(&error.to_string()),
         }
@@ -123,13 +137,10 @@ impl Source {
         // A name that is being defined is not replaced.
         let name = if self.unfinished.is_none() { macro_name(line) } else { None };
         let text = match name {
-            Some(name) => format!("{name}{}", self.replaced(&line[name.len()..])),
+            Some(name) => self.replaced(&line[name.len()..]).map(|value| format!("{name}{value}")),
             None => self.replaced(line),
         };
-        if text.len() > MAX_LINE {
-            self.problems.push((place, "macros make this line longer than 1 MiB".to_owned()));
-            return;
-        }
+        let Some(text) = text else { return self.problems.push((place, TOO_LONG.to_owned())) };
         let mut whole = match self.unfinished.take() {
             Some(begun) => Line { text: begun.text + &text, place: begun.place },
             None => Line { place, text },
@@ -148,21 +159,31 @@ impl Source {
     /// `= VALUE`, or `== VALUE` for a macro that is there already.
     fn define(&mut self, name: &str, rest: &str) {
         let value = rest.trim_start_matches('=').trim().to_owned();
-        match self.macros.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) => *known = value,
-            None => self.macros.push((name.to_owned(), value)),
+        match self.known.get(name) {
+            Some(at) => self.macros[*at].1 = value,
+            None => {
+                self.known.insert(name.to_owned(), self.macros.len());
+                self.macros.push((name.to_owned(), value));
+            }
         }
     }
 
     /// A text with its macros replaced, one after the other: the value of one may name another that is defined later.
-    fn replaced(&self, text: &str) -> String {
+    /// `None`: it would be too long.
+    fn replaced(&self, text: &str) -> Option<String> {
         let mut text = text.to_owned();
         for (name, value) in &self.macros {
-            if text.len() <= MAX_LINE && text.contains(&**name) {
-                text = text.replace(&**name, value);
+            if !self.names(&text, name) {
+                continue;
             }
+            let count = text.matches(&**name).count();
+            let length = (text.len() - count * name.len()).checked_add(count.checked_mul(value.len())?)?;
+            if length > MAX_LINE || !self.allowance.take(What::Octets, length) {
+                return None;
+            }
+            text = text.replace(&**name, value);
         }
-        text
+        Some(text)
     }
 }
 
@@ -181,7 +202,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("more"), "from = more LIMIT\n").unwrap();
         std::fs::write(folder.path().join("exim"), text).unwrap();
-        let source = Source::read(&folder.path().join("exim")).unwrap();
+        let source = Source::read(&folder.path().join("exim"), &Rc::default()).unwrap();
         assert!(source.problems.is_empty(), "{:?}", source.problems);
         source.lines.into_iter().map(|line| (line.place.line, line.text)).collect()
     }
@@ -211,7 +232,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("exim");
         std::fs::write(&path, "\n.include none\n.include exim\n.oops\n.endif\n").unwrap();
-        let problems = Source::read(&path).unwrap().problems;
+        let problems = Source::read(&path, &Rc::default()).unwrap().problems;
         for (line, words) in [(2, "none is not read"), (3, "include each other"), (4, ".oops"), (5, "without .ifdef")] {
             assert!(problems.iter().any(|(at, why)| at.line == line && why.contains(words)), "{words}: {problems:?}");
         }

@@ -1,5 +1,6 @@
 //! From a `ratelimit` and its statement to a limit.
 
+use super::super::allowance::Allowance;
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
 use super::acl::{Configuration, Event};
@@ -79,7 +80,7 @@ impl<'a> Translation<'a> {
             limit.stage = counted.stage;
             self.explain(&mut limit, one, &owner, &counted);
             if let Some(lookup) = one.lookup.clone().or_else(|| table(argument)) {
-                overrides(&mut limit, one, &lookup, &counted);
+                overrides(&mut limit, one, &lookup, &counted, &self.configuration.named.allowance);
             }
             self.finish(&mut limit, one, &owner);
             limits.push((limit, owner));
@@ -95,7 +96,7 @@ impl<'a> Translation<'a> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
             Amount::Expansion(text) => {
-                let default = Lookup::parse(text).map(|lookup| lookup.of_others());
+                let default = Lookup::parse(text).map(|lookup| lookup.of_others(&self.configuration.named.allowance));
                 match default.as_ref().map(Option::as_deref) {
                     Some(Some(UNLIMITED)) => f64::INFINITY,
                     Some(Some(default)) => match Argument::parse(&format!("{default} / 1s"))?.limit {
@@ -113,6 +114,7 @@ impl<'a> Translation<'a> {
         if most > 0.0 || one.verb != Verb::Warn {
             return Ok(most);
         }
+        self.configuration.named.allowance.items(self.uses.len())?;
         let record = one.argument.record();
         let looks = self.uses.iter().filter(|look| look.is_look && look.argument.record() == record);
         let numbers = looks.filter_map(|look| match look.argument.limit {
@@ -230,7 +232,8 @@ impl<'a> Translation<'a> {
             }
         }
         let before = &one.acl.statements[..one.at];
-        for accept in before.iter().filter(|statement| statement.verb == "accept") {
+        let accepts = before.iter().filter(|statement| statement.verb == "accept");
+        for accept in accepts.take_while(|_| self.configuration.named.allowance.items(1).is_ok()) {
             whom::spare(limit, accept, &self.configuration.named);
         }
         deed::act(limit, one);
@@ -268,14 +271,14 @@ fn is_known(field: Field, stage: Stage) -> bool {
 }
 
 /// Says what is done with the numbers of a table.
-fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counted) {
+fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counted, allowance: &Allowance) {
     let (file, argument) = (&lookup.file, &one.argument);
     let place = one.condition.place.clone();
     let lose = |limit: &mut Limit, words: String| limit.lose(&place, words);
     let stem =
         Path::new(file).file_stem().map_or_else(|| limit.name.clone(), |stem| stem.to_string_lossy().into_owned());
     let csv = format!("{stem}.csv");
-    let Some(rows) = lookup.rows() else {
+    let Some(rows) = lookup.rows(allowance) else {
         let words = format!(
             "the numbers of {file} ({}) are not in force: write them to {csv}, with rows like \"WHO,500 / {}\" under the header \
              \"{},rate\", and add overrides = \"{csv}\"",

@@ -51,6 +51,7 @@ pub fn parts(statement: &Statement) -> impl Iterator<Item = Part<'_>> {
 /// What a condition asks; the words say why it cannot be said.
 pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
     let (negated, value) = (condition.negated, condition.value.trim());
+    named.allowance.octets(value.len())?;
     let flag = |key, flag| {
         let condition = limit::Condition { key, value: Value::Flag(flag) };
         Ok(Asked { holds: vec![condition], fails: Vec::new(), is_never: false })

@@ -4,6 +4,7 @@ mod owner;
 mod rate;
 mod ucl;
 
+use super::allowance::Allowance;
 use super::limit::{Budget, Condition, Limit, Value as Values, quoted};
 use super::report::{Place, Report};
 use crate::policy::event::Stage;
@@ -17,12 +18,14 @@ use std::rc::Rc;
 use ucl::{Entry, Value};
 
 /// Reads a section, or a file that is one.
-pub fn read(path: &Path) -> std::io::Result<Report> {
-    let bytes = std::fs::read(path)?;
-    let text = String::from_utf8_lossy(&bytes);
+pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
+    let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
-    let read = ucl::read(&text);
+    let read = ucl::read(&text, allowance);
     let mut report = Report::default();
+    if allowance.excess().is_some() {
+        return Ok(report);
+    }
     if let Some(misread) = read.misread {
         report.refuse(&Place::new(&file, misread.line), format!("{}; nothing is read from here on", misread.why));
     }
@@ -36,7 +39,7 @@ pub fn read(path: &Path) -> std::io::Result<Report> {
     // Without one, the file is the section itself, as in local.d.
     let sections: Vec<Vec<Entry>> = if is_section { vec![others] } else { sections.collect() };
     for section in &sections {
-        Section::new(&file, section).translate(&mut report);
+        Section::new(&file, section, allowance).translate(&mut report);
     }
     Ok(report)
 }
@@ -61,6 +64,7 @@ fn may_exist(path: &Path, directive: &str) -> bool {
 struct Section<'a> {
     file: &'a Rc<str>,
     entries: &'a [Entry],
+    allowance: &'a Allowance,
     bounce_senders: Vec<String>,
     /// Nobody is refused, as the mail is only marked.
     only_marks: bool,
@@ -103,11 +107,12 @@ const FACTORS: [&str; 7] = [
 ];
 
 impl<'a> Section<'a> {
-    fn new(file: &'a Rc<str>, entries: &'a [Entry]) -> Self {
+    fn new(file: &'a Rc<str>, entries: &'a [Entry], allowance: &'a Allowance) -> Self {
         let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let mut section = Self {
             file,
             entries,
+            allowance,
             bounce_senders: list(&["postmaster", "mailer-daemon", "<>", "null", "fetchmail-daemon", "mdaemon"]),
             only_marks: false,
             except: Vec::new(),
@@ -210,6 +215,17 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether there may be a limit more, each of which says all that the section says for all of them.
+    fn may_add(&self) -> bool {
+        let texts = self.except.iter().flat_map(|condition| match &condition.value {
+            Values::Texts(texts) => &texts[..],
+            Values::Flag(_) => &[],
+        });
+        let texts = texts.chain(&self.bounce_senders).chain(self.lost.iter().map(|(_, words)| words));
+        let mut texts = texts.map(|text| self.allowance.octets(text.len()));
+        self.allowance.items(1).is_ok() && texts.all(|taken| taken.is_ok())
+    }
+
     /// All buckets of a name.
     fn rates(&self, entry: &Entry, report: &mut Report) {
         let place = self.place(entry.line);
@@ -240,6 +256,9 @@ impl<'a> Section<'a> {
         };
         for (line, value) in buckets {
             let place = self.place(line);
+            if !self.may_add() {
+                return;
+            }
             match rate::bucket(value) {
                 Ok(Some(bucket)) => drop(report.add(self.limit(&entry.key, &place, &owner, &bucket))),
                 Ok(None) => report.note(&place, format!("{}: a burst of 0 is no limit.", entry.key)),

@@ -1,5 +1,7 @@
 //! The configuration language of rspamd, UCL, as far as its sections of limits need it.
 
+use super::super::allowance::Allowance;
+
 /// A key with its value, and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
@@ -82,8 +84,9 @@ impl Value {
 }
 
 /// Reads a text.
-pub fn read(text: &str) -> Read {
-    let mut reader = Reader { text, at: 0, included: Vec::new() };
+pub fn read(text: &str, allowance: &Allowance) -> Read {
+    let starts = text.match_indices('\n').map(|(at, _)| at + 1).collect();
+    let mut reader = Reader { text, starts, at: 0, included: Vec::new(), allowance };
     let mut entries = Vec::new();
     let misread = reader.entries(&mut entries, 0).err().map(|why| Misread { line: reader.line(), why });
     Read { entries, included: reader.included, misread }
@@ -91,8 +94,11 @@ pub fn read(text: &str) -> Read {
 
 struct Reader<'t> {
     text: &'t str,
+    /// Where each line but the first begins.
+    starts: Vec<usize>,
     at: usize,
     included: Vec<(usize, String)>,
+    allowance: &'t Allowance,
 }
 
 impl Reader<'_> {
@@ -105,7 +111,7 @@ impl Reader<'_> {
     }
 
     fn line(&self) -> usize {
-        self.text[..self.at].matches('\n').count() + 1
+        self.starts.partition_point(|start| *start <= self.at) + 1
     }
 
     fn take(&mut self, c: char) -> bool {
@@ -177,6 +183,7 @@ impl Reader<'_> {
 
     /// `.include(try=true) "FILE"`
     fn directive(&mut self) -> Result<(), String> {
+        self.allowance.items(1)?;
         let line = self.line();
         let end = self.rest().find('\n').unwrap_or(self.rest().len());
         let text = self.rest()[..end].trim().to_owned();
@@ -225,6 +232,7 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, String> {
+        self.allowance.items(1)?;
         match self.peek() {
             Some('{') => {
                 self.take('{');
@@ -313,10 +321,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn read_all(text: &str) -> Read {
+        read(text, &Allowance::default())
+    }
+
     #[test]
     fn sections_lists_and_values_are_read_in_every_spelling() {
         let text = "# c\nratelimit \"x\" {\n a = 1; b: \"2;\" /* x /* y */ ; */\n c [ 1, { d = e f } ]\n}\ng =\n  <<EOD\nh\nEOD\n.include \"i\"\nj { }";
-        let read = read(text);
+        let read = read_all(text);
         assert!(read.misread.is_none(), "{:?}", read.misread);
         assert_eq!(read.included, [(10, ".include \"i\"".to_owned())]);
         let entry = |key: &str, line, value| Entry { key: key.into(), line, value };
@@ -354,16 +366,23 @@ mod tests {
             ("a = 1\n}", 2, "\"}\" stands where a key was expected"),
             ("a = <<X\nb\n", 1, "<<X has no end"),
         ] {
-            assert_eq!(read(text).misread, Some(Misread { line, why: why.into() }), "{text}");
+            assert_eq!(read_all(text).misread, Some(Misread { line, why: why.into() }), "{text}");
         }
-        assert!(read(&"a {".repeat(100_000)).misread.is_some_and(|misread| misread.why.contains("too deep")));
-        assert!(read(&format!("a = {}", "[".repeat(100_000))).misread.is_some());
+        assert!(read_all(&"a {".repeat(100_000)).misread.is_some_and(|misread| misread.why.contains("too deep")));
+        assert!(read_all(&format!("a = {}", "[".repeat(100_000))).misread.is_some());
+    }
+
+    #[test]
+    fn no_more_is_read_than_may_be() {
+        let allowance = Allowance::default();
+        while allowance.items(1000).is_ok_and(|()| allowance.excess().is_none()) {}
+        assert_eq!(read("a = 1\n", &allowance).misread.map(|misread| misread.line), Some(1));
     }
 
     proptest! {
         #[test]
         fn no_text_makes_the_reader_panic(text in "[a \\n{}\\[\\]=:;,\"'#/*<.é\\\\]{0,40}") {
-            let _ = read(&text);
+            let _ = read_all(&text);
         }
     }
 }

@@ -1,0 +1,118 @@
+//! How much one import may read and make: files that include each other, lists and macros that name each other grow without end.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Files,
+    /// Of all files, as often as each is read.
+    Lines,
+    /// Of lists, conditions, sections and rules, as often as each is looked at.
+    Items,
+    /// Read, and made by macros and names of lists.
+    Octets,
+    /// Macros looked for in 64 octets of a line.
+    Searches,
+}
+
+/// What is left for the rest of an import. Once something is used up nothing is left of anything.
+#[derive(Debug)]
+pub struct Allowance {
+    left: [Cell<usize>; KINDS.len()],
+    over: Cell<Option<What>>,
+}
+
+/// Each with its name and how much there is of it, far more than any configuration needs.
+const KINDS: [(What, &str, usize); 5] = [
+    (What::Files, "files", 2_000),
+    (What::Lines, "lines", 1_000_000),
+    (What::Items, "items of lists and sections", 1_000_000),
+    (What::Octets, "octets", 64 << 20),
+    (What::Searches, "searches for macros", 20_000_000),
+];
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { left: KINDS.map(|(_, _, most)| Cell::new(most)), over: Cell::new(None) }
+    }
+}
+
+impl Allowance {
+    /// Takes some; false if there is not as much, and whoever asks has to stop.
+    #[must_use]
+    pub fn take(&self, what: What, count: usize) -> bool {
+        if self.over.get().is_some() {
+            return false;
+        }
+        let left = &self.left[what as usize];
+        match left.get().checked_sub(count) {
+            Some(rest) => left.set(rest),
+            None => self.over.set(Some(what)),
+        }
+        self.over.get().is_none()
+    }
+
+    /// Takes items; the words say that there are too many.
+    pub fn items(&self, count: usize) -> Result<(), String> {
+        self.need(What::Items, count)
+    }
+
+    /// Takes octets, and an item for them.
+    pub fn octets(&self, count: usize) -> Result<(), String> {
+        self.need(What::Items, 1)?;
+        self.need(What::Octets, count)
+    }
+
+    fn need(&self, what: What, count: usize) -> Result<(), String> {
+        if self.take(what, count) { Ok(()) } else { Err("this is too much to read".to_owned()) }
+    }
+
+    /// Reads a file, of which there is nothing if it is larger than what is left.
+    pub fn read(&self, path: &Path) -> std::io::Result<String> {
+        let mut bytes = Vec::new();
+        if self.take(What::Files, 1) {
+            let most = self.left[What::Octets as usize].get() as u64;
+            std::fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+        }
+        if !self.take(What::Octets, bytes.len()) {
+            bytes.clear();
+        }
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// What there was too much of, if there was.
+    pub fn excess(&self) -> Option<impl fmt::Display + use<>> {
+        let (_, name, most) = KINDS[self.over.get()? as usize];
+        Some(format!(
+            "it has more than {most} {name}, with all that it includes and names, and is not imported: take the part with the limits"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_used_up_ends_everything() {
+        for (n, (what, name, most)) in KINDS.into_iter().enumerate() {
+            assert_eq!(what as usize, n);
+            let allowance = Allowance::default();
+            assert!(allowance.take(what, most - 1) && allowance.take(what, 1) && allowance.excess().is_none());
+            assert!(!allowance.take(what, 1) && !allowance.take(What::Lines, 0) && allowance.items(0).is_err());
+            let words = allowance.excess().map(|words| words.to_string()).unwrap_or_default();
+            assert!(words.contains(&format!("{most} {name}")), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_its_end() {
+        let allowance = Allowance::default();
+        assert_eq!(allowance.read(Path::new("/dev/zero")).ok(), Some(String::new()));
+        assert!(allowance.excess().is_some());
+    }
+}

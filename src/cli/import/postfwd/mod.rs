@@ -1,0 +1,270 @@
+//! `weir import postfwd`: rules with `rate()`, `rcpt()` and `size()`.
+
+mod rules;
+
+use super::allowance::Allowance;
+use super::limit::{Budget, Condition, Limit, Value, quoted};
+use super::report::{Place, Report};
+use crate::policy::event::Stage;
+use crate::policy::field::{Field, Widths};
+use crate::policy::limit::{Algorithm, Charge, Count};
+use crate::policy::template::Template;
+use crate::time::{Units, format_duration, parse_rate};
+use ipnet::IpNet;
+use rules::{Item, Rule};
+use std::net::IpAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What stands before a limit and lets mail through, so that postfwd never gets to the limit.
+#[derive(Default)]
+struct Passing {
+    first: Option<(Place, String)>,
+    count: usize,
+}
+
+/// What an action is.
+enum Action<'a> {
+    /// The command, and what stands in its parentheses.
+    Limit(&'static str, &'a str),
+    /// An answer for Postfix, and whether it lets mail through.
+    Answer(bool),
+    /// Others, and why they are not read.
+    Other(String),
+}
+
+/// Reads a set of rules.
+pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
+    let text = allowance.read(path)?;
+    let file: Rc<str> = path.display().to_string().into();
+    let mut report = Report::default();
+    let (mut passing, mut others) = (Passing::default(), Vec::new());
+    for rule in rules::rules(&file, &text, allowance) {
+        let rule = match rule {
+            Ok(rule) => rule,
+            Err((place, why)) => {
+                report.refuse(&place, why);
+                continue;
+            }
+        };
+        let action = rule.action().unwrap_or_default();
+        match self::action(action) {
+            Action::Limit(word, arguments) => match limit(&rule, word, arguments) {
+                Ok(mut limit) => {
+                    passing.broaden(&mut limit);
+                    report.add(limit);
+                }
+                Err(why) => report.refuse(&rule.place, format!("{action}: {why}")),
+            },
+            Action::Answer(passes) => {
+                if passes {
+                    passing.add(&rule.place, action);
+                }
+                others.push(rule.place);
+            }
+            Action::Other(why) => {
+                if action.starts_with("jump") {
+                    passing.add(&rule.place, action);
+                }
+                report.refuse(&rule.place, format!("{action}: {why}"));
+            }
+        }
+    }
+    if let Some(first) = others.first().filter(|_| !report.is_empty()) {
+        let lines: Vec<String> = others.iter().take(20).map(|place| place.line.to_string()).collect();
+        let more = if others.len() > 20 { format!(" and {} more", others.len() - 20) } else { String::new() };
+        report
+            .note(first, format!("rules that are no limits are left out: those of lines {}{more}.", lines.join(", ")));
+    }
+    Ok(report)
+}
+
+impl Passing {
+    fn add(&mut self, place: &Place, action: &str) {
+        self.first.get_or_insert_with(|| (place.clone(), action.to_owned()));
+        self.count += 1;
+    }
+
+    fn broaden(&self, limit: &mut Limit) {
+        let Some((place, action)) = &self.first else { return };
+        let more =
+            if self.count > 1 { format!(" and {} more before the limit", self.count - 1) } else { String::new() };
+        limit.broaden(place, format!("an earlier rule{more} lets others through ({action}), which is not looked at"));
+    }
+}
+
+/// What an action is. Commands are in small letters, and in parentheses up to the end.
+fn action(text: &str) -> Action<'_> {
+    let word_end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').unwrap_or(text.len());
+    let (word, rest) = text.split_at(word_end);
+    let Some(inner) = rest.trim_start().strip_prefix('(').filter(|_| !word.is_empty()) else {
+        let upper = word.to_ascii_uppercase();
+        let refuses = ["REJECT", "DEFER", "DEFER_IF_PERMIT", "DEFER_IF_REJECT", "DISCARD"].contains(&&*upper)
+            || word.starts_with(['4', '5']);
+        return Action::Answer(!refuses);
+    };
+    let known = ["rate", "rcpt", "size"].into_iter().find(|known| word.strip_suffix("5321").unwrap_or(word) == *known);
+    match (known, inner.strip_suffix(')')) {
+        (Some(known), Some(arguments)) => Action::Limit(known, arguments),
+        (Some(_), None) => Action::Other("its last ) is missing, so that postfwd runs no command".to_owned()),
+        (None, _) if ["rate", "rcpt", "size"].iter().any(|known| word.to_ascii_lowercase().starts_with(known)) => {
+            Action::Other(format!("{word} is no command of postfwd's, which are in small letters"))
+        }
+        (None, _) => Action::Other("this command is not followed".to_owned()),
+    }
+}
+
+/// `rate(item/max/seconds/action)`
+fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
+    let parts: Vec<&str> = arguments.splitn(4, '/').map(str::trim).collect();
+    let [whose, most, seconds, action] = parts[..] else {
+        return Err(
+            "write item, number, seconds and action, as in rate(client_address/5/300/450 4.7.1 too many)".to_owned()
+        );
+    };
+    // As it was written once.
+    let whose = whose.strip_prefix("$$").unwrap_or(whose);
+    let field = field(whose).ok_or_else(|| format!("no limit is for each {whose}"))?;
+    let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
+    let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
+    let is_at_end = rule.conditions().any(|item| item.key == "protocol_state" && item.value.starts_with("END"));
+    let (count, stage) = match word {
+        "size" => (Count::Bytes, None),
+        "rcpt" => (Count::Recipients, Some(Stage::Data)),
+        _ if is_at_end => (Count::Messages, None),
+        _ => (Count::Recipients, None),
+    };
+    let is_at_rcpt = count == Count::Recipients && stage.is_none();
+    if field.is_of_recipient() && !is_at_rcpt && count != Count::Messages {
+        return Err(format!("{} of a whole message are not counted per {}", count.name(), field.name()));
+    }
+    let rate = if most == 0 { "0".to_owned() } else { format!("{most} / {}", format_duration(time)) };
+    if most > 0 {
+        parse_rate(&rate, Units::Things).map_err(|error| error.to_string())?;
+    }
+    let mut limit = Limit::new(Budget::Own {
+        count,
+        per: vec![field],
+        rate,
+        algorithm: Algorithm::TokenBucket,
+        burst: None,
+        charge: Charge::Accepted,
+        distinct: None,
+    });
+    limit.stage = stage;
+    limit.comment(format!("{}: {word}({arguments})", rule.place));
+    limit.comment("postfwd counts from the first mail on and begins anew when the time is over; here what is used comes back little by little.");
+    if word == "rate" && !is_at_end {
+        limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
+    }
+    for item in rule.items.iter().filter(|item| item.key != "action") {
+        match &*item.key {
+            "id" if item.value.contains('=') => {
+                limit.broaden(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
+            }
+            "id" => {}
+            "protocol_state" => at_state(&mut limit, &rule.place, word, item),
+            _ => narrow(&mut limit, &rule.place, item),
+        }
+    }
+    if arguments.matches('(').count() != arguments.matches(')').count() {
+        limit.lose(
+            &rule.place,
+            format!("({arguments}): its parentheses are not balanced; the last one ends it, as in postfwd"),
+        );
+    }
+    act(&mut limit, &rule.place, action);
+    Ok(limit)
+}
+
+/// Attributes of Postfix as fields.
+fn field(name: &str) -> Option<Field> {
+    Some(match name {
+        "client_address" => Field::Client(Widths::default()),
+        "sasl_username" => Field::User,
+        "sender" => Field::Sender,
+        "sender_domain" => Field::SenderDomain,
+        "recipient" => Field::Recipient,
+        "recipient_domain" => Field::RecipientDomain,
+        "helo_name" => Field::Helo,
+        _ => return None,
+    })
+}
+
+/// When Postfix asks: at RCPT, and at the end of a message.
+fn at_state(limit: &mut Limit, place: &Place, word: &str, item: &Item) {
+    let Item { operator, value, .. } = item;
+    let is_usual = value == "RCPT" || value.starts_with("END") || (value == "DATA" && word != "rate");
+    if !matches!(&**operator, "=" | "==") || !is_usual {
+        limit.broaden(place, format!("protocol_state{operator}{value} cannot be said"));
+    }
+}
+
+/// Makes a limit be for whom an item means.
+fn narrow(limit: &mut Limit, place: &Place, item: &Item) {
+    let Item { key, operator, value } = item;
+    let (key, value) = (&**key, &**value);
+    let written = format!("{key}{operator}{value}");
+    let any = ["/./", "/.+/", "/^.+$/", "/^(.+)$/", "^.+$", "."].contains(&value);
+    let items: Vec<String> = match &**operator {
+        "=~" | "~=" if any => vec!["*".to_owned()],
+        "=" | "=="
+            if !value.contains(['$', ':', '!', '(', ')', '*', '&', '/'])
+                || (key == "client_address" && is_addresses(value)) =>
+        {
+            value.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let names =
+        ["client_address", "sasl_username", "sender", "sender_domain", "recipient", "recipient_domain", "helo_name"];
+    let keys = ["client", "user", "sender", "sender-domain", "recipient", "recipient-domain", "helo"];
+    let known = names.into_iter().zip(keys).find(|(name, _)| *name == key);
+    let is_plain = !items.iter().any(|item| item.contains(char::is_whitespace));
+    let is_good = key != "client_address" || items == ["*"] || is_addresses(value);
+    let Some((_, known)) = known.filter(|_| is_good && is_plain && !items.is_empty()) else {
+        return limit.broaden(place, format!("{written} cannot be said"));
+    };
+    // All clients have an address.
+    let is_everybody = known == "client" && items == ["*"];
+    if !is_everybody && !limit.add_match(Condition { key: known, value: Value::Texts(items) }) {
+        limit.broaden(place, format!("{written}: there is such an item already"));
+    }
+}
+
+/// Addresses and networks, between commas.
+fn is_addresses(text: &str) -> bool {
+    let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.all(|item| item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok())
+}
+
+/// What happens to whoever is over, as Postfix is told.
+fn act(limit: &mut Limit, place: &Place, action: &str) {
+    let (word, words) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
+    let upper = word.to_ascii_uppercase();
+    let (verb, text) = match &*upper {
+        "REJECT" => ("deny", words),
+        "DEFER" | "DEFER_IF_PERMIT" | "DEFER_IF_REJECT" => ("defer", words),
+        "DUNNO" | "OK" | "WARN" | "INFO" => return limit.act("warn", "true"),
+        _ if word.starts_with('4') => ("defer", action),
+        _ if word.starts_with('5') => ("deny", action),
+        _ => {
+            limit.lose(place, format!("{action}: limits do nothing like it, so this one only warns"));
+            return limit.act("warn", "true");
+        }
+    };
+    let text = text.replace("$$ratecount", "\u{1}level\u{2}").replace(['{', '}'], "");
+    let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
+    let wrong = match Template::parse(&text, None) {
+        _ if text.contains("$$") => Some("it names what a text of Weir's cannot".to_owned()),
+        _ if text.trim().is_empty() => None,
+        Ok(_) => return limit.act(verb, quoted(&text)),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = wrong {
+        limit.lose(place, format!("{action}: {why}, so the standard text stands instead"));
+    }
+    limit.act(verb, "true");
+}

@@ -1,0 +1,158 @@
+//! The rules of a postfwd configuration as postfwd 1.39 sees them: continued lines, macros and items done.
+
+use super::super::allowance::{Allowance, What};
+use super::super::report::Place;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A rule: what has to hold, and what is done.
+#[derive(Debug)]
+pub struct Rule {
+    pub place: Place,
+    pub items: Vec<Item>,
+}
+
+/// `client_address=192.0.2.1`
+#[derive(Debug, PartialEq, Eq)]
+pub struct Item {
+    pub key: String,
+    pub operator: String,
+    pub value: String,
+}
+
+/// How long macros may make a rule.
+const MAX_RULE: usize = 1 << 20;
+
+impl Rule {
+    /// What is done: of several actions postfwd keeps the last.
+    pub fn action(&self) -> Option<&str> {
+        self.items.iter().rev().find(|item| item.key == "action").map(|item| &*item.value)
+    }
+
+    pub fn conditions(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| !matches!(&*item.key, "id" | "action"))
+    }
+}
+
+/// The rules of a text, or why postfwd ignores one.
+pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, (Place, String)>> {
+    let mut macros = HashMap::new();
+    let mut found = Vec::new();
+    for (place, text) in whole(file, text, allowance) {
+        if let Some((name, value)) = definition(&text) {
+            macros.insert(name.to_owned(), value.to_owned());
+            continue;
+        }
+        let items = expanded(text, &macros, allowance).and_then(|text| items(&text, allowance));
+        found.push(match items {
+            Ok(items) => Ok(Rule { place, items }),
+            Err(why) => Err((place, why)),
+        });
+    }
+    found
+}
+
+/// A backslash or an open brace at the end goes on as if there were no end of line; a line that begins with a space, or with
+/// a brace that closes, adds items.
+fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, String)> {
+    let mut whole: Vec<(Place, String)> = Vec::new();
+    let mut begun: Option<(Place, String)> = None;
+    for (n, line) in text.lines().enumerate() {
+        if !allowance.take(What::Lines, 1) {
+            break;
+        }
+        // A comment begins anywhere, and quotes mean nothing.
+        let line = line.split('#').next().unwrap_or_default().replace('"', "");
+        if line.trim().is_empty() {
+            continue;
+        }
+        let (_, text) = begun.get_or_insert_with(|| (Place::new(file, n + 1), String::new()));
+        let end = line.trim_end();
+        if let Some(part) = end.strip_suffix('\\') {
+            *text += part;
+        } else if end.ends_with('{') {
+            *text += end;
+        } else {
+            *text += &line;
+            add(&mut whole, begun.take());
+        }
+    }
+    add(&mut whole, begun);
+    whole
+}
+
+fn add(whole: &mut Vec<(Place, String)>, line: Option<(Place, String)>) {
+    let Some((place, text)) = line else { return };
+    match whole.last_mut().filter(|_| text.starts_with([' ', '\t', '}'])) {
+        Some((_, before)) => {
+            if !before.trim_end().ends_with(';') {
+                before.push(';');
+            }
+            *before += &text;
+        }
+        None => whole.push((place, text)),
+    }
+}
+
+/// `&&NAME { ITEMS }`
+fn definition(text: &str) -> Option<(&str, &str)> {
+    let (name, rest) = named(text.trim_start())?;
+    let inner = rest.trim_start().strip_prefix('{')?;
+    let inner = inner.trim_end_matches(|c: char| c == ';' || c.is_whitespace()).strip_suffix('}')?;
+    Some((name, inner.trim().trim_end_matches(';').trim_end()))
+}
+
+/// The name of a macro that a text begins with, and what comes after.
+fn named(text: &str) -> Option<(&str, &str)> {
+    let rest = text.strip_prefix("&&")?;
+    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(rest.len());
+    (end > 0).then(|| text.split_at(end + 2))
+}
+
+/// A rule with its macros replaced, also those that their values name.
+fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allowance) -> Result<String, String> {
+    // What is before it names no macro any more.
+    let mut from = 0;
+    while let Some(at) = text[from..].find("&&") {
+        from += at;
+        let Some((name, _)) = named(&text[from..]) else {
+            from += 2;
+            continue;
+        };
+        let value = macros.get(name).ok_or_else(|| {
+            format!("the macro {name} is not defined before this rule, so that postfwd ignores the rule")
+        })?;
+        if text.len() + value.len() > MAX_RULE {
+            return Err("its macros make this rule longer than 1 MiB".to_owned());
+        }
+        // All that comes after it moves.
+        allowance.octets(text.len() - from + value.len())?;
+        text.replace_range(from..from + name.len(), value);
+    }
+    Ok(text)
+}
+
+/// The items between semicolons, of which postfwd knows no other use.
+fn items(text: &str, allowance: &Allowance) -> Result<Vec<Item>, String> {
+    let mut items = Vec::new();
+    for written in text.split(';').map(str::trim).filter(|written| !written.is_empty()) {
+        allowance.items(1)?;
+        let item = item(written).filter(|item| !item.key.contains(char::is_whitespace) && !item.value.is_empty());
+        items.push(item.ok_or_else(|| {
+            format!("\"{written}\" is no item with an operator and a value, so that postfwd ignores the rule")
+        })?);
+    }
+    match items.iter().any(|item| item.key == "action") {
+        true => Ok(items),
+        false => Err(format!("\"{}\" has no action, so that postfwd ignores the rule", text.trim())),
+    }
+}
+
+/// Key, operator and value.
+fn item(text: &str) -> Option<Item> {
+    let is_operator = |c: char| "=<>!~".contains(c);
+    let (key, rest) = text.split_at(text.find(is_operator).filter(|at| *at > 0)?);
+    let value = rest.trim_start_matches(is_operator);
+    let operator = rest[..rest.len() - value.len()].to_owned();
+    Some(Item { key: key.trim().to_owned(), operator, value: value.trim().to_owned() })
+}
