@@ -24,9 +24,12 @@ pub enum Command {
     Postfwd { file: PathBuf },
 }
 
+/// What makes limits of a file.
+type Reader = fn(&Path, &Rc<Allowance>) -> std::io::Result<Report>;
+
 /// Prints the limits that say the same; what cannot be said is named on standard error, and the exit code is 65 then.
 pub fn run(command: &Command) -> Result<(), Failure> {
-    let (file, read): (&Path, fn(&Path, &Rc<Allowance>) -> std::io::Result<Report>) = match command {
+    let (file, read): (&Path, Reader) = match command {
         Command::Exim { file } => (file, exim::read),
         Command::Rspamd { file } => (file, rspamd::read),
         Command::Postfwd { file } => (file, postfwd::read),
