@@ -1,14 +1,14 @@
 //! `[delay]` and `help-url`: what holds for whatever a limit does.
 
 use super::section::{Section, text, timeout};
-use crate::policy::Patience;
+use crate::policy::Lateness;
 use crate::time::format_duration;
 use hyper::Uri;
 use std::sync::Arc;
 
 /// How late answers may be at most.
-pub fn patience(mut s: Section<'_>) -> Patience {
-    let most = Patience::default();
+pub fn lateness(mut s: Section<'_>) -> Lateness {
+    let most = Lateness::default();
     let default = |time| format!("\"{}\"", format_duration(time));
     let command = s.value("per-command", &default(most.command), timeout);
     let transaction = s.placed("per-transaction", &default(most.transaction), timeout);
@@ -21,7 +21,7 @@ pub fn patience(mut s: Section<'_>) -> Patience {
         s.warn(&transaction.span, format!("some clients wait for {proven}, and not for {time}"), None);
     }
     s.finish();
-    Patience { command, transaction: transaction.value }
+    Lateness { command, transaction: transaction.value }
 }
 
 /// The shortest patience of clients that is proven.

@@ -246,7 +246,7 @@ impl Reader {
         let folding = addresses::folding(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
-        let patience = delay::patience(root.section("delay"));
+        let lateness = delay::lateness(root.section("delay"));
         let notifications = notify::notifications(root.named("notify"));
         let mut context = limit::Context {
             source: root.source(),
@@ -258,7 +258,7 @@ impl Reader {
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
             upstreams: &relay.upstreams,
             notifications: &notifications,
-            patience,
+            lateness,
             help_url: help_url.clone(),
             compiled: limit::Compiled::default(),
             named: limit::Named::default(),
@@ -267,7 +267,7 @@ impl Reader {
         let named = context.named;
         notifications.warn_of_unused(&root);
         let mut policy = Policy::new(limits, folding, zone);
-        (policy.patience, policy.help_url) = (patience, help_url);
+        (policy.lateness, policy.help_url) = (lateness, help_url);
         relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };

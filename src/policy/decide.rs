@@ -1,22 +1,24 @@
 //! The decision: whether each event has room in the budgets of all limits that hold for it, and what it costs them.
 
+mod consequences;
 pub(super) mod explain;
 mod reached;
 
+use super::Policy;
 use super::budget::{Loaded, Slot};
 use super::event::{Asked, Event};
-use super::exception::{By, Suspension, Term};
+use super::exception::Suspension;
 use super::key::Key;
 use super::ledger::Ledger;
 use super::limit::{Charge, Count, Effect, Limit, Mode};
 use super::question::{Application, Question, Slot as Place, Used, Values};
 use super::quota::{Quota, Scope, Share};
-use super::verdict::{Charged, Notice, Refusal, Remark, Ruling, Suspended, Until, Verdict};
-use super::{Patience, Policy};
+use super::verdict::{Charged, Refusal, Remark, Ruling, Until, Verdict};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, Rule, State, Wait};
 use crate::time::{Timestamp, format_amount};
-use reached::{Over, Reached, Room};
+use consequences::is_of_transaction;
+use reached::{Over, Reached};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,15 +99,6 @@ struct Step<'a> {
 }
 
 impl<'a> Decision<'a> {
-    /// Whether whoever it is may send nothing: what else he does is not touched.
-    fn suspended(&self, event: &Event) -> Option<Suspended> {
-        let suspension = self.suspension.as_ref()?;
-        let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
-        let left = suspension.term.until.since(self.now);
-        let (suspension, help_url) = (suspension.clone(), self.policy.help_url.clone());
-        sends.then_some(Suspended { suspension, left, help_url })
-    }
-
     fn decide(&mut self, event: &Event, applications: &[Application]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
@@ -143,54 +136,6 @@ impl<'a> Decision<'a> {
             self.ledger.delay(verdict.delay);
         }
         verdict
-    }
-
-    /// Suspends whoever has the budget.
-    fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
-        let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
-        let (Some(time), Some(key)) = (suspends, self.question.key(step.used.slot)) else { return };
-        let key = key.ungranted().map_or_else(|| key.clone(), |(own, _)| own);
-        let by = By::Limit(step.limit.name.clone());
-        let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
-        let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
-        let suspension = Arc::new(Suspension { owner: key.owner(), term });
-        let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
-        if !self.suspension.as_ref().is_some_and(ends_later) {
-            self.suspension = Some(suspension.clone());
-        }
-        verdict.suspensions.push(suspension);
-    }
-
-    fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
-        let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
-        if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
-            verdict.notices.push(Notice {
-                notification: notification.clone(),
-                key: self.question.key(step.used.slot).cloned(),
-                limit: step.limit.name.clone(),
-                mode: step.limit.mode,
-                level: step.used.quota.level(step.level),
-                quota: step.used.quota,
-            });
-        }
-    }
-
-    /// How late the answer to an event may be; `None`: it cannot be late.
-    fn room(&self, event: &Event) -> Option<Room> {
-        let (Patience { command, transaction }, waits) = (self.policy.patience, self.waits);
-        let before = match event {
-            // After the final dot a client that does not wait sends it again; and what has happened waits for nothing.
-            Event::End { .. } | Event::Rejected(_) => return None,
-            event if is_of_transaction(event) => self.ledger.delayed().max(waits),
-            _ => waits,
-        };
-        Some(Room { command, left: transaction.saturating_sub(before), waits })
-    }
-
-    /// Whether whoever has the budget of a step can be suspended. The sender of bounces is everybody.
-    fn may_suspend(&self, step: &Step<'_>) -> bool {
-        let key = self.question.key(step.used.slot);
-        key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
     }
 
     /// The next of the steps; `None`: the limit has nothing to do with it any more.
@@ -314,29 +259,6 @@ impl<'a> Decision<'a> {
         step.reached = self.reached(step, application, Over { is_over, refused, level, most });
     }
 
-    /// What the limit's ladder does about a step.
-    fn reached(
-        &self,
-        step: &Step<'_>,
-        application: &Application,
-        over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
-    ) -> Option<Box<Reached>> {
-        // Most are far from that.
-        step.limit.ladder.rungs().first().filter(|lowest| (over.is_over)(lowest.at))?;
-        let event = &self.asked.events[application.event];
-        // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
-        let is_look = step.effect == Effect::Look && step.limit.count != Count::Rejections;
-        let room = if is_look { None } else { self.room(event) };
-        let reached = Reached::of(step.limit, step.used.quota, &over, room, self.may_suspend(step));
-        // By which way a message goes is settled at MAIL.
-        let is_way = *event == Event::Mail && reached.route.is_some();
-        match is_look && !reached.refuses {
-            true if !is_way => None,
-            true => Some(Box::new(Reached { route: reached.route, ..Reached::default() })),
-            false => Some(Box::new(reached)),
-        }
-    }
-
     /// Keeps what a step proposes, if it is to be kept.
     fn keep(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let &Step { limit, used, effect, before, state, ref values, ref reached, .. } = step;
@@ -389,14 +311,6 @@ impl<'a> Decision<'a> {
             }
             Effect::Charge => {}
         }
-    }
-
-    /// Whether a charge is given back if the client does not wait for the answer, as it comes again and is charged then. What was seen
-    /// cannot be given back, and what counts attempts counts them all.
-    fn until_heard(&self, limit: &Limit, event: &Event) -> Option<Until> {
-        let may_be =
-            limit.charge == Charge::Accepted && limit.distinct.is_none() && !matches!(event, Event::End { .. });
-        (may_be && self.policy.delays).then_some(Until::Heard)
     }
 
     /// One more of those of which the limit counts a part.
@@ -487,11 +401,6 @@ impl Step<'_> {
         };
         (!actions.is_empty()).then(remark)
     }
-}
-
-/// Whether the patience of clients with a whole transaction is touched by it.
-fn is_of_transaction(event: &Event) -> bool {
-    matches!(event, Event::Mail | Event::Recipient(_) | Event::Message)
 }
 
 /// Whether a charge may have to be given back, and when that is known.

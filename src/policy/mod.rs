@@ -54,7 +54,7 @@ pub struct Policy {
     pub folding: Folding,
     /// Where the hours of limits are.
     pub zone: Zone,
-    pub patience: Patience,
+    pub lateness: Lateness,
     /// Where whoever is suspended finds help.
     pub help_url: Option<Arc<str>>,
     /// Whether answers may be late.
@@ -64,14 +64,14 @@ pub struct Policy {
 
 /// How late answers may be at most: the shortest patience of clients that is proven is 60 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Lateness {
     /// To a command.
     pub command: Duration,
     /// To all commands of a transaction together.
     pub transaction: Duration,
 }
 
-impl Default for Patience {
+impl Default for Lateness {
     fn default() -> Self {
         Self { command: Duration::from_secs(20), transaction: Duration::from_secs(45) }
     }

@@ -131,6 +131,11 @@ impl Quota {
         }
     }
 
+    /// A level beside it, for the log: `97/100`.
+    pub fn beside(&self, level: &str) -> String {
+        format!("{level}/{}", self.most())
+    }
+
     /// A level, in the terms in which the limit is written.
     pub fn level(&self, level: f64) -> String {
         match self {

@@ -284,7 +284,7 @@ impl Refusal {
 
     /// How full, for the log: `97/100`.
     pub fn level_text(&self) -> String {
-        format!("{}/{}", self.quota.level(self.level), self.quota.most())
+        self.quota.beside(&self.quota.level(self.level))
     }
 }
 
@@ -305,13 +305,13 @@ impl Suspended {
 impl Notice {
     /// How full, for the log: `97/100`.
     pub fn level_text(&self) -> String {
-        format!("{}/{}", self.level, self.quota.most())
+        self.quota.beside(&self.level)
     }
 }
 
 impl Remark {
     /// How full, for the log: `97/100`.
     pub fn level_text(&self) -> String {
-        format!("{}/{}", self.level, self.quota.most())
+        self.quota.beside(&self.level)
     }
 }

@@ -200,9 +200,9 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
             s.error(span, "delay: nothing waits at the end of a message, as clients would send it again", None);
         }
         if let Delay::For(time) | Delay::Per { time, .. } = delay
-            && time > cx.patience.command
+            && time > cx.lateness.command
         {
-            let (time, most) = (format_duration(time), format_duration(cx.patience.command));
+            let (time, most) = (format_duration(time), format_duration(cx.lateness.command));
             let message =
                 format!("{time} is longer than clients wait: what would be delayed for more than {most} is refused");
             s.warn(span, message, None);

@@ -7,7 +7,7 @@ use super::super::overrides::Overrides;
 use super::super::section::{Section, Source};
 use super::named::{Named, Naming};
 use super::whom::{Key, network, put};
-use crate::policy::Patience;
+use crate::policy::Lateness;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::networks::Networks;
@@ -34,7 +34,7 @@ pub struct Context<'a> {
     pub upstreams: &'a [UpstreamOptions],
     pub notifications: &'a Notifications,
     /// How late answers may be.
-    pub patience: Patience,
+    pub lateness: Lateness,
     /// Where users find help.
     pub help_url: Option<Arc<str>>,
     /// Lists as they have been compiled: several limits may name one.

@@ -225,7 +225,7 @@ proptest! {
                 let alone = act(&mut policy_apart, now, &asked(vec![event.clone()]), &mut apart, other).pop().unwrap();
                 prop_assert_eq!(format!("{:?}", alone.ruling), format!("{:?}", verdict.ruling));
                 prop_assert_eq!(alone.delay, verdict.delay);
-                prop_assert!(alone.delay <= policy.patience.command);
+                prop_assert!(alone.delay <= policy.lateness.command);
                 is_over |= matches!(&alone.ruling, Ruling::Refuse(refusal) if refusal.ends_session(event.stage()));
                 if event == Event::Mail {
                     is_void = matches!(alone.ruling, Ruling::Refuse(_) | Ruling::Suspended(_));

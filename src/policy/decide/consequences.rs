@@ -1,0 +1,107 @@
+//! What follows from an event beside its charges: late answers, suspensions, notices.
+
+use super::reached::{Over, Reached, Room};
+use super::{Decision, Step};
+use crate::engine::Wait;
+use crate::policy::Lateness;
+use crate::policy::event::Event;
+use crate::policy::exception::{By, Suspension, Term};
+use crate::policy::limit::{Charge, Count, Effect, Limit, Mode};
+use crate::policy::question::Application;
+use crate::policy::verdict::{Notice, Suspended, Until, Verdict};
+use std::sync::Arc;
+
+impl Decision<'_> {
+    /// Whether whoever it is may send nothing: what else he does is not touched.
+    pub(super) fn suspended(&self, event: &Event) -> Option<Suspended> {
+        let suspension = self.suspension.as_ref()?;
+        let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
+        let left = suspension.term.until.since(self.now);
+        let (suspension, help_url) = (suspension.clone(), self.policy.help_url.clone());
+        sends.then_some(Suspended { suspension, left, help_url })
+    }
+
+    /// What the limit's ladder does about a step.
+    pub(super) fn reached(
+        &self,
+        step: &Step<'_>,
+        application: &Application,
+        over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
+    ) -> Option<Box<Reached>> {
+        // Most are far from that.
+        step.limit.ladder.rungs().first().filter(|lowest| (over.is_over)(lowest.at))?;
+        let event = &self.asked.events[application.event];
+        // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
+        let is_look = step.effect == Effect::Look && step.limit.count != Count::Rejections;
+        let room = if is_look { None } else { self.room(event) };
+        let reached = Reached::of(step.limit, step.used.quota, &over, room, self.may_suspend(step));
+        // By which way a message goes is settled at MAIL.
+        let is_way = *event == Event::Mail && reached.route.is_some();
+        match is_look && !reached.refuses {
+            true if !is_way => None,
+            true => Some(Box::new(Reached { route: reached.route, ..Reached::default() })),
+            false => Some(Box::new(reached)),
+        }
+    }
+
+    /// Suspends whoever has the budget.
+    pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
+        let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
+        let (Some(time), Some(key)) = (suspends, self.question.key(step.used.slot)) else { return };
+        let key = key.ungranted().map_or_else(|| key.clone(), |(own, _)| own);
+        let by = By::Limit(step.limit.name.clone());
+        let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
+        let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
+        let suspension = Arc::new(Suspension { owner: key.owner(), term });
+        let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
+        if !self.suspension.as_ref().is_some_and(ends_later) {
+            self.suspension = Some(suspension.clone());
+        }
+        verdict.suspensions.push(suspension);
+    }
+
+    pub(super) fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
+        let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
+        if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
+            verdict.notices.push(Notice {
+                notification: notification.clone(),
+                key: self.question.key(step.used.slot).cloned(),
+                limit: step.limit.name.clone(),
+                mode: step.limit.mode,
+                level: step.used.quota.level(step.level),
+                quota: step.used.quota,
+            });
+        }
+    }
+
+    /// How late the answer to an event may be; `None`: it cannot be late.
+    fn room(&self, event: &Event) -> Option<Room> {
+        let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
+        let before = match event {
+            // After the final dot a client that does not wait sends it again; and what has happened waits for nothing.
+            Event::End { .. } | Event::Rejected(_) => return None,
+            event if is_of_transaction(event) => self.ledger.delayed().max(waits),
+            _ => waits,
+        };
+        Some(Room { command, left: transaction.saturating_sub(before), waits })
+    }
+
+    /// Whether whoever has the budget of a step can be suspended. The sender of bounces is everybody.
+    fn may_suspend(&self, step: &Step<'_>) -> bool {
+        let key = self.question.key(step.used.slot);
+        key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
+    }
+
+    /// Whether a charge is given back if the client does not wait for the answer, as it comes again and is charged then. What was seen
+    /// cannot be given back, and what counts attempts counts them all.
+    pub(super) fn until_heard(&self, limit: &Limit, event: &Event) -> Option<Until> {
+        let may_be =
+            limit.charge == Charge::Accepted && limit.distinct.is_none() && !matches!(event, Event::End { .. });
+        (may_be && self.policy.delays).then_some(Until::Heard)
+    }
+}
+
+/// Whether the patience of clients with a whole transaction is touched by it.
+pub(super) fn is_of_transaction(event: &Event) -> bool {
+    matches!(event, Event::Mail | Event::Recipient(_) | Event::Message)
+}
