@@ -100,6 +100,8 @@ enum Way {
     Limits,
     /// Its one argument, but for the value that has to be new: that is the recipient.
     Unique,
+    /// Of its arguments, the one of this option at this stage, whose record no other one changes.
+    Of(&'static str, &'static str),
     /// Not at all, and why.
     No(&'static str),
 }
@@ -122,7 +124,8 @@ fn way(trace: &str) -> Way {
         | "per_mail_per_byte_shared_key"
         | "unique_limit_change_strict"
         | "unique_readonly" => Way::No(SHARED),
-        "cache_per_conn" | "cache_readonly_first" | "cache_same_acl" | "early_acl" => Way::No(CACHED),
+        "cache_per_conn" | "cache_readonly_first" | "cache_same_acl" => Way::No(CACHED),
+        "early_acl" => Way::Of("per_mail", "mail"),
         _ if family.starts_with("zero_interval_") => {
             Way::No("intervals of zero, where Exim loses digits and Weir counts whole events")
         }
@@ -161,7 +164,7 @@ fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
             let (_, key) = after.split_once('/').unwrap();
             vec![("*".to_owned(), format!("{before}unique=$local_part@$domain/{key}"))]
         }
-        Way::Limit => {
+        Way::Limit | Way::Of(..) => {
             assert_eq!(specs.len(), 1, "{specs:?}");
             vec![("*".to_owned(), specs[0].to_owned())]
         }
@@ -217,8 +220,11 @@ fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
 fn imported_limits_decide_as_exim_did() {
     let (mut compared, mut left_out) = (BTreeMap::new(), Vec::new());
     let mut differences = Vec::new();
-    for (name, records) in traces() {
+    for (name, mut records) in traces() {
         let way = way(&name);
+        if let Way::Of(mode, stage) = way {
+            records.retain(|record| (text(record, "mode"), text(record, "stage")) == (mode, stage));
+        }
         if let Way::No(why) = way {
             left_out.push(format!("{name}: {why}"));
             continue;
