@@ -33,11 +33,7 @@ pub fn decide(
     loaded: &mut Loaded,
     ledger: &mut Ledger,
 ) -> Vec<Verdict> {
-    loaded.0.iter_mut().for_each(|slot| slot.heal(now));
-    let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
-    let suspension = question.suspension.clone();
-    let waits = Duration::ZERO;
-    let mut decision = Decision { policy, now, asked, question, loaded, own, ledger, suspension, waits };
+    let mut decision = Decision::new(policy, now, asked, question, loaded, ledger);
     let mut applications = &question.applications[..];
     let (mut mail_refused, mut is_over) = (false, false);
     let mut verdicts = Vec::with_capacity(asked.events.len());
@@ -99,6 +95,20 @@ struct Step<'a> {
 }
 
 impl<'a> Decision<'a> {
+    fn new(
+        policy: &'a Policy,
+        now: Timestamp,
+        asked: &'a Asked,
+        question: &'a Question,
+        loaded: &'a mut Loaded,
+        ledger: &'a mut Ledger,
+    ) -> Self {
+        loaded.0.iter_mut().for_each(|slot| slot.heal(now));
+        let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
+        let suspension = question.suspension.clone();
+        Self { policy, now, asked, question, loaded, own, ledger, suspension, waits: Duration::ZERO }
+    }
+
     fn decide(&mut self, event: &Event, applications: &[Application]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();

@@ -10,7 +10,6 @@ use crate::policy::verdict::Refusal;
 use crate::policy::why::{Reason, Why};
 use crate::policy::{Policy, Question};
 use crate::time::Timestamp;
-use std::time::Duration;
 
 /// What a limit says to an event.
 #[derive(Debug)]
@@ -50,10 +49,7 @@ pub fn explain(
     loaded: &mut Loaded,
     ledger: &mut Ledger,
 ) -> Vec<Explained> {
-    loaded.0.iter_mut().for_each(|slot| slot.heal(now));
-    let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
-    let decision =
-        Decision { policy, now, asked, question, loaded, own, ledger, suspension: None, waits: Duration::ZERO };
+    let decision = Decision::new(policy, now, asked, question, loaded, ledger);
     let explained = |limit: usize| {
         let mut applications = question.applications.iter();
         let Some(application) = applications.find(|one| question.budgets[one.used].limit == limit) else {
