@@ -9,7 +9,11 @@ use std::time::Duration;
 
 /// Rungs, the lowest first.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ladder(Vec<Rung>);
+pub struct Ladder {
+    rungs: Vec<Rung>,
+    /// Where the first one is: most events are far from that, and look no further.
+    lowest: f64,
+}
 
 /// What is done from a level on.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,20 +126,26 @@ impl Ladder {
     /// Rungs in any order.
     pub fn new(mut rungs: Vec<Rung>) -> Self {
         rungs.sort_by(|a, b| a.at.total_cmp(&b.at));
-        Self(rungs)
+        let lowest = rungs.first().map_or(f64::INFINITY, |rung| rung.at);
+        Self { rungs, lowest }
     }
 
     /// Whoever is over is told to come again.
     pub fn standard() -> Self {
-        Self(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Defer, None) }])
+        Self::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Defer, None) }])
     }
 
     pub fn rungs(&self) -> &[Rung] {
-        &self.0
+        &self.rungs
+    }
+
+    /// Where the first rung is.
+    pub fn lowest(&self) -> f64 {
+        self.lowest
     }
 
     /// The rungs that are reached.
     pub fn reached(&self, is_over: impl Fn(f64) -> bool) -> impl Iterator<Item = &Rung> {
-        self.0.iter().take_while(move |rung| is_over(rung.at))
+        self.rungs.iter().take_while(move |rung| is_over(rung.at))
     }
 }

@@ -1,4 +1,4 @@
-//! What conditions say of a run of events: each is asked once, however many limits have it.
+//! What conditions say of a run of events: each is asked once, however many limits have it, and so is what several limits have in common.
 
 use super::field::Field;
 use super::key::Owners;
@@ -6,20 +6,31 @@ use super::overrides::{Row, Rows};
 use super::whom::{Condition, Conditions, Subject, Whom};
 use super::why::Why;
 use std::cell::{Cell, OnceCell};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What the limits of a policy ask about events: each thing once.
 #[derive(Debug, Default)]
 pub struct Asking {
     conditions: Vec<Condition>,
-    rows: Vec<Arc<Rows>>,
+    /// For whom limits are; how that is gone through stands one after the other in `steps`.
+    whoms: Vec<ByEvent<Range<usize>>>,
+    steps: Vec<Step>,
+    rows: Vec<ByEvent<Arc<Rows>>>,
     /// Whose budgets there are.
-    owners: Vec<Owners>,
+    owners: Vec<ByEvent<Owners>>,
+}
+
+/// Something that is asked, and whether the answer may be another one for each event of a run.
+#[derive(Debug)]
+struct ByEvent<T> {
+    asked: T,
+    is_of_event: bool,
 }
 
 impl Asking {
-    /// Adds for whom a limit is.
-    pub fn number(&mut self, whom: &Whom) -> Numbered {
+    /// Adds for whom a limit is: the number of that.
+    pub fn whom(&mut self, whom: &Whom) -> usize {
         let mut steps = Vec::new();
         let mut add = |steps: &mut Vec<Step>, table: &Conditions, end| {
             steps.extend(table.0.iter().map(|condition| self.step(condition)));
@@ -30,7 +41,14 @@ impl Asking {
             steps.push(Step::Matched);
         }
         whom.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
-        Numbered(steps.into())
+        let known = self.whoms.iter().position(|known| self.steps[known.asked.clone()] == *steps);
+        known.unwrap_or_else(|| {
+            let began = self.steps.len();
+            self.steps.extend(&steps);
+            let is_of_event = steps.iter().any(|step| matches!(step, Step::And { is_of_event: true, .. }));
+            self.whoms.push(ByEvent { asked: began..self.steps.len(), is_of_event });
+            self.whoms.len() - 1
+        })
     }
 
     fn step(&mut self, condition: &Condition) -> Step {
@@ -45,29 +63,24 @@ impl Asking {
 
     /// Adds whose budgets a limit has: the number of these owners.
     pub fn owners(&mut self, per: &[Field]) -> usize {
-        self.owners.iter().position(|known| *known.fields() == *per).unwrap_or_else(|| {
-            self.owners.push(Owners::new(per));
+        self.owners.iter().position(|known| *known.asked.fields() == *per).unwrap_or_else(|| {
+            let is_of_event = per.iter().any(|field| field.is_of_recipient());
+            self.owners.push(ByEvent { asked: Owners::new(per), is_of_event });
             self.owners.len() - 1
         })
     }
 
     /// Adds whom numbers are for: the number of these rows.
     pub fn place(&mut self, rows: &Arc<Rows>) -> usize {
-        self.rows.iter().position(|known| Arc::ptr_eq(known, rows)).unwrap_or_else(|| {
-            self.rows.push(rows.clone());
+        self.rows.iter().position(|known| Arc::ptr_eq(&known.asked, rows)).unwrap_or_else(|| {
+            self.rows.push(ByEvent { asked: rows.clone(), is_of_event: rows.is_by_recipient() });
             self.rows.len() - 1
         })
     }
 }
 
-/// A [`Whom`] with numbers for its conditions: equal ones have the same in the whole policy.
-///
-/// In one piece, as what many limits refer to each for itself is far apart in memory.
-#[derive(Clone, Debug, Default)]
-pub struct Numbered(Box<[Step]>);
-
-/// How it is gone through.
-#[derive(Clone, Copy, Debug)]
+/// How a [`Whom`] is gone through. Equal conditions have the same number in the whole policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// One more condition of a table.
     And { number: u32, is_of_event: bool },
@@ -79,28 +92,26 @@ enum Step {
     Except,
 }
 
-impl Numbered {
-    /// Whether the limit is for this; if not, why. What names something absent does not hold.
-    fn check(&self, holds: impl Fn(usize, bool) -> bool) -> Result<(), Why> {
-        let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
-        for step in &self.0 {
-            match *step {
-                Step::And { number, is_of_event } => all_hold = all_hold && holds(number as usize, is_of_event),
-                Step::Match => {
-                    is_matched |= all_hold;
-                    all_hold = true;
-                }
-                Step::Matched if !is_matched => return Err(Why::NoMatch),
-                Step::Matched => {}
-                Step::Except if all_hold => return Err(Why::Except(excepts)),
-                Step::Except => {
-                    excepts += 1;
-                    all_hold = true;
-                }
+/// Whether this is for somebody; if not, why. What names something absent does not hold.
+fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Why> {
+    let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
+    for step in steps {
+        match *step {
+            Step::And { number, is_of_event } => all_hold = all_hold && holds(number as usize, is_of_event),
+            Step::Match => {
+                is_matched |= all_hold;
+                all_hold = true;
+            }
+            Step::Matched if !is_matched => return Err(Why::NoMatch),
+            Step::Matched => {}
+            Step::Except if all_hold => return Err(Why::Except(excepts)),
+            Step::Except => {
+                excepts += 1;
+                all_hold = true;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// The answers to what a policy asks.
@@ -108,6 +119,8 @@ pub struct Answers<'a> {
     asking: &'a Asking,
     /// One for each event and condition. An answer that is the same for all events stands with the first.
     given: Vec<Cell<Option<bool>>>,
+    /// One for each event and all those for whom limits are.
+    whoms: Vec<Cell<Option<Result<(), Why>>>>,
     /// One for each event and table of numbers.
     rows: Vec<Cell<Option<Option<Row>>>>,
     /// One for each event and set of owners.
@@ -117,46 +130,58 @@ pub struct Answers<'a> {
 impl<'a> Answers<'a> {
     pub fn new(asking: &'a Asking, events: usize) -> Self {
         let given = vec![Cell::new(None); asking.conditions.len() * events];
+        let whoms = vec![Cell::new(None); asking.whoms.len() * events];
         let rows = vec![Cell::new(None); asking.rows.len() * events];
-        Self { asking, given, rows, owners: vec![OnceCell::new(); asking.owners.len() * events] }
+        Self { asking, given, whoms, rows, owners: vec![OnceCell::new(); asking.owners.len() * events] }
     }
 
-    /// Whether a limit is for the event at this place of the run, which is `subject`; if not, why.
-    pub fn check(&self, whom: &Numbered, at: usize, subject: Subject<'_, '_>) -> Result<(), Why> {
-        let conditions = &self.asking.conditions;
-        whom.check(|number, is_of_event| {
-            let row = if is_of_event { at } else { 0 };
-            let answer = &self.given[row * conditions.len() + number];
-            answer.get().unwrap_or_else(|| {
-                let holds = conditions[number].holds(subject);
-                answer.set(Some(holds));
-                holds
-            })
+    /// Whether limits for those with this number are for the event at this place of the run, which is `subject`; if not, why.
+    pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), Why> {
+        let whoms = &self.asking.whoms;
+        let ByEvent { asked, is_of_event } = &whoms[number];
+        let answer = &self.whoms[if *is_of_event { at * whoms.len() } else { 0 } + number];
+        answer.get().unwrap_or_else(|| {
+            let said = check(&self.asking.steps[asked.clone()], |number, is_of_event| {
+                self.holds(number, if is_of_event { at } else { 0 }, subject)
+            });
+            answer.set(Some(said));
+            said
         })
     }
 
-    /// Whether a limit is for something that is no event of the run.
-    pub fn hold(&self, whom: &Numbered, subject: Subject<'_, '_>) -> bool {
-        whom.check(|number, _| self.asking.conditions[number].holds(subject)).is_ok()
+    fn holds(&self, number: usize, event: usize, subject: &Subject<'_, '_>) -> bool {
+        let conditions = &self.asking.conditions;
+        let answer = &self.given[event * conditions.len() + number];
+        answer.get().unwrap_or_else(|| {
+            let holds = conditions[number].holds(*subject);
+            answer.set(Some(holds));
+            holds
+        })
+    }
+
+    /// Whether limits for those with this number are for something that is no event of the run.
+    pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
+        let steps = &self.asking.steps[self.asking.whoms[number].asked.clone()];
+        check(steps, |number, _| self.asking.conditions[number].holds(subject)).is_ok()
     }
 
     /// The row that is for the event at this place of the run, of the rows with this number.
-    pub fn row(&self, number: usize, at: usize, subject: Subject<'_, '_>) -> Option<Row> {
+    pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<Row> {
         let rows = &self.asking.rows;
-        let event = if rows[number].is_by_recipient() { at } else { 0 };
-        let answer = &self.rows[event * rows.len() + number];
+        let ByEvent { asked, is_of_event } = &rows[number];
+        let answer = &self.rows[if *is_of_event { at * rows.len() } else { 0 } + number];
         answer.get().unwrap_or_else(|| {
-            let row = rows[number].find(subject);
+            let row = asked.find(*subject);
             answer.set(Some(row));
             row
         })
     }
 
     /// The owners with this number, as keys name them; the error is what is not known of them.
-    pub fn owners(&self, number: usize, at: usize, subject: Subject<'_, '_>) -> Result<&str, Field> {
+    pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.asking.owners;
-        let event = if owners[number].is_of_recipient() { at } else { 0 };
-        let answer = &self.owners[event * owners.len() + number];
-        answer.get_or_init(|| owners[number].name(subject)).as_deref().map_err(|field| *field)
+        let ByEvent { asked, is_of_event } = &owners[number];
+        let answer = &self.owners[if *is_of_event { at * owners.len() } else { 0 } + number];
+        answer.get_or_init(|| asked.name(*subject)).as_deref().map_err(|field| *field)
     }
 }

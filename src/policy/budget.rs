@@ -68,7 +68,7 @@ impl Slot {
     }
 
     /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
-    pub(super) fn charge(&mut self, used: &Used, state: State, now: Timestamp, values: &[Value]) {
+    pub(super) fn charge(&mut self, used: &Used<'_>, state: State, now: Timestamp, values: &[Value]) {
         let change = self.change.get_or_insert_default();
         let budget = self.budget.get_or_insert(Budget { state, seen: None });
         budget.state = state;

@@ -29,7 +29,7 @@ pub fn decide(
     policy: &Policy,
     now: Timestamp,
     asked: &Asked,
-    question: &Question,
+    question: &Question<'_>,
     loaded: &mut Loaded,
     ledger: &mut Ledger,
 ) -> Vec<Verdict> {
@@ -67,7 +67,7 @@ struct Decision<'a> {
     policy: &'a Policy,
     now: Timestamp,
     asked: &'a Asked,
-    question: &'a Question,
+    question: &'a Question<'a>,
     loaded: &'a mut Loaded,
     own: Loaded,
     ledger: &'a mut Ledger,
@@ -80,13 +80,15 @@ struct Decision<'a> {
 /// What one event would do to one budget.
 struct Step<'a> {
     limit: &'a Limit,
-    used: &'a Used,
-    effect: Effect,
+    used: &'a Used<'a>,
+    /// `None`: the limit has nothing to do with it any more.
+    effect: Option<Effect>,
     /// The budget before; where a declared size is settled, without that.
     before: Option<State>,
     state: State,
-    /// What is to be learnt from it, where only new values count.
-    values: Vec<Value>,
+    /// What has to be new about it, and what of that is to be learnt.
+    asked: &'a Values,
+    learnt: Vec<Value>,
     /// How much it counts, and how full the budget would be with it.
     amount: f64,
     level: f64,
@@ -99,7 +101,7 @@ impl<'a> Decision<'a> {
         policy: &'a Policy,
         now: Timestamp,
         asked: &'a Asked,
-        question: &'a Question,
+        question: &'a Question<'a>,
         loaded: &'a mut Loaded,
         ledger: &'a mut Ledger,
     ) -> Self {
@@ -109,12 +111,12 @@ impl<'a> Decision<'a> {
         Self { policy, now, asked, question, loaded, own, ledger, suspension, waits: Duration::ZERO }
     }
 
-    fn decide(&mut self, event: &Event, applications: &[Application]) -> Verdict {
+    fn decide(&mut self, event: &Event, applications: &'a [Application]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
-        let mut steps = Vec::with_capacity(applications.len());
-        for application in applications {
-            let Some(step) = self.step(application, &mut steps) else { continue };
+        let mut steps: Vec<_> = applications.iter().map(|application| self.begin(application)).collect();
+        for step in &mut steps {
+            self.take(step, event);
             if step.reached.is_none() {
                 continue;
             }
@@ -148,91 +150,87 @@ impl<'a> Decision<'a> {
         verdict
     }
 
-    /// The next of the steps; `None`: the limit has nothing to do with it any more.
-    // Made where it stays: moving it would be a tenth of a decision.
-    fn step<'b>(&self, application: &Application, steps: &'b mut Vec<Step<'a>>) -> Option<&'b mut Step<'a>> {
-        let (policy, question) = (self.policy, self.question);
-        let used = &question.budgets[application.used];
-        let limit = &policy.limits[used.limit];
-        let effect = application.effect;
-        let key = self.question.key(used.slot);
-        let is_counted =
-            limit.counts_once() && effect == Effect::Charge && key.is_some_and(|key| self.ledger.has_counted(key));
-        if is_counted && limit.charge != Charge::Attempts {
-            return None;
-        }
-        // An attempt that is counted already is refused again, if it is over, and not charged again.
-        let again = Application { effect: Effect::Look, amount: 0.0, values: Values::All, ..*application };
-        let (application, effect) = if is_counted { (&again, Effect::Look) } else { (application, effect) };
-        match used.quota {
-            Quota::Unlimited => return None,
+    /// A step that is still to be taken.
+    fn begin(&self, application: &'a Application) -> Step<'a> {
+        let used = &self.question.budgets[application.used];
+        let limit = &self.policy.limits[used.limit];
+        let effect = self.effect(limit, used, application.effect);
+        // Of what is counted already nothing is counted again.
+        let (asked, amount) = match effect == Some(application.effect) {
+            true => (&application.values, application.amount),
+            false => (&Values::All, 0.0),
+        };
+        let before = self.slot(used.slot).and_then(Slot::state);
+        let state = before.unwrap_or(State { at: self.now, level: 0.0 });
+        Step { limit, used, effect, before, state, asked, learnt: Vec::new(), amount, level: 0.0, reached: None }
+    }
+
+    /// What an event means to a limit by now.
+    fn effect(&self, limit: &Limit, used: &Used<'_>, effect: Effect) -> Option<Effect> {
+        let has_counted = || self.question.key(used.slot).is_some_and(|key| self.ledger.has_counted(key));
+        let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
+        match *used.quota {
+            _ if is_counted && limit.charge != Charge::Attempts => None,
+            Quota::Unlimited => None,
             // What has happened cannot be refused.
-            Quota::Never if effect == Effect::Note => return None,
-            _ => {}
+            Quota::Never if effect == Effect::Note => None,
+            // An attempt that is counted already is refused again, if it is over, and not charged again.
+            _ if is_counted => Some(Effect::Look),
+            _ => Some(effect),
         }
-        let slot = self.slot(used.slot);
-        let before = slot.and_then(Slot::state);
-        let nothing = State { at: self.now, level: 0.0 };
-        let step = steps.push_mut(Step {
-            limit,
-            used,
-            effect,
-            before,
-            state: before.unwrap_or(nothing),
-            values: Vec::new(),
-            amount: 0.0,
-            level: 0.0,
-            reached: None,
-        });
-        match used.quota {
+    }
+
+    fn take(&self, step: &mut Step<'_>, event: &Event) {
+        let Some(effect) = step.effect else { return };
+        match *step.used.quota {
             Quota::Never => {
                 let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
-                step.reached = self.reached(step, application, over);
+                step.reached = self.reached(step, effect, event, over);
             }
-            Quota::Share(share) => self.weigh_share(step, share, application),
-            _ => {
-                if let Some(rule) = used.quota.rule() {
-                    self.weigh(step, rule, slot, application);
+            Quota::Share(share) => self.weigh_share(step, share, effect, event),
+            quota => {
+                if let Some(rule) = quota.rule() {
+                    self.weigh(step, rule, effect, event);
                 }
             }
         }
-        Some(step)
     }
 
-    fn weigh(&self, step: &mut Step<'_>, rule: Rule, slot: Option<&Slot>, application: &Application) {
+    fn weigh(&self, step: &mut Step<'_>, rule: Rule, effect: Effect, event: &Event) {
         let (limit, now) = (step.limit, self.now);
-        if step.effect == Effect::Settle
+        if effect == Effect::Settle
             && let Some(charged) = self.declared(step.used)
         {
             step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
         }
-        let seen = slot.and_then(|slot| slot.budget.as_ref()).and_then(|budget| budget.seen.as_deref());
-        let (amount, is_known) = match (&application.values, step.used.filter) {
+        let seen = || self.slot(step.used.slot)?.budget.as_ref()?.seen.as_deref();
+        let (amount, is_known) = match (step.asked, step.used.filter) {
             (Values::One(value), Some(filter)) => {
-                let sight = filter.look(seen, now, *value);
-                step.values.extend(Some(*value).filter(|_| sight != Seen::Lately));
+                let sight = filter.look(seen(), now, *value);
+                step.learnt.extend(Some(*value).filter(|_| sight != Seen::Lately));
                 let is_known = sight != Seen::Never;
-                (if is_known { 0.0 } else { application.amount }, is_known)
+                (if is_known { 0.0 } else { step.amount }, is_known)
             }
             (Values::Many(values), Some(filter)) => {
                 let mut values = values.clone();
                 values.sort_unstable();
                 values.dedup();
+                let seen = seen();
                 let is_new = |value: &&Value| filter.look(seen, now, **value) == Seen::Never;
                 let amount = values.iter().filter(is_new).count() as f64;
                 values.retain(|value| filter.look(seen, now, *value) != Seen::Lately);
-                step.values = values;
+                step.learnt = values;
                 (amount, amount == 0.0)
             }
             // A moving average is watched as it is; what a bucket holds is never over, so one more is what counts.
-            _ if step.effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
-            _ => (application.amount, false),
+            _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
+            _ => (step.amount, false),
         };
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // Whoever has been written to before is free, also when the limit has shrunk below what was used of it.
         let is_free = is_known && limit.charge != Charge::Attempts;
-        if is_free || step.effect == Effect::Note {
+        if is_free || effect == Effect::Note {
             return;
         }
         let before = step.before;
@@ -243,21 +241,21 @@ impl<'a> Decision<'a> {
         };
         let is_over = |at| rule.at(at).is_over(outcome.level);
         let (level, most) = (outcome.level, rule.burst());
-        step.reached = self.reached(step, application, Over { is_over, refused, level, most });
+        step.reached = self.reached(step, effect, event, Over { is_over, refused, level, most });
     }
 
     /// Whether too many of those that came were rejected.
-    fn weigh_share(&self, step: &mut Step<'_>, share: Share, application: &Application) {
+    fn weigh_share(&self, step: &mut Step<'_>, share: Share, effect: Effect, event: &Event) {
         let Some(rule) = step.used.quota.rule() else { return };
         let now = self.now;
         let others = step.used.others.and_then(|place| self.loaded.0[place].state());
-        let amount = if step.effect == Effect::Note { application.amount } else { 0.0 };
+        let amount = if effect == Effect::Note { step.amount } else { 0.0 };
         let (state, rejected) = rule.step(step.before, now, amount);
         let (_, all) = rule.step(others, now, 0.0);
         step.state = state;
         // A rejection comes a moment after what is rejected, and so is forgotten a moment later.
         step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
-        if step.effect == Effect::Note || !all.over {
+        if effect == Effect::Note || !all.over {
             return;
         }
         let level = step.level;
@@ -266,14 +264,16 @@ impl<'a> Decision<'a> {
         let is_over = |at| level >= at * share.most;
         // In percent, as it is written.
         let (level, most) = (level * 100.0, share.most * 100.0);
-        step.reached = self.reached(step, application, Over { is_over, refused, level, most });
+        step.reached = self.reached(step, effect, event, Over { is_over, refused, level, most });
     }
 
     /// Keeps what a step proposes, if it is to be kept.
     fn keep(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
-        let &Step { limit, used, effect, before, state, ref values, ref reached, .. } = step;
+        let &Step { limit, used, effect: Some(effect), before, state, ref learnt, ref reached, .. } = step else {
+            return;
+        };
         let own_refuses = reached.as_ref().is_some_and(|reached| reached.refuses);
-        let is_place = matches!(used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
+        let is_place = matches!(*used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
         // What does not happen takes no place, and nobody gets to be known by it.
         let is_of_what_happens = is_place || used.filter.is_some_and(|filter| filter.remembers());
         let (is_charged, is_let_through) = match limit.mode {
@@ -285,9 +285,9 @@ impl<'a> Decision<'a> {
         match effect {
             Effect::Watch => {}
             Effect::Look => self.count_others(limit, used, event, is_refused),
-            Effect::Note => self.charge(used, state, values),
+            Effect::Note => self.charge(used, state, learnt),
             Effect::Charge | Effect::Settle if is_charged => {
-                self.charge(used, state, values);
+                self.charge(used, state, learnt);
                 verdict.settled.extend(self.settled(effect, used));
                 if let (Place::Stored(place), true) = (used.slot, is_let_through) {
                     let (key, rule) = (&self.question.keys[place], used.quota.rule());
@@ -317,14 +317,14 @@ impl<'a> Decision<'a> {
             // Whoever gets through is known from then on, also where the limit, had it been in force, would have refused.
             Effect::Charge if !is_refused && used.filter.is_some_and(|filter| filter.remembers()) => {
                 let state = before.unwrap_or(State { level: 0.0, ..state });
-                self.charge(used, state, values);
+                self.charge(used, state, learnt);
             }
             Effect::Charge => {}
         }
     }
 
     /// One more of those of which the limit counts a part.
-    fn count_others(&mut self, limit: &Limit, used: &Used, event: &Event, is_refused: bool) {
+    fn count_others(&mut self, limit: &Limit, used: &Used<'_>, event: &Event, is_refused: bool) {
         let of = match event {
             Event::Recipient(_) => Some(Count::Recipients),
             Event::Message => Some(Count::Messages),
@@ -339,7 +339,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    fn charge(&mut self, used: &Used, state: State, values: &[Value]) {
+    fn charge(&mut self, used: &Used<'_>, state: State, values: &[Value]) {
         let now = self.now;
         if let Some(slot) = self.slot_mut(used.slot) {
             slot.charge(used, state, now, values);
@@ -347,12 +347,13 @@ impl<'a> Decision<'a> {
     }
 
     /// The budget of which a declared size has been made the true one.
-    fn settled(&self, effect: Effect, used: &Used) -> Option<Key> {
-        self.declared(used).filter(|_| effect == Effect::Settle).map(|charged| charged.key.clone())
+    fn settled(&self, effect: Effect, used: &Used<'_>) -> Option<Key> {
+        let declared = if effect == Effect::Settle { self.declared(used) } else { None };
+        declared.map(|charged| charged.key.clone())
     }
 
     /// What was charged to a budget for the size that the client declared.
-    fn declared(&self, used: &Used) -> Option<&Charged> {
+    fn declared(&self, used: &Used<'_>) -> Option<&Charged> {
         let key = self.question.key(used.slot)?;
         self.asked.declared.iter().find(|charged| charged.key == *key)
     }
@@ -395,11 +396,11 @@ impl Step<'_> {
         let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
         let actions = reached.actions(refusal.map(|refusal| refusal.verb));
-        let level = match self.used.quota {
+        let level = match *self.used.quota {
             Quota::Share(_) => self.used.quota.level(self.level),
             _ => format_amount(self.level),
         };
-        let (name, place, quota) = (limit.name.clone(), self.used.limit, self.used.quota);
+        let (name, place, quota) = (limit.name.clone(), self.used.limit, *self.used.quota);
         let remark = || Remark {
             limit: name,
             place,

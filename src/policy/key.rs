@@ -190,11 +190,6 @@ impl Owners {
         &self.0
     }
 
-    /// Whether they are others for each recipient.
-    pub(super) fn is_of_recipient(&self) -> bool {
-        self.0.iter().any(|field| field.is_of_recipient())
-    }
-
     /// The part of a key that names them; the error is what is not known.
     pub(super) fn name(&self, Subject { view, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
         let mut name = String::with_capacity(80);

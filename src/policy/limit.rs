@@ -1,7 +1,7 @@
 //! A limit, checked and ready to be applied.
 
 use super::action::Ladder;
-use super::answers::{Asking, Numbered};
+use super::answers::Asking;
 use super::event::{Event, Stage};
 use super::field::Field;
 use super::overrides::Overrides;
@@ -48,8 +48,8 @@ pub struct Limit {
 pub struct Settled {
     /// What its budgets' keys begin with.
     pub(super) prefix: Box<str>,
-    /// For whom it is, whose its budgets are, and whom its overrides are for.
-    pub(super) whom: Numbered,
+    /// For whom it is, whose its budgets are, and whom its overrides are for: the numbers of that in what the policy asks.
+    pub(super) whom: usize,
     pub(super) owners: usize,
     pub(super) rows: usize,
     /// The kinds of events that mean anything to it: see [`Event::kind`].
@@ -281,7 +281,7 @@ impl Limit {
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
         self.settled = Settled {
             prefix: self.key_prefix(),
-            whom: asking.number(&self.whom),
+            whom: asking.whom(&self.whom),
             owners: asking.owners(&self.per),
             rows: self.overrides.as_ref().map_or(0, |overrides| asking.place(&overrides.rows)),
             interests: of_interest.fold(0, |all, event| all | event.kind()),

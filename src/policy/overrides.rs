@@ -42,6 +42,11 @@ impl Overrides {
         Self { file: file.into(), rows, quotas: quotas.into(), rates }
     }
 
+    /// Whether both say the same of the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.rows, &other.rows) && (self.rates, &self.quotas) == (other.rates, &other.quotas)
+    }
+
     /// What a row says of one of the limit's rates.
     pub fn quota(&self, row: Row, ordinal: usize) -> Option<&Quota> {
         self.quotas.get(row.place * self.rates + ordinal)

@@ -17,14 +17,15 @@ use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// What a run of events asks of which budgets. A store loads them before the decision.
 #[derive(Default)]
-pub struct Question {
+pub struct Question<'a> {
     /// Sorted by the events' places in the run.
     pub(super) applications: Vec<Application>,
-    pub(super) budgets: Vec<Used>,
+    pub(super) budgets: Vec<Used<'a>>,
     /// Budgets of the store.
     pub(super) keys: Vec<Key>,
     /// Counters of the session.
@@ -45,15 +46,32 @@ pub(super) struct Application {
 }
 
 /// A limit with a budget, and how much it allows there.
-pub(super) struct Used {
+pub(super) struct Used<'a> {
     /// The limit's place in the policy.
     pub limit: usize,
-    pub quota: Quota,
+    pub quota: Allowed<'a>,
     pub slot: Slot,
     /// The budget of all of which the limit counts a part.
     pub others: Option<usize>,
     /// How values are remembered, where only new ones count.
     pub filter: Option<distinct::Rule>,
+}
+
+/// How much a limit allows in a budget. By reference, as a run may ask of many.
+pub(super) enum Allowed<'a> {
+    Written(&'a Quota),
+    Granted(Box<Quota>),
+}
+
+impl Deref for Allowed<'_> {
+    type Target = Quota;
+
+    fn deref(&self) -> &Quota {
+        match self {
+            Self::Written(quota) => quota,
+            Self::Granted(quota) => quota,
+        }
+    }
 }
 
 /// Where a budget is.
@@ -76,20 +94,23 @@ pub(super) enum Values {
     Many(Vec<Value>),
 }
 
+/// Budgets for which there is room at once.
+const USUAL: usize = 64;
+
 /// A run that is looked at.
-struct Run<'a> {
+struct Run<'a: 'b, 'b> {
     policy: &'a Policy,
-    asked: &'a Asked,
-    view: View<'a>,
+    asked: &'b Asked,
+    view: View<'b>,
     /// For each event the recipient that it is about, as it is compared.
-    recipients: Vec<Option<Cow<'a, str>>>,
+    recipients: Vec<Option<Cow<'b, str>>>,
     answers: Answers<'a>,
     /// To write keys in.
     room: RefCell<String>,
 }
 
-impl Question {
-    pub fn new(policy: &Policy, asked: &Asked, now: Timestamp) -> Self {
+impl<'a> Question<'a> {
+    pub fn new(policy: &'a Policy, asked: &Asked, now: Timestamp) -> Self {
         let mut question = Self::default();
         let kinds = asked.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
@@ -97,7 +118,8 @@ impl Question {
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
             return question;
         }
-        let most = policy.limits.len();
+        // A run seldom asks of more, whatever the policy has.
+        let most = policy.limits.len().min(USUAL);
         question.applications.reserve(most);
         question.budgets.reserve(most);
         question.keys.reserve(most);
@@ -129,11 +151,11 @@ impl Question {
         self.applications.iter().map(|application| self.budgets[application.used].limit)
     }
 
-    fn apply(&mut self, run: &Run<'_>, place: usize, limit: &Limit) {
+    fn apply(&mut self, run: &Run<'a, '_>, place: usize, limit: &'a Limit) {
         let depends = limit.settled.depends_on_recipient
             || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);
-        // Otherwise the budget is the same for all events.
-        let mut known: Option<Result<usize, Why>> = None;
+        // Otherwise the budget is the same for all events, or there is none.
+        let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
         for (at, event) in run.asked.events.iter().enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
@@ -149,32 +171,42 @@ impl Question {
             let used = match known.filter(|_| !depends) {
                 Some(used) => used,
                 None => {
-                    let used = run.holds(limit, at).and_then(|()| self.used(run, place, limit, at, began));
+                    let subject = run.subject(at);
+                    let holds = run.holds(limit, at, &subject);
+                    let used = holds.and_then(|()| self.used(run, place, limit, (at, &subject), began)).ok();
                     known = Some(used);
                     used
                 }
             };
-            let Ok(used) = used else { continue };
-            let Ok((amount, values)) = run.amount(limit, effect, at) else { continue };
+            let Some(used) = used else { continue };
+            let (Ok(amount), Ok(values)) = (run.amount(limit, effect, at), run.values(limit, at)) else { continue };
             self.applications.push(Application { event: at, used, effect, amount, values });
         }
     }
 
     /// The limit's budget for an event. Those from `began` on are of the same limit.
-    fn used(&mut self, run: &Run<'_>, place: usize, limit: &Limit, at: usize, began: usize) -> Result<usize, Why> {
+    fn used(
+        &mut self,
+        run: &Run<'a, '_>,
+        place: usize,
+        limit: &'a Limit,
+        (at, subject): (usize, &Subject<'_, '_>),
+        began: usize,
+    ) -> Result<usize, Why> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let (mut quota, mut key) = (run.quota(owner, at), run.key(owner, at)?);
+        let mut quota = Allowed::Written(run.quota(owner, at, subject));
+        let mut key = run.key(owner, at, subject)?;
         let granted = run.policy.exceptions.granted(owner, &key, run.view.now());
         let granted = granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since)));
-        if let Some((other, since)) = &granted {
-            (quota, key) = (other, key.granted(*since));
+        if let Some((other, since)) = granted {
+            (quota, key) = (Allowed::Granted(other.into()), key.granted(since));
         }
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
-        let same = |used: &Used| self.key(used.slot).is_some_and(|known| *known == key);
+        let same = |used: &Used<'_>| self.key(used.slot).is_some_and(|known| *known == key);
         let known = self.budgets[first..].iter().find(|used| same(used));
         // Recipients of one message may have numbers of their own, and share a budget all the same.
-        let is_it = |used: &Used| used.limit == place && used.quota == *quota && same(used);
+        let is_it = |used: &Used<'_>| used.limit == place && *used.quota == *quota && same(used);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
@@ -186,12 +218,12 @@ impl Question {
                 (Slot::Connection(push(&mut self.own, key)), None)
             }
             (None, _) => {
-                let others = matches!(quota, Quota::Share(_)).then(|| key.of_others(owner));
+                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(owner));
                 (Slot::Stored(push(&mut self.keys, key)), others.map(|key| push(&mut self.keys, key)))
             }
         };
-        let filter = limit.distinct.and_then(|distinct| distinct.filter(quota));
-        Ok(push(&mut self.budgets, Used { limit: place, quota: *quota, slot, others, filter }))
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
+        Ok(push(&mut self.budgets, Used { limit: place, quota, slot, others, filter }))
     }
 
     pub(super) fn key(&self, slot: Slot) -> Option<&Key> {
@@ -208,8 +240,8 @@ fn push<T>(all: &mut Vec<T>, one: T) -> usize {
     all.len() - 1
 }
 
-impl<'a> Run<'a> {
-    fn new(policy: &'a Policy, asked: &'a Asked, now: Timestamp) -> Self {
+impl<'a: 'b, 'b> Run<'a, 'b> {
+    fn new(policy: &'a Policy, asked: &'b Asked, now: Timestamp) -> Self {
         let view = View::new(&asked.facts, &policy.folding, &policy.zone, now);
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
@@ -218,8 +250,7 @@ impl<'a> Run<'a> {
     }
 
     /// Whether the limit is for this event; if not, why.
-    fn holds(&self, limit: &Limit, at: usize) -> Result<(), Why> {
-        let subject = self.subject(at);
+    fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), Why> {
         let is_of_message = subject.recipients.is_some();
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
             // That of each accepted recipient comes with the message.
@@ -232,68 +263,65 @@ impl<'a> Run<'a> {
         if is_of_message && limit.whom.needs_recipient() {
             return self.passing(limit).next().map(|_| ()).ok_or(Why::NoRecipient);
         }
-        self.answers.check(&limit.settled.whom, at, subject)
+        self.answers.check(limit.settled.whom, at, subject)
     }
 
     /// How much a limit allows for this event.
-    fn quota<'b>(&self, limit: &'b Limit, at: usize) -> &'b Quota {
-        let row = |overrides: &'b Overrides| {
-            let row = self.answers.row(limit.settled.rows, at, self.subject(at))?;
+    fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
+        let row = |overrides: &'a Overrides| {
+            let row = self.answers.row(limit.settled.rows, at, subject)?;
             overrides.quota(row, limit.ordinal)
         };
         limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
     }
 
     /// The limit's budget for this event.
-    fn key(&self, limit: &Limit, at: usize) -> Result<Key, Why> {
-        let owners = self.answers.owners(limit.settled.owners, at, self.subject(at)).map_err(Why::Unknown)?;
+    fn key(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<Key, Why> {
+        let owners = self.answers.owners(limit.settled.owners, at, subject).map_err(Why::Unknown)?;
         Ok(Key::of(limit, owners, &mut self.room.borrow_mut()))
     }
 
     /// What conditions look at when they look at an event.
-    fn subject(&self, at: usize) -> Subject<'_, 'a> {
+    fn subject(&self, at: usize) -> Subject<'_, 'b> {
         let is_of_message = matches!(self.asked.events[at], Event::Message | Event::End { .. });
         let recipients = is_of_message.then_some(self.asked.facts.recipients.len());
         Subject { view: &self.view, recipient: self.recipients[at].as_deref(), recipients }
     }
 
     /// The accepted recipients for whom the limit is.
-    fn passing<'b>(&'b self, limit: &'b Limit) -> impl Iterator<Item = &'b str> {
+    fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
         let recipients = Some(self.asked.facts.recipients.len());
         let all = self.view.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
             let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
-            self.answers.hold(&limit.settled.whom, subject)
+            self.answers.hold(limit.settled.whom, subject)
         })
     }
 
-    /// How much an event counts, and what has to be new about it. The error: it is not known yet.
-    fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<(f64, Values), Why> {
-        let event = &self.asked.events[at];
-        let amount = match (limit.count, event) {
+    /// How much an event counts. The error: it is not known yet.
+    fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, Why> {
+        Ok(match (limit.count, &self.asked.events[at]) {
             _ if effect == Effect::Watch => 0.0,
             (Count::Bytes, Event::End { size }) => size.ok_or(Why::UnknownSize)? as f64,
             (Count::Bytes, _) => self.view.size().ok_or(Why::UnknownSize)? as f64,
-            (Count::Recipients, Event::Message | Event::End { .. }) => return Ok(self.recipients_at_once(limit)),
+            (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
+                None => self.passing(limit).count() as f64,
+                // Their values say how many there are.
+                Some(_) => 0.0,
+            },
             _ => 1.0,
-        };
-        let values = match limit.distinct {
-            None => Values::All,
-            Some(distinct) => {
-                let value = limit.value(&self.view, self.recipients[at].as_deref());
-                Values::One(value.ok_or(Why::Unknown(distinct.what))?)
-            }
-        };
-        Ok((amount, values))
+        })
     }
 
-    /// All recipients of a message that count, as one event.
-    fn recipients_at_once(&self, limit: &Limit) -> (f64, Values) {
-        let values = limit.distinct.map(|_| self.passing(limit).filter_map(|one| limit.value(&self.view, Some(one))));
-        match values {
-            Some(values) => (0.0, Values::Many(values.collect())),
-            None => (self.passing(limit).count() as f64, Values::All),
+    /// What has to be new about an event. The error: it is not known yet.
+    fn values(&self, limit: &Limit, at: usize) -> Result<Values, Why> {
+        let Some(distinct) = limit.distinct else { return Ok(Values::All) };
+        if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.asked.events[at]) {
+            let values = self.passing(limit).filter_map(|recipient| limit.value(&self.view, Some(recipient)));
+            return Ok(Values::Many(values.collect()));
         }
+        let value = limit.value(&self.view, self.recipients[at].as_deref());
+        Ok(Values::One(value.ok_or(Why::Unknown(distinct.what))?))
     }
 }
 

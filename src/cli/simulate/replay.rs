@@ -142,13 +142,14 @@ impl Replay {
         let keys = question.keys().iter();
         let mut loaded: Loaded = keys.map(|key| self.budgets.get_mut(key).and_then(Option::take)).collect();
         let verdicts = policy::decide(&self.policy, message.at, asked, &question, &mut loaded, &mut self.ledger);
+        let keys = question.into_keys();
         for (event, verdict) in asked.events.iter().zip(&verdicts) {
             self.marks.note(event, verdict);
         }
         let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
         begun.for_each(|suspension| self.suspend(suspension.clone(), message.at));
         let budgets = loaded.into_slots().map(|slot| slot.budget);
-        for (key, budget) in question.into_keys().into_iter().zip(budgets) {
+        for (key, budget) in keys.into_iter().zip(budgets) {
             match self.budgets.get_mut(&key) {
                 Some(place) => *place = budget,
                 None => drop(self.budgets.insert(key, budget)),

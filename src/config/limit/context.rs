@@ -3,7 +3,7 @@
 use super::super::files::{Files, first_few};
 use super::super::list::Lists;
 use super::super::notify::Notifications;
-use super::super::overrides::Overrides;
+use super::super::overrides as table;
 use super::super::section::{Section, Source};
 use super::named::{Named, Naming};
 use super::whom::{Key, network, put};
@@ -11,7 +11,7 @@ use crate::policy::Lateness;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::networks::Networks;
-use crate::policy::overrides::{Row, Rows};
+use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{Shape, Table};
 use crate::relay::UpstreamOptions;
 use std::collections::{BTreeSet, HashMap};
@@ -48,8 +48,9 @@ pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
     /// By the list's name, and by what folds its items.
     tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
-    /// Whom the rows of tables of numbers are for, by the file's name.
+    /// Whom the rows of tables of numbers are for, by the file's name; and what limits make of these numbers.
     rows: HashMap<String, Arc<Rows>>,
+    overrides: Vec<Arc<Overrides>>,
     used: BTreeSet<String>,
 }
 
@@ -89,7 +90,12 @@ impl Context<'_> {
 
     /// Whom the rows of a table of numbers are for, and what is wrong with that, by the places of the rows: said once, where the
     /// table is read first.
-    pub(super) fn rows(&mut self, name: &str, key: Key, table: &Overrides) -> (Arc<Rows>, HashMap<usize, String>) {
+    pub(super) fn rows(
+        &mut self,
+        name: &str,
+        key: Key,
+        table: &table::Overrides,
+    ) -> (Arc<Rows>, HashMap<usize, String>) {
         if let Some(known) = self.compiled.rows.get(name) {
             return (known.clone(), HashMap::new());
         }
@@ -107,6 +113,16 @@ impl Context<'_> {
         let rows = Arc::new(rows);
         self.compiled.rows.insert(name.to_owned(), rows.clone());
         (rows, wrong)
+    }
+
+    /// What several limits make of a table is mostly the same, and long.
+    pub(super) fn share(&mut self, made: Overrides) -> Arc<Overrides> {
+        let overrides = &mut self.compiled.overrides;
+        let known = overrides.iter().position(|known| known.is_same(&made)).unwrap_or_else(|| {
+            overrides.push(Arc::new(made));
+            overrides.len() - 1
+        });
+        overrides[known].clone()
     }
 
     fn compile(

@@ -242,7 +242,8 @@ pub fn overrides(
         }
     }
     cx.some_errors(&span, wrong, None);
-    Some((Arc::new(Overrides::new(&name, rows, quotas, own.len())), Placed { value: key.name(), span }))
+    let overrides = cx.share(Overrides::new(&name, rows, quotas, own.len()));
+    Some((overrides, Placed { value: key.name(), span }))
 }
 
 /// Puts a row of a table of numbers where it is found.

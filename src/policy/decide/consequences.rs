@@ -7,7 +7,6 @@ use crate::policy::Lateness;
 use crate::policy::event::Event;
 use crate::policy::exception::{By, Suspension, Term};
 use crate::policy::limit::{Charge, Count, Effect, Limit, Mode};
-use crate::policy::question::Application;
 use crate::policy::verdict::{Notice, Suspended, Until, Verdict};
 use std::sync::Arc;
 
@@ -25,16 +24,17 @@ impl Decision<'_> {
     pub(super) fn reached(
         &self,
         step: &Step<'_>,
-        application: &Application,
+        effect: Effect,
+        event: &Event,
         over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
     ) -> Option<Box<Reached>> {
-        // Most are far from that.
-        step.limit.ladder.rungs().first().filter(|lowest| (over.is_over)(lowest.at))?;
-        let event = &self.asked.events[application.event];
+        if !(over.is_over)(step.limit.ladder.lowest()) {
+            return None;
+        }
         // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
-        let is_look = step.effect == Effect::Look && step.limit.count != Count::Rejections;
+        let is_look = effect == Effect::Look && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
-        let reached = Reached::of(step.limit, step.used.quota, &over, room, self.may_suspend(step));
+        let reached = Reached::of(step.limit, *step.used.quota, &over, room, self.may_suspend(step));
         // By which way a message goes is settled at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && !reached.refuses {
@@ -69,7 +69,7 @@ impl Decision<'_> {
                 limit: step.limit.name.clone(),
                 mode: step.limit.mode,
                 level: step.used.quota.level(step.level),
-                quota: step.used.quota,
+                quota: *step.used.quota,
             });
         }
     }

@@ -45,7 +45,7 @@ pub fn explain(
     policy: &Policy,
     now: Timestamp,
     asked: &Asked,
-    question: &Question,
+    question: &Question<'_>,
     loaded: &mut Loaded,
     ledger: &mut Ledger,
 ) -> Vec<Explained> {
@@ -56,23 +56,24 @@ pub fn explain(
             let reason = Question::reason(policy, asked, now, limit);
             return Err(reason.unwrap_or_else(|| Reason::plain(Why::Elsewhere)));
         };
-        let mut steps = Vec::new();
-        let Some(step) = decision.step(application, &mut steps) else {
-            let is_unlimited = question.budgets[application.used].quota == Quota::Unlimited;
+        let mut step = decision.begin(application);
+        let Some(effect) = step.effect else {
+            let is_unlimited = *question.budgets[application.used].quota == Quota::Unlimited;
             return Err(Reason::plain(if is_unlimited { Why::Unlimited } else { Why::Counted }));
         };
         let row = Question::row(policy, asked, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
-        Ok(Weighed { row, ..decision.weighed(step) })
+        decision.take(&mut step, &asked.events[application.event]);
+        Ok(Weighed { row, ..decision.weighed(step, effect) })
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
 }
 
 impl Decision<'_> {
-    fn weighed(&self, step: &mut Step<'_>) -> Weighed {
-        let reached = step.reached.take().map_or_else(Reached::default, |reached| *reached);
-        let &mut Step { used, effect, before, amount, level: after, .. } = step;
-        let level = match used.quota {
+    fn weighed(&self, step: Step<'_>, effect: Effect) -> Weighed {
+        let Step { used, before, amount, level: after, reached, .. } = step;
+        let reached = reached.map_or_else(Reached::default, |reached| *reached);
+        let level = match *used.quota {
             // Both averages fall alike.
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
@@ -82,7 +83,7 @@ impl Decision<'_> {
         Weighed {
             effect,
             key,
-            quota: used.quota,
+            quota: *used.quota,
             row: None,
             level,
             amount,

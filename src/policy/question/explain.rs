@@ -7,15 +7,17 @@ use crate::policy::overrides::{Overrides, Row};
 use crate::policy::why::{Reason, Why};
 use crate::time::Timestamp;
 
-impl Question {
+impl Question<'_> {
     /// Why the limit at this place of the policy has nothing to say to the first event; `None`: it has.
     pub fn reason(policy: &Policy, asked: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
         let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
         let check = || {
             let effect = limit.effect(&asked.events[0]).ok_or(Why::Elsewhere)?;
-            run.holds(limit, 0)?;
-            Self::default().used(&run, place, limit, 0, 0)?;
-            run.amount(limit, effect, 0).map(|_| ())
+            let subject = run.subject(0);
+            run.holds(limit, 0, &subject)?;
+            Self::default().used(&run, place, limit, (0, &subject), 0)?;
+            run.amount(limit, effect, 0)?;
+            run.values(limit, 0).map(|_| ())
         };
         check().err().map(|why| Reason::new(why, limit, run.subject(0)))
     }
