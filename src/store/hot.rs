@@ -5,6 +5,7 @@ use super::queue::{Commit, NEVER, Queue};
 use crate::policy::key::Key;
 use crate::policy::{Budget, Change, Loaded};
 use crate::time::Timestamp;
+use indexmap::IndexMap;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,8 @@ pub struct Hot {
 
 #[derive(Default)]
 struct Shard {
-    budgets: HashMap<Key, Slot, foldhash::fast::RandomState>,
+    /// An act looks once where each of its budgets is, and finds it there again as long as it holds the shard.
+    budgets: IndexMap<Key, Slot, foldhash::fast::RandomState>,
     /// Budgets that have changed since they were last given to be folded.
     changed: Vec<Place>,
     /// Budgets that are being read from the file, and who waits for them.
@@ -97,18 +99,28 @@ impl Default for Hot {
     }
 }
 
-/// The shards of a question, locked.
+/// The shards of a question, locked, in ascending order.
 struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
+/// Where a budget is in shards that are held.
+#[derive(Clone, Copy)]
+struct Spot {
+    /// Which of them.
+    shard: usize,
+    /// Which of its budgets.
+    index: usize,
+}
+
 impl Held<'_> {
-    fn shard(&mut self, place: &Place) -> Option<&mut Shard> {
+    /// Which of the shards has this place.
+    fn position(&self, place: &Place) -> usize {
         let index = shard_of(place);
-        let at = self.0.iter().position(|(held, _)| *held == index)?;
-        Some(&mut self.0[at].1)
+        // It is held, since the place is of the same question.
+        self.0.partition_point(|(held, _)| *held < index)
     }
 
-    fn slot(&mut self, place: &Place) -> Option<&mut Slot> {
-        self.shard(place)?.budgets.get_mut(&place.key)
+    fn slot(&mut self, spot: Spot) -> &mut Slot {
+        &mut self.0[spot.shard].1.budgets[spot.index]
     }
 }
 
@@ -133,50 +145,61 @@ impl Hot {
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> Acted<R> {
         let mut held = self.hold(places);
-        self.begin_volatile(&mut held, places);
-        let (read, waits) = held.missing(places);
-        if !waits.is_empty() {
-            return Acted::Missing { read, waits };
-        }
-        if has_to_be_durable && held.has_unread(places) {
+        let spots = match self.find(&mut held, places) {
+            Ok(spots) => spots,
+            Err(Missing(read, waits)) => return Acted::Missing { read, waits },
+        };
+        if has_to_be_durable && spots.iter().any(|spot| held.slot(*spot).stage == Stage::Unread) {
             return Acted::Refused;
         }
         let now = self.time(now, lag);
         let mut freed = 0;
-        let take = |place| held.slot(place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b));
-        let mut loaded: Loaded = places.iter().map(take).collect();
+        let take = |spot: &Spot| held.slot(*spot).budget.take().inspect(|budget| freed += filter_octets(budget));
+        let mut loaded: Loaded = spots.iter().map(take).collect();
         let answer = act(now, &mut loaded);
-        let (mut changes, mut taken) = (Vec::with_capacity(places.len()), 0);
-        for (place, after) in places.iter().zip(loaded.into_slots()) {
-            let Some(slot) = held.slot(place) else { continue };
+        let (mut changes, mut taken, mut is_free) = (Vec::with_capacity(places.len()), 0, true);
+        for ((place, spot), after) in places.iter().zip(spots).zip(loaded.into_slots()) {
+            let slot = held.slot(spot);
             slot.used = true;
             slot.budget = after.budget;
             taken += slot.budget.as_ref().map_or(0, filter_octets);
-            changes.extend(after.change.map(|change| (place, change)));
+            if let Some(change) = after.change {
+                is_free &= slot.stage == Stage::Volatile;
+                changes.push((place, spot, change));
+            }
         }
         if taken != freed {
             self.octets.fetch_add(taken.wrapping_sub(freed), Ordering::Relaxed);
         }
-        match changes.iter().all(|(place, _)| held.slot(place).is_some_and(|slot| slot.stage == Stage::Volatile)) {
+        match is_free {
             true => Acted::Free(answer),
             false => Acted::Changed(answer, write(&mut held, changes, queue)),
         }
     }
 
+    /// Where all these budgets are; the error is what has to be read first, and what has to be waited for.
+    fn find(&self, held: &mut Held<'_>, places: &[Place]) -> Result<Vec<Spot>, Missing> {
+        let (mut spots, mut missing) = (Vec::with_capacity(places.len()), Missing::default());
+        for place in places {
+            let at = held.position(place);
+            let shard = &mut *held.0[at].1;
+            match shard.budgets.get_index_of(&place.key) {
+                Some(index) => spots.push(Spot { shard: at, index }),
+                // Of what is counted while it is there no file tells.
+                None if place.key.is_volatile() => {
+                    spots.push(Spot { shard: at, index: shard.budgets.len() });
+                    let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
+                    self.put(shard, place.clone(), slot);
+                }
+                None => missing.add(shard, place),
+            }
+        }
+        if missing.1.is_empty() { Ok(spots) } else { Err(missing) }
+    }
+
     /// A budget as it is at the moment; `None` if it is not here.
     pub fn peek(&self, place: &Place) -> Option<Option<Budget>> {
         self.lock(shard_of(place)).budgets.get(&place.key).map(|slot| slot.budget.clone())
-    }
-
-    /// Of what is counted while it is there no file tells.
-    fn begin_volatile(&self, held: &mut Held<'_>, places: &[Place]) {
-        for place in places {
-            let Some(shard) = held.shard(place) else { continue };
-            if !shard.budgets.contains_key(&place.key) && place.key.is_volatile() {
-                let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
-                self.put(shard, place.clone(), slot);
-            }
-        }
     }
 
     /// One less is there of what a volatile budget counts.
@@ -439,38 +462,30 @@ impl Hot {
     }
 }
 
-impl Held<'_> {
-    fn has_unread(&mut self, places: &[Place]) -> bool {
-        places.iter().any(|place| self.slot(place).is_some_and(|slot| slot.stage == Stage::Unread))
-    }
+/// What has to be read before an act, and all that has to be waited for.
+#[derive(Default)]
+struct Missing(Vec<Place>, Vec<oneshot::Receiver<()>>);
 
-    /// What has to be read before an act, and all that has to be waited for.
-    fn missing(&mut self, places: &[Place]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
-        let (mut read, mut waits) = (Vec::new(), Vec::new());
-        for place in places {
-            let Some(shard) = self.shard(place) else { continue };
-            if shard.budgets.contains_key(&place.key) {
-                continue;
-            }
-            let (done, wait) = oneshot::channel();
-            waits.push(wait);
-            let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
-                read.push(place.clone());
-                Vec::new()
-            });
-            others.push(done);
-        }
-        (read, waits)
+impl Missing {
+    fn add(&mut self, shard: &mut Shard, place: &Place) {
+        let Self(read, waits) = self;
+        let (done, wait) = oneshot::channel();
+        waits.push(wait);
+        let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
+            read.push(place.clone());
+            Vec::new()
+        });
+        others.push(done);
     }
 }
 
 /// Notes that these budgets have changed, and has them written.
-fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue) -> Commit {
+fn write(held: &mut Held<'_>, changes: Vec<(&Place, Spot, Change)>, queue: &Queue) -> Commit {
     let mut appending = queue.append();
     let mut all = true;
-    for (place, change) in changes {
-        let Some(shard) = held.shard(place) else { continue };
-        let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
+    for (place, spot, change) in changes {
+        let Shard { budgets, changed, .. } = &mut *held.0[spot.shard].1;
+        let slot = &mut budgets[spot.index];
         match slot.stage {
             Stage::Unread => {
                 all = false;
@@ -480,7 +495,7 @@ fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue) -> 
             Stage::Volatile => continue,
             Stage::Folded | Stage::Folding => {
                 slot.stage = Stage::Changed;
-                shard.changed.push(place.clone());
+                changed.push(place.clone());
             }
         }
         if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {

@@ -241,9 +241,15 @@ impl Appending<'_> {
             return Commit::NEVER;
         }
         self.queue.octets.store(octets, Ordering::Relaxed);
-        self.queue.wake(&mut self.inner);
         let (committed, commit) = oneshot::channel();
         self.inner.batch.waiting.push(committed);
+        let Self { queue, mut inner } = self;
+        let is_asleep = std::mem::take(&mut inner.asleep);
+        // Whoever wakes wants the lock.
+        drop(inner);
+        if is_asleep {
+            queue.work.notify_one();
+        }
         Commit(Some(commit))
     }
 }
