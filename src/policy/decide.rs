@@ -87,9 +87,9 @@ struct Step<'a> {
     before: Option<State>,
     state: State,
     /// What has to be new about it, and what of that is to be learnt.
-    asked: &'a Values,
+    values: &'a Values,
     learnt: Vec<Value>,
-    /// How much it counts, and how full the budget would be with it.
+    /// How much it counts (before the step is taken, if all of it is new), and how full the budget would be with it.
     amount: f64,
     level: f64,
     /// What the limit does about it, if it does anything.
@@ -156,13 +156,13 @@ impl<'a> Decision<'a> {
         let limit = &self.policy.limits[used.limit];
         let effect = self.effect(limit, used, application.effect);
         // Of what is counted already nothing is counted again.
-        let (asked, amount) = match effect == Some(application.effect) {
+        let (values, amount) = match effect == Some(application.effect) {
             true => (&application.values, application.amount),
             false => (&Values::All, 0.0),
         };
         let before = self.slot(used.slot).and_then(Slot::state);
         let state = before.unwrap_or(State { at: self.now, level: 0.0 });
-        Step { limit, used, effect, before, state, asked, learnt: Vec::new(), amount, level: 0.0, reached: None }
+        Step { limit, used, effect, before, state, values, learnt: Vec::new(), amount, level: 0.0, reached: None }
     }
 
     /// What an event means to a limit by now.
@@ -182,21 +182,23 @@ impl<'a> Decision<'a> {
 
     fn take(&self, step: &mut Step<'_>, event: &Event) {
         let Some(effect) = step.effect else { return };
+        // Where nothing is added up it adds nothing.
+        let amount = std::mem::take(&mut step.amount);
         match *step.used.quota {
             Quota::Never => {
                 let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
                 step.reached = self.reached(step, effect, event, over);
             }
-            Quota::Share(share) => self.weigh_share(step, share, effect, event),
+            Quota::Share(share) => self.weigh_share(step, share, (effect, amount), event),
             quota => {
                 if let Some(rule) = quota.rule() {
-                    self.weigh(step, rule, effect, event);
+                    self.weigh(step, rule, (effect, amount), event);
                 }
             }
         }
     }
 
-    fn weigh(&self, step: &mut Step<'_>, rule: Rule, effect: Effect, event: &Event) {
+    fn weigh(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64), event: &Event) {
         let (limit, now) = (step.limit, self.now);
         if effect == Effect::Settle
             && let Some(charged) = self.declared(step.used)
@@ -204,12 +206,12 @@ impl<'a> Decision<'a> {
             step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
         }
         let seen = || self.slot(step.used.slot)?.budget.as_ref()?.seen.as_deref();
-        let (amount, is_known) = match (step.asked, step.used.filter) {
+        let (amount, is_known) = match (step.values, step.used.filter) {
             (Values::One(value), Some(filter)) => {
                 let sight = filter.look(seen(), now, *value);
                 step.learnt.extend(Some(*value).filter(|_| sight != Seen::Lately));
                 let is_known = sight != Seen::Never;
-                (if is_known { 0.0 } else { step.amount }, is_known)
+                (if is_known { 0.0 } else { amount }, is_known)
             }
             (Values::Many(values), Some(filter)) => {
                 let mut values = values.clone();
@@ -224,7 +226,7 @@ impl<'a> Decision<'a> {
             }
             // A moving average is watched as it is; what a bucket holds is never over, so one more is what counts.
             _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
-            _ => (step.amount, false),
+            _ => (amount, false),
         };
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
@@ -245,11 +247,12 @@ impl<'a> Decision<'a> {
     }
 
     /// Whether too many of those that came were rejected.
-    fn weigh_share(&self, step: &mut Step<'_>, share: Share, effect: Effect, event: &Event) {
+    fn weigh_share(&self, step: &mut Step<'_>, share: Share, (effect, amount): (Effect, f64), event: &Event) {
         let Some(rule) = step.used.quota.rule() else { return };
         let now = self.now;
         let others = step.used.others.and_then(|place| self.loaded.0[place].state());
-        let amount = if effect == Effect::Note { step.amount } else { 0.0 };
+        // Whatever is looked at adds nothing to what was rejected.
+        let amount = if effect == Effect::Note { amount } else { 0.0 };
         let (state, rejected) = rule.step(step.before, now, amount);
         let (_, all) = rule.step(others, now, 0.0);
         step.state = state;

@@ -147,7 +147,7 @@ impl Hot {
         let mut held = self.hold(places);
         let spots = match self.find(&mut held, places) {
             Ok(spots) => spots,
-            Err(Missing(read, waits)) => return Acted::Missing { read, waits },
+            Err(Missing { read, waits }) => return Acted::Missing { read, waits },
         };
         if has_to_be_durable && spots.iter().any(|spot| held.slot(*spot).stage == Stage::Unread) {
             return Acted::Refused;
@@ -194,7 +194,7 @@ impl Hot {
                 None => missing.add(shard, place),
             }
         }
-        if missing.1.is_empty() { Ok(spots) } else { Err(missing) }
+        if missing.waits.is_empty() { Ok(spots) } else { Err(missing) }
     }
 
     /// A budget as it is at the moment; `None` if it is not here.
@@ -464,11 +464,14 @@ impl Hot {
 
 /// What has to be read before an act, and all that has to be waited for.
 #[derive(Default)]
-struct Missing(Vec<Place>, Vec<oneshot::Receiver<()>>);
+struct Missing {
+    read: Vec<Place>,
+    waits: Vec<oneshot::Receiver<()>>,
+}
 
 impl Missing {
     fn add(&mut self, shard: &mut Shard, place: &Place) {
-        let Self(read, waits) = self;
+        let Self { read, waits } = self;
         let (done, wait) = oneshot::channel();
         waits.push(wait);
         let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {

@@ -134,7 +134,7 @@ impl Queue {
 
     /// Has the writer bring everything home that has changed, though it is not in the journal.
     pub fn stir(&self) {
-        let inner = &mut *self.lock();
+        let mut inner = self.lock();
         inner.epoch += 1;
         inner.stirred = true;
         self.wake(inner);
@@ -147,7 +147,7 @@ impl Queue {
 
     /// Gives the writer an errand.
     pub fn send(&self, errand: Errand) {
-        let inner = &mut *self.lock();
+        let mut inner = self.lock();
         if !inner.ended {
             inner.errands.push(errand);
             self.wake(inner);
@@ -191,7 +191,7 @@ impl Queue {
 
     /// Has the writer end after it has committed everything.
     pub fn stop(&self) {
-        let inner = &mut *self.lock();
+        let mut inner = self.lock();
         inner.stopping = true;
         self.wake(inner);
     }
@@ -202,9 +202,12 @@ impl Queue {
         }
     }
 
-    fn wake(&self, inner: &mut Inner) {
-        // Waking costs a system call.
-        if std::mem::take(&mut inner.asleep) {
+    /// Wakes the writer, which then wants the lock.
+    fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
+        let is_asleep = std::mem::take(&mut inner.asleep);
+        drop(inner);
+        // A system call.
+        if is_asleep {
             self.work.notify_one();
         }
     }
@@ -243,13 +246,7 @@ impl Appending<'_> {
         self.queue.octets.store(octets, Ordering::Relaxed);
         let (committed, commit) = oneshot::channel();
         self.inner.batch.waiting.push(committed);
-        let Self { queue, mut inner } = self;
-        let is_asleep = std::mem::take(&mut inner.asleep);
-        // Whoever wakes wants the lock.
-        drop(inner);
-        if is_asleep {
-            queue.work.notify_one();
-        }
+        self.queue.wake(self.inner);
         Commit(Some(commit))
     }
 }

@@ -48,8 +48,9 @@ pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
     /// By the list's name, and by what folds its items.
     tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
-    /// Whom the rows of tables of numbers are for, by the file's name; and what limits make of these numbers.
+    /// Whom the rows of tables of numbers are for, by the file's name.
     rows: HashMap<String, Arc<Rows>>,
+    /// What limits make of the numbers.
     overrides: Vec<Arc<Overrides>>,
     used: BTreeSet<String>,
 }

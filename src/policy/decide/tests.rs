@@ -284,6 +284,20 @@ fn an_explanation_is_of_what_is_decided_and_says_why_a_limit_has_nothing_to_say(
     assert_eq!(weighed.refusal.as_ref().unwrap().text("r"), refusal(&verdicts[0]).text("r"));
 }
 
+#[test]
+fn where_nothing_is_added_up_an_explanation_adds_nothing() {
+    let day = Duration::from_secs(86_400);
+    let share = Quota::Share(Share { most: 0.5, period: day, of: Count::Recipients, at_least: 10.0 });
+    let rejected = Limit::new("rejected", Count::Rejections, vec![Field::User], share);
+    let nothing = Limit::new("nothing", Count::Recipients, vec![Field::User], Quota::Never);
+    let policy = policy(vec![rejected, nothing, limit("some", Count::Recipients, &[Field::User], "2 / 1d")]);
+    let once = asked(Some("alice"), &[rcpt()]);
+    let question = Question::new(&policy, &once, now());
+    let mut loaded = question.keys().iter().map(|_| None).collect();
+    let all = explain(&policy, now(), &once, &question, &mut loaded, &mut Ledger::default());
+    assert_eq!(all.iter().map(|one| one.said.as_ref().unwrap().amount).collect::<Vec<_>>(), [0.0, 0.0, 1.0]);
+}
+
 fn except(limit: &mut Limit, condition: Condition) {
     limit.whom = Whom { matches: Vec::new(), except: vec![Conditions(vec![condition])] };
 }
