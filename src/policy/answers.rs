@@ -28,6 +28,13 @@ struct ByEvent<T> {
     is_of_event: bool,
 }
 
+impl<T> ByEvent<T> {
+    /// Where the answer for the event at this place of the run stands. `number` says which of `count` things is asked.
+    fn place(&self, number: usize, count: usize, at: usize) -> usize {
+        number + if self.is_of_event { at * count } else { 0 }
+    }
+}
+
 impl Asking {
     /// Adds for whom a limit is: the number of that.
     pub fn whom(&mut self, whom: &Whom) -> usize {
@@ -138,10 +145,10 @@ impl<'a> Answers<'a> {
     /// Whether limits for those with this number are for the event at this place of the run, which is `subject`; if not, why.
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), Why> {
         let whoms = &self.asking.whoms;
-        let ByEvent { asked, is_of_event } = &whoms[number];
-        let answer = &self.whoms[if *is_of_event { at * whoms.len() } else { 0 } + number];
+        let whom = &whoms[number];
+        let answer = &self.whoms[whom.place(number, whoms.len(), at)];
         answer.get().unwrap_or_else(|| {
-            let said = check(&self.asking.steps[asked.clone()], |number, is_of_event| {
+            let said = check(&self.asking.steps[whom.asked.clone()], |number, is_of_event| {
                 self.holds(number, if is_of_event { at } else { 0 }, subject)
             });
             answer.set(Some(said));
@@ -168,10 +175,9 @@ impl<'a> Answers<'a> {
     /// The row that is for the event at this place of the run, of the rows with this number.
     pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<Row> {
         let rows = &self.asking.rows;
-        let ByEvent { asked, is_of_event } = &rows[number];
-        let answer = &self.rows[if *is_of_event { at * rows.len() } else { 0 } + number];
+        let answer = &self.rows[rows[number].place(number, rows.len(), at)];
         answer.get().unwrap_or_else(|| {
-            let row = asked.find(*subject);
+            let row = rows[number].asked.find(*subject);
             answer.set(Some(row));
             row
         })
@@ -180,8 +186,7 @@ impl<'a> Answers<'a> {
     /// The owners with this number, as keys name them; the error is what is not known of them.
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.asking.owners;
-        let ByEvent { asked, is_of_event } = &owners[number];
-        let answer = &self.owners[if *is_of_event { at * owners.len() } else { 0 } + number];
-        answer.get_or_init(|| asked.name(*subject)).as_deref().map_err(|field| *field)
+        let answer = &self.owners[owners[number].place(number, owners.len(), at)];
+        answer.get_or_init(|| owners[number].asked.name(*subject)).as_deref().map_err(|field| *field)
     }
 }
