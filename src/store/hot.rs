@@ -5,7 +5,6 @@ use super::queue::{Commit, NEVER, Queue};
 use crate::policy::key::Key;
 use crate::policy::{Budget, Change, Loaded};
 use crate::time::Timestamp;
-use indexmap::IndexMap;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,8 +27,7 @@ pub struct Hot {
 
 #[derive(Default)]
 struct Shard {
-    /// An act looks once where each of its budgets is, and finds it there again as long as it holds the shard.
-    budgets: IndexMap<Key, Slot, foldhash::fast::RandomState>,
+    budgets: HashMap<Key, Slot, foldhash::fast::RandomState>,
     /// Budgets that have changed since they were last given to be folded.
     changed: Vec<Place>,
     /// Budgets that are being read from the file, and who waits for them.
@@ -99,28 +97,18 @@ impl Default for Hot {
     }
 }
 
-/// The shards of a question, locked, in ascending order.
+/// The shards of a question, locked.
 struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
-/// Where a budget is in shards that are held.
-#[derive(Clone, Copy)]
-struct Spot {
-    /// Which of them.
-    shard: usize,
-    /// Which of its budgets.
-    index: usize,
-}
-
 impl Held<'_> {
-    /// Which of the shards has this place.
-    fn position(&self, place: &Place) -> usize {
+    fn shard(&mut self, place: &Place) -> Option<&mut Shard> {
         let index = shard_of(place);
-        // It is held, since the place is of the same question.
-        self.0.partition_point(|(held, _)| *held < index)
+        let at = self.0.iter().position(|(held, _)| *held == index)?;
+        Some(&mut self.0[at].1)
     }
 
-    fn slot(&mut self, spot: Spot) -> &mut Slot {
-        &mut self.0[spot.shard].1.budgets[spot.index]
+    fn slot(&mut self, place: &Place) -> Option<&mut Slot> {
+        self.shard(place)?.budgets.get_mut(&place.key)
     }
 }
 
@@ -145,27 +133,28 @@ impl Hot {
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> Acted<R> {
         let mut held = self.hold(places);
-        let spots = match self.find(&mut held, places) {
-            Ok(spots) => spots,
-            Err(Missing { read, waits }) => return Acted::Missing { read, waits },
-        };
-        if has_to_be_durable && spots.iter().any(|spot| held.slot(*spot).stage == Stage::Unread) {
+        self.begin_volatile(&mut held, places);
+        let (read, waits) = held.missing(places);
+        if !waits.is_empty() {
+            return Acted::Missing { read, waits };
+        }
+        if has_to_be_durable && held.has_unread(places) {
             return Acted::Refused;
         }
         let now = self.time(now, lag);
         let mut freed = 0;
-        let take = |spot: &Spot| held.slot(*spot).budget.take().inspect(|budget| freed += filter_octets(budget));
-        let mut loaded: Loaded = spots.iter().map(take).collect();
+        let take = |place| held.slot(place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b));
+        let mut loaded: Loaded = places.iter().map(take).collect();
         let answer = act(now, &mut loaded);
         let (mut changes, mut taken, mut is_free) = (Vec::with_capacity(places.len()), 0, true);
-        for ((place, spot), after) in places.iter().zip(spots).zip(loaded.into_slots()) {
-            let slot = held.slot(spot);
+        for (place, after) in places.iter().zip(loaded.into_slots()) {
+            let Some(slot) = held.slot(place) else { continue };
             slot.used = true;
             slot.budget = after.budget;
             taken += slot.budget.as_ref().map_or(0, filter_octets);
             if let Some(change) = after.change {
                 is_free &= slot.stage == Stage::Volatile;
-                changes.push((place, spot, change));
+                changes.push((place, change));
             }
         }
         if taken != freed {
@@ -177,29 +166,20 @@ impl Hot {
         }
     }
 
-    /// Where all these budgets are; the error is what has to be read first, and what has to be waited for.
-    fn find(&self, held: &mut Held<'_>, places: &[Place]) -> Result<Vec<Spot>, Missing> {
-        let (mut spots, mut missing) = (Vec::with_capacity(places.len()), Missing::default());
-        for place in places {
-            let at = held.position(place);
-            let shard = &mut *held.0[at].1;
-            match shard.budgets.get_index_of(&place.key) {
-                Some(index) => spots.push(Spot { shard: at, index }),
-                // Of what is counted while it is there no file tells.
-                None if place.key.is_volatile() => {
-                    spots.push(Spot { shard: at, index: shard.budgets.len() });
-                    let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
-                    self.put(shard, place.clone(), slot);
-                }
-                None => missing.add(shard, place),
-            }
-        }
-        if missing.waits.is_empty() { Ok(spots) } else { Err(missing) }
-    }
-
     /// A budget as it is at the moment; `None` if it is not here.
     pub fn peek(&self, place: &Place) -> Option<Option<Budget>> {
         self.lock(shard_of(place)).budgets.get(&place.key).map(|slot| slot.budget.clone())
+    }
+
+    /// Of what is counted while it is there no file tells.
+    fn begin_volatile(&self, held: &mut Held<'_>, places: &[Place]) {
+        for place in places {
+            let Some(shard) = held.shard(place) else { continue };
+            if !shard.budgets.contains_key(&place.key) && place.key.is_volatile() {
+                let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
+                self.put(shard, place.clone(), slot);
+            }
+        }
     }
 
     /// One less is there of what a volatile budget counts.
@@ -462,33 +442,38 @@ impl Hot {
     }
 }
 
-/// What has to be read before an act, and all that has to be waited for.
-#[derive(Default)]
-struct Missing {
-    read: Vec<Place>,
-    waits: Vec<oneshot::Receiver<()>>,
-}
+impl Held<'_> {
+    fn has_unread(&mut self, places: &[Place]) -> bool {
+        places.iter().any(|place| self.slot(place).is_some_and(|slot| slot.stage == Stage::Unread))
+    }
 
-impl Missing {
-    fn add(&mut self, shard: &mut Shard, place: &Place) {
-        let Self { read, waits } = self;
-        let (done, wait) = oneshot::channel();
-        waits.push(wait);
-        let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
-            read.push(place.clone());
-            Vec::new()
-        });
-        others.push(done);
+    /// What has to be read before an act, and all that has to be waited for.
+    fn missing(&mut self, places: &[Place]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
+        let (mut read, mut waits) = (Vec::new(), Vec::new());
+        for place in places {
+            let Some(shard) = self.shard(place) else { continue };
+            if shard.budgets.contains_key(&place.key) {
+                continue;
+            }
+            let (done, wait) = oneshot::channel();
+            waits.push(wait);
+            let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
+                read.push(place.clone());
+                Vec::new()
+            });
+            others.push(done);
+        }
+        (read, waits)
     }
 }
 
 /// Notes that these budgets have changed, and has them written.
-fn write(held: &mut Held<'_>, changes: Vec<(&Place, Spot, Change)>, queue: &Queue) -> Commit {
+fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue) -> Commit {
     let mut appending = queue.append();
     let mut all = true;
-    for (place, spot, change) in changes {
-        let Shard { budgets, changed, .. } = &mut *held.0[spot.shard].1;
-        let slot = &mut budgets[spot.index];
+    for (place, change) in changes {
+        let Some(shard) = held.shard(place) else { continue };
+        let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
         match slot.stage {
             Stage::Unread => {
                 all = false;
@@ -498,7 +483,7 @@ fn write(held: &mut Held<'_>, changes: Vec<(&Place, Spot, Change)>, queue: &Queu
             Stage::Volatile => continue,
             Stage::Folded | Stage::Folding => {
                 slot.stage = Stage::Changed;
-                changed.push(place.clone());
+                shard.changed.push(place.clone());
             }
         }
         if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
