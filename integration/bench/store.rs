@@ -179,9 +179,11 @@ async fn throughput(folder: &Path) {
         hammer(&store, keys).await;
     }
     // What the load before has left to be folded is not part of a load of 100 a second.
+    let began = Instant::now();
     while metrics.journal_octets.get() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    println!("what was left in the journal is folded after {:?}", began.elapsed());
     trickle(&store).await;
     close(store).await;
 }

@@ -173,10 +173,12 @@ fn bring_home(core: &Core, file: &File, home: &mut (usize, Instant)) -> rusqlite
     if !was_long && (new == 0 || new < HOME_AT && home.1.elapsed() < HOME_AFTER) {
         return Ok(());
     }
-    let (pages, _) = file.checkpoint()?;
+    let (pages, at_home) = file.checkpoint()?;
     *home = (written, Instant::now());
-    core.log_is_long.store(pages > MAX_LOG, Ordering::Relaxed);
-    if pages > MAX_LOG {
+    // One that is home as a whole begins anew with the next commit, however long it is.
+    let is_long = pages > MAX_LOG && at_home < pages;
+    core.log_is_long.store(is_long, Ordering::Relaxed);
+    if is_long {
         // What came while the first was under way: it leaves little to the writer.
         file.checkpoint()?;
         core.queue.send(Errand::Checkpoint);
