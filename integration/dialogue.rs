@@ -203,9 +203,10 @@ impl Play {
 
     fn decide(&mut self, asked: &Asked, ledger: &mut Ledger) -> Vec<Verdict> {
         let question = Question::new(&self.policy, asked, self.now);
-        let mut loaded: Loaded = question.keys().iter().map(|key| self.budgets.get(key).cloned()).collect();
+        let mut loaded: Loaded = question.keys().map(|key| self.budgets.get(key.as_str()).cloned()).collect();
         let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded, ledger);
-        self.budgets.extend(loaded.into_changed().map(|(place, budget)| (question.keys()[place].clone(), budget)));
+        let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
+        self.budgets.extend(loaded.into_changed().map(|(place, budget)| (keys[place].clone(), budget)));
         verdicts
     }
 

@@ -74,7 +74,7 @@ fn decisions(criterion: &mut Criterion) {
         criterion.bench_function(name, |bencher| {
             let fresh = || {
                 let question = Question::new(&policy, &asked, start());
-                let loaded: Loaded = question.keys().iter().map(|_| None).collect();
+                let loaded: Loaded = question.keys().map(|_| None).collect();
                 (question, loaded)
             };
             bencher.iter_batched_ref(

@@ -293,12 +293,12 @@ impl<'a> Decision<'a> {
                 self.charge(used, state, learnt);
                 verdict.settled.extend(self.settled(effect, used));
                 if let (Place::Stored(place), true) = (used.slot, is_let_through) {
-                    let (key, rule) = (&self.question.keys[place], used.quota.rule());
+                    let (key, rule) = (self.question.keys.get(place), used.quota.rule());
                     let receipt = Receipt { before, after: state };
-                    let charged = |until, rule| Charged { key: key.clone(), receipt, rule, until };
+                    let charged = |until, rule| Charged { key: key.owned(), receipt, rule, until };
                     let until = until(limit, event).or_else(|| self.until_heard(limit, event));
                     verdict.charges.extend(until.zip(rule).map(|(until, rule)| charged(until, rule)));
-                    verdict.held.extend(is_place.then(|| key.clone()));
+                    verdict.held.extend(is_place.then(|| key.owned()));
                 }
                 if limit.counts_once()
                     && let Some(key) = self.question.key(used.slot)
@@ -358,7 +358,7 @@ impl<'a> Decision<'a> {
     /// What was charged to a budget for the size that the client declared.
     fn declared(&self, used: &Used<'_>) -> Option<&Charged> {
         let key = self.question.key(used.slot)?;
-        self.asked.declared.iter().find(|charged| charged.key == *key)
+        self.asked.declared.iter().find(|charged| charged.key.borrowed() == key)
     }
 
     fn slot(&self, place: Place) -> Option<&Slot> {
@@ -387,7 +387,7 @@ impl<'a> Decision<'a> {
             };
             let slot = &self.own.0[place];
             if let (Some(budget), true) = (&slot.budget, slot.change.is_some()) {
-                self.ledger.keep(&self.question.own[place], is_of_message, budget.clone());
+                self.ledger.keep(self.question.own.get(place), is_of_message, budget.clone());
             }
         }
     }

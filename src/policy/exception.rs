@@ -184,10 +184,10 @@ impl Exceptions {
         self.suspensions.len() < MOST_SUSPENSIONS
     }
 
-    /// The grant that holds for a budget.
-    pub(super) fn granted(&self, limit: &Limit, key: &Key, now: Timestamp) -> Option<&Grant> {
+    /// The grant that holds for the budget that an owner has by a limit.
+    pub(super) fn granted(&self, limit: &Limit, owner: &str, now: Timestamp) -> Option<&Grant> {
         let grants = self.grants.get(&limit.name)?;
-        grants.get(&key.owner()).filter(|grant| grant.term.holds(now)).map(AsRef::as_ref)
+        grants.get(owner).filter(|grant| grant.term.holds(now)).map(AsRef::as_ref)
     }
 
     /// The suspension that ends last of those of whoever this is.

@@ -6,14 +6,25 @@ use super::limit::{AT_ONCE, Limit};
 use super::quota::Quota;
 use super::whom::Subject;
 use crate::time::Timestamp;
-use std::borrow::Cow;
-use std::fmt;
+use std::borrow::{Borrow, Cow};
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 /// Names one budget. The text begins with the limit's name, what it counts and its algorithm, so that a limit whose numbers change
 /// keeps its history and one whose meaning changes begins anew.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Arc<str>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key<T = Arc<str>>(T);
+
+/// A key that stands in another text.
+pub type KeyRef<'a> = Key<&'a str>;
+
+/// Keys one after the other, in one text.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    text: String,
+    /// Where each key ends.
+    ends: Vec<usize>,
+}
 
 /// Whose a budget is, without of which limit: one part for each of `per`, in its order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +40,11 @@ const MEANING: usize = 3;
 const GRANT: &str = "grant=";
 
 impl Owner {
+    /// The text of those whom a part of a key names, as [`Owners::name`] has it.
+    pub(super) fn text(owners: &str) -> &str {
+        owners.strip_prefix(SEPARATOR).unwrap_or(owners)
+    }
+
     /// From its parts, such as `user=alice`, in the order of `per`.
     pub fn from_parts<'a>(parts: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> Self {
         let parts: Vec<String> = parts.map(|(field, value)| format!("{field}={value}")).collect();
@@ -81,48 +97,6 @@ impl Key {
         Self(text.into())
     }
 
-    /// Whose budget it is.
-    pub fn owner(&self) -> Owner {
-        Owner(self.0.splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
-    }
-
-    /// The budget that takes its place while a grant holds, which began then.
-    pub fn granted(&self, since: Timestamp) -> Self {
-        Self(format!("{}{SEPARATOR}{GRANT}{}", self.0, since.micros()).into())
-    }
-
-    /// Whether it is the one of the sender of bounces.
-    pub fn is_of_bounces(&self) -> bool {
-        let mut owners = self.owners();
-        owners.next().and_then(|owner| owner.split_once('=')) == Some(("sender", NULL)) && owners.next().is_none()
-    }
-
-    /// Since when it is granted, if it is the budget of a grant; and what it takes the place of.
-    pub fn ungranted(&self) -> Option<(Self, Timestamp)> {
-        let (own, last) = self.0.rsplit_once(SEPARATOR)?;
-        let since = last.strip_prefix(GRANT)?.parse().ok()?;
-        Some((Self(own.into()), Timestamp::from_micros(since)))
-    }
-
-    /// The budget that these owners have by a limit. `room` is where it is written.
-    pub(super) fn of(limit: &Limit, owners: &str, room: &mut String) -> Self {
-        room.clear();
-        room.push_str(&limit.settled.prefix);
-        room.push_str(owners);
-        Self(room.as_str().into())
-    }
-
-    /// The budget of all of which the limit of this one counts a part.
-    pub(super) fn of_others(&self, limit: &Limit) -> Self {
-        let owners = self.0.get(limit.settled.prefix.len()..).unwrap_or_default();
-        Self([&limit.settled.prefix, OTHERS, owners].concat().into())
-    }
-
-    /// Whether it is of a counter that lives only as long as the process.
-    pub fn is_volatile(&self) -> bool {
-        self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
-    }
-
     /// A key as a store wrote it.
     pub fn from_stored(text: &str) -> Self {
         Self(text.into())
@@ -144,14 +118,81 @@ impl Key {
         let is_whole = text.split(SEPARATOR).count() == parts && !limit.is_empty();
         is_whole.then(|| Self(text.into()))
     }
+}
 
+impl<'a> KeyRef<'a> {
+    /// The budget that owners, as [`Owners::name`] has them, have by a limit; `since` is when the grant began that holds for it, if one
+    /// does. `room` is where it is written.
+    pub(super) fn of(limit: &Limit, owners: &str, since: Option<Timestamp>, room: &'a mut String) -> Self {
+        room.clear();
+        room.push_str(&limit.settled.prefix);
+        room.push_str(owners);
+        if let Some(since) = since {
+            add_grant(room, since);
+        }
+        Key(room)
+    }
+}
+
+/// Makes it the key of the budget that takes its place while a grant holds, which began then.
+fn add_grant(key: &mut String, since: Timestamp) {
+    // Writing to a text never fails.
+    let _ = write!(key, "{SEPARATOR}{GRANT}{}", since.micros());
+}
+
+impl<T: AsRef<str>> Key<T> {
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_ref()
+    }
+
+    pub fn borrowed(&self) -> KeyRef<'_> {
+        Key(self.as_str())
+    }
+
+    /// For whoever keeps it.
+    pub fn owned(&self) -> Key {
+        Key(self.as_str().into())
+    }
+
+    /// Whose budget it is.
+    pub fn owner(&self) -> Owner {
+        Owner(self.as_str().splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
+    }
+
+    /// The budget that takes its place while a grant holds, which began then.
+    pub fn granted(&self, since: Timestamp) -> Key {
+        let mut text = self.as_str().to_owned();
+        add_grant(&mut text, since);
+        Key(text.into())
+    }
+
+    /// Whether it is the one of the sender of bounces.
+    pub fn is_of_bounces(&self) -> bool {
+        let mut owners = self.owners();
+        owners.next().and_then(|owner| owner.split_once('=')) == Some(("sender", NULL)) && owners.next().is_none()
+    }
+
+    /// Since when it is granted, if it is the budget of a grant; and what it takes the place of.
+    pub fn ungranted(&self) -> Option<(KeyRef<'_>, Timestamp)> {
+        let (own, last) = self.as_str().rsplit_once(SEPARATOR)?;
+        let since = last.strip_prefix(GRANT)?.parse().ok()?;
+        Some((Key(own), Timestamp::from_micros(since)))
+    }
+
+    /// The budget of all of which the limit of this one counts a part.
+    pub(super) fn of_others(&self, limit: &Limit) -> Key {
+        let owners = self.as_str().get(limit.settled.prefix.len()..).unwrap_or_default();
+        Key([&limit.settled.prefix, OTHERS, owners].concat().into())
+    }
+
+    /// Whether it is of a counter that lives only as long as the process.
+    pub fn is_volatile(&self) -> bool {
+        self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
     }
 
     /// The limit's name, what it counts, how it measures; then each owner as `user=alice`.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
-        self.0.split(SEPARATOR)
+        self.as_str().split(SEPARATOR)
     }
 
     /// Whose budget it is: `user=alice`, one part for each of `per`.
@@ -171,11 +212,51 @@ impl Key {
 }
 
 /// For people: `user-recipients/recipients/ewma/user=alice`.
-impl fmt::Display for Key {
+impl<T: AsRef<str>> fmt::Display for Key<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.replace(SEPARATOR, "/"))
+        f.write_str(&self.as_str().replace(SEPARATOR, "/"))
     }
 }
+
+/// What is kept by its key is found by the text of one.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl Borrow<str> for Owner {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl Keys {
+    /// Adds one: its place.
+    pub(super) fn push(&mut self, key: KeyRef<'_>) -> usize {
+        self.text.push_str(key.0);
+        self.ends.push(self.text.len());
+        self.ends.len() - 1
+    }
+
+    /// With room for so many.
+    pub(super) fn with_room(keys: usize) -> Self {
+        Self { text: String::with_capacity(keys * USUAL), ends: Vec::with_capacity(keys) }
+    }
+
+    /// The one at this place; they are numbered from 0.
+    pub(super) fn get(&self, place: usize) -> KeyRef<'_> {
+        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Key(&self.text[begin..self.ends[place]])
+    }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
+        (0..self.ends.len()).map(|place| self.get(place))
+    }
+}
+
+/// About the octets of a key.
+const USUAL: usize = 80;
 
 /// Whose budgets are kept: fields, and what stands before the value of each in a key.
 #[derive(Debug)]
@@ -190,9 +271,9 @@ impl Owners {
         &self.0
     }
 
-    /// The part of a key that names them; the error is what is not known.
+    /// The part of a key that names them, after its meaning; the error is what is not known.
     pub(super) fn name(&self, Subject { view, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
-        let mut name = String::with_capacity(80);
+        let mut name = String::with_capacity(USUAL);
         for (field, label) in self.0.iter().zip(&self.1) {
             let value = field.value(view, recipient).ok_or(*field)?;
             name.push_str(label);

@@ -1,7 +1,7 @@
 //! What a session remembers of its own: counters of a message and of a connection, and what has been counted of a message already.
 
 use super::budget::Budget;
-use super::key::Key;
+use super::key::{Key, KeyRef};
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -33,20 +33,21 @@ impl Ledger {
         self.delayed += more;
     }
 
-    pub(super) fn budget(&self, key: &Key) -> Option<Budget> {
+    pub(super) fn budget(&self, key: KeyRef<'_>) -> Option<Budget> {
+        let key = key.as_str();
         self.connection.get(key).or_else(|| self.message.get(key)).cloned()
     }
 
-    pub(super) fn keep(&mut self, key: &Key, is_of_message: bool, budget: Budget) {
+    pub(super) fn keep(&mut self, key: KeyRef<'_>, is_of_message: bool, budget: Budget) {
         let budgets = if is_of_message { &mut self.message } else { &mut self.connection };
-        budgets.insert(key.clone(), budget);
+        budgets.insert(key.owned(), budget);
     }
 
-    pub(super) fn has_counted(&self, key: &Key) -> bool {
-        self.counted.contains(key)
+    pub(super) fn has_counted(&self, key: KeyRef<'_>) -> bool {
+        self.counted.contains(key.as_str())
     }
 
-    pub(super) fn count(&mut self, key: &Key) {
-        self.counted.insert(key.clone());
+    pub(super) fn count(&mut self, key: KeyRef<'_>) {
+        self.counted.insert(key.owned());
     }
 }

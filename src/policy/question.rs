@@ -6,7 +6,7 @@ use super::Policy;
 use super::answers::Answers;
 use super::event::{Asked, Event, Stage};
 use super::exception::Suspension;
-use super::key::Key;
+use super::key::{Key, KeyRef, Keys, Owner};
 use super::limit::{Count, Effect, Limit};
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
@@ -27,9 +27,9 @@ pub struct Question<'a> {
     pub(super) applications: Vec<Application>,
     pub(super) budgets: Vec<Used<'a>>,
     /// Budgets of the store.
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Keys,
     /// Counters of the session.
-    pub(super) own: Vec<Key>,
+    pub(super) own: Keys,
     /// Whoever it is may send nothing.
     pub(super) suspension: Option<Arc<Suspension>>,
 }
@@ -122,7 +122,7 @@ impl<'a> Question<'a> {
         let most = policy.limits.len().min(USUAL);
         question.applications.reserve(most);
         question.budgets.reserve(most);
-        question.keys.reserve(most);
+        question.keys = Keys::with_room(most);
         let run = Run::new(policy, asked, now);
         question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Those that look at budgets of others come last in the policy.
@@ -132,12 +132,8 @@ impl<'a> Question<'a> {
     }
 
     /// The store's budgets that the events look at or charge.
-    pub fn keys(&self) -> &[Key] {
-        &self.keys
-    }
-
-    pub fn into_keys(self) -> Vec<Key> {
-        self.keys
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
+        self.keys.iter()
     }
 
     /// The limits, by their places in the policy, that hold for an event otherwise than by a look: one for each event.
@@ -194,16 +190,17 @@ impl<'a> Question<'a> {
         began: usize,
     ) -> Result<usize, Why> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let mut quota = Allowed::Written(run.quota(owner, at, subject));
-        let mut key = run.key(owner, at, subject)?;
-        let granted = run.policy.exceptions.granted(owner, &key, run.view.now());
-        let granted = granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since)));
-        if let Some((other, since)) = granted {
-            (quota, key) = (Allowed::Granted(other.into()), key.granted(since));
-        }
+        let owners = run.answers.owners(owner.settled.owners, at, subject).map_err(Why::Unknown)?;
+        let granted = run.policy.exceptions.granted(owner, Owner::text(owners), run.view.now());
+        let (quota, since) = match granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since))) {
+            Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
+            None => (Allowed::Written(run.quota(owner, at, subject)), None),
+        };
+        let mut room = run.room.borrow_mut();
+        let key = Key::of(owner, owners, since, &mut room);
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
-        let same = |used: &Used<'_>| self.key(used.slot).is_some_and(|known| *known == key);
+        let same = |used: &Used<'_>| self.key(used.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|used| same(used));
         // Recipients of one message may have numbers of their own, and share a budget all the same.
         let is_it = |used: &Used<'_>| used.limit == place && *used.quota == *quota && same(used);
@@ -213,31 +210,25 @@ impl<'a> Question<'a> {
         let (slot, others) = match (known, *quota) {
             (Some(known), _) => (known.slot, known.others),
             (None, Quota::Never | Quota::Unlimited) => (Slot::None, None),
-            (None, Quota::Counter { scope: Scope::Message, .. }) => (Slot::Message(push(&mut self.own, key)), None),
-            (None, Quota::Counter { scope: Scope::Connection, .. }) => {
-                (Slot::Connection(push(&mut self.own, key)), None)
-            }
+            (None, Quota::Counter { scope: Scope::Message, .. }) => (Slot::Message(self.own.push(key)), None),
+            (None, Quota::Counter { scope: Scope::Connection, .. }) => (Slot::Connection(self.own.push(key)), None),
             (None, _) => {
                 let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(owner));
-                (Slot::Stored(push(&mut self.keys, key)), others.map(|key| push(&mut self.keys, key)))
+                (Slot::Stored(self.keys.push(key)), others.map(|key| self.keys.push(key.borrowed())))
             }
         };
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        Ok(push(&mut self.budgets, Used { limit: place, quota, slot, others, filter }))
+        self.budgets.push(Used { limit: place, quota, slot, others, filter });
+        Ok(self.budgets.len() - 1)
     }
 
-    pub(super) fn key(&self, slot: Slot) -> Option<&Key> {
+    pub(super) fn key(&self, slot: Slot) -> Option<KeyRef<'_>> {
         match slot {
-            Slot::Stored(place) => self.keys.get(place),
-            Slot::Message(place) | Slot::Connection(place) => self.own.get(place),
+            Slot::Stored(place) => Some(self.keys.get(place)),
+            Slot::Message(place) | Slot::Connection(place) => Some(self.own.get(place)),
             Slot::None => None,
         }
     }
-}
-
-fn push<T>(all: &mut Vec<T>, one: T) -> usize {
-    all.push(one);
-    all.len() - 1
 }
 
 impl<'a: 'b, 'b> Run<'a, 'b> {
@@ -273,12 +264,6 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
             overrides.quota(row, limit.ordinal)
         };
         limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
-    }
-
-    /// The limit's budget for this event.
-    fn key(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<Key, Why> {
-        let owners = self.answers.owners(limit.settled.owners, at, subject).map_err(Why::Unknown)?;
-        Ok(Key::of(limit, owners, &mut self.room.borrow_mut()))
     }
 
     /// What conditions look at when they look at an event.

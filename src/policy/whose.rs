@@ -60,7 +60,7 @@ impl Policy {
                 let period = limit.quota.period();
                 return Err(format!("limit \"{name}\" counts within a {period}: nothing is kept beyond that"));
             }
-            let grant = self.exceptions.granted(limit, &own, now);
+            let grant = self.exceptions.granted(limit, owner.as_str(), now);
             let granted = grant.and_then(|grant| Some((own.granted(grant.term.since), grant.quota(limit)?)));
             for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
                 let budget = |key, is_of_others| Emptied { key, quota, limit: limit.clone(), is_of_others };

@@ -330,7 +330,9 @@ impl Store {
         let mut budgets = self.core.policy().budgets_of(limit, owner, now)?;
         budgets.sort_by(|one, other| one.key.cmp(&other.key));
         let keys: Vec<Key> = budgets.iter().map(|budget| budget.key.clone()).collect();
-        let done = self.act(now, &keys, |now, loaded: &mut Loaded| (now, policy::reset(now, loaded))).await;
+        let done = self
+            .act(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, policy::reset(now, loaded)))
+            .await;
         let (now, before) = done.map_err(|Unavailable| "the state cannot be written at the moment".to_owned())?;
         if keys.iter().any(|key| self.core.hot.is_unread(&Place::of(key.clone()))) {
             return Err("the budget cannot be read at the moment: try again when the state file can be".to_owned());

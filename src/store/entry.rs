@@ -9,7 +9,7 @@ use super::place::Place;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Generation, Value};
 use crate::policy::Budget;
-use crate::policy::key::Key;
+use crate::policy::key::{Key, KeyRef};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Default for Entry {
 }
 
 impl Entry {
-    pub fn push(&mut self, key: &Key, budget: &Budget, seen: Seen<'_>) {
+    pub fn push(&mut self, key: KeyRef<'_>, budget: &Budget, seen: Seen<'_>) {
         let key = key.as_str().as_bytes();
         // Keys are made of a configured name, addresses and a login of at most 1024 octets.
         let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT);
@@ -283,7 +283,7 @@ mod tests {
                 let seen = learnt.first().map(learn).or(before.clone());
                 let turned = before.map(|filter| filter.generation()) != seen.as_ref().map(|filter| filter.generation());
                 let budget = Budget { state: State { at: at(now), level }, seen };
-                entry.push(&place.key, &budget, if turned { Seen::Whole } else { Seen::Learnt(&learnt) });
+                entry.push(place.key.borrowed(), &budget, if turned { Seen::Whole } else { Seen::Learnt(&learnt) });
                 budgets.insert(place, budget);
             }
             let mut replayed = Replayed::default();
@@ -297,7 +297,7 @@ mod tests {
         fn a_single_wrong_bit_is_seen(level in any::<f64>(), bit in 0usize..400) {
             let mut entry = Entry::default();
             let key = Key::from_stored("l\u{1f}recipients\u{1f}ewma\u{1f}user=alice");
-            entry.push(&key, &Budget { state: State { at: at(0), level }, seen: None }, Seen::Learnt(&[]));
+            entry.push(key.borrowed(), &Budget { state: State { at: at(0), level }, seen: None }, Seen::Learnt(&[]));
             let mut bytes = entry.seal().to_vec();
             let bit = bit % (8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);

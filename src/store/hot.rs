@@ -1,6 +1,6 @@
 //! Budgets in memory.
 
-use super::place::Place;
+use super::place::{Place, PlaceRef};
 use super::queue::{Commit, NEVER, Queue};
 use crate::policy::key::Key;
 use crate::policy::{Budget, Change, Loaded};
@@ -101,21 +101,21 @@ impl Default for Hot {
 struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl Held<'_> {
-    fn shard(&mut self, place: &Place) -> Option<&mut Shard> {
-        let index = shard_of(place);
+    fn shard(&mut self, place: PlaceRef<'_>) -> Option<&mut Shard> {
+        let index = shard_of(place.order);
         let at = self.0.iter().position(|(held, _)| *held == index)?;
         Some(&mut self.0[at].1)
     }
 
-    fn slot(&mut self, place: &Place) -> Option<&mut Slot> {
-        self.shard(place)?.budgets.get_mut(&place.key)
+    fn slot(&mut self, place: PlaceRef<'_>) -> Option<&mut Slot> {
+        self.shard(place)?.budgets.get_mut(place.key.as_str())
     }
 }
 
 /// A shard holds a stretch of the order.
-fn shard_of(place: &Place) -> usize {
+fn shard_of(order: i64) -> usize {
     const SHIFT: u32 = u64::BITS - SHARDS.trailing_zeros();
-    (place.order.cast_unsigned() >> SHIFT) as usize
+    (order.cast_unsigned() >> SHIFT) as usize
 }
 
 impl Hot {
@@ -127,14 +127,13 @@ impl Hot {
     pub fn act<R>(
         &self,
         (now, lag): (Timestamp, Duration),
-        places: &[Place],
+        places: &[PlaceRef<'_>],
         queue: &Queue,
         has_to_be_durable: bool,
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
     ) -> Acted<R> {
         let mut held = self.hold(places);
-        self.begin_volatile(&mut held, places);
-        let (read, waits) = held.missing(places);
+        let (read, waits) = self.missing(&mut held, places);
         if !waits.is_empty() {
             return Acted::Missing { read, waits };
         }
@@ -143,11 +142,13 @@ impl Hot {
         }
         let now = self.time(now, lag);
         let mut freed = 0;
-        let take = |place| held.slot(place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b));
+        let take = |place: &PlaceRef<'_>| {
+            held.slot(*place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b))
+        };
         let mut loaded: Loaded = places.iter().map(take).collect();
         let answer = act(now, &mut loaded);
         let (mut changes, mut taken, mut is_free) = (Vec::with_capacity(places.len()), 0, true);
-        for (place, after) in places.iter().zip(loaded.into_slots()) {
+        for (&place, after) in places.iter().zip(loaded.into_slots()) {
             let Some(slot) = held.slot(place) else { continue };
             slot.used = true;
             slot.budget = after.budget;
@@ -167,25 +168,40 @@ impl Hot {
     }
 
     /// A budget as it is at the moment; `None` if it is not here.
-    pub fn peek(&self, place: &Place) -> Option<Option<Budget>> {
-        self.lock(shard_of(place)).budgets.get(&place.key).map(|slot| slot.budget.clone())
+    pub fn peek(&self, place: PlaceRef<'_>) -> Option<Option<Budget>> {
+        self.lock(shard_of(place.order)).budgets.get(place.key.as_str()).map(|slot| slot.budget.clone())
     }
 
-    /// Of what is counted while it is there no file tells.
-    fn begin_volatile(&self, held: &mut Held<'_>, places: &[Place]) {
+    /// What has to be read before an act, and all that has to be waited for.
+    fn missing(&self, held: &mut Held<'_>, places: &[PlaceRef<'_>]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
+        let (mut read, mut waits) = (Vec::new(), Vec::new());
         for place in places {
-            let Some(shard) = held.shard(place) else { continue };
-            if !shard.budgets.contains_key(&place.key) && place.key.is_volatile() {
-                let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
-                self.put(shard, place.clone(), slot);
+            let Some(shard) = held.shard(*place) else { continue };
+            if shard.budgets.contains_key(place.key.as_str()) {
+                continue;
             }
+            let place = place.owned();
+            // Of what is counted while it is there no file tells.
+            if place.key.is_volatile() {
+                let slot = Slot { budget: None, stage: Stage::Volatile, used: true, written: NEVER };
+                self.put(shard, place, slot);
+                continue;
+            }
+            let (done, wait) = oneshot::channel();
+            waits.push(wait);
+            let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
+                read.push(place);
+                Vec::new()
+            });
+            others.push(done);
         }
+        (read, waits)
     }
 
     /// One less is there of what a volatile budget counts.
-    pub fn release(&self, place: &Place) {
-        let mut shard = self.lock(shard_of(place));
-        let Some(slot) = shard.budgets.get_mut(&place.key) else { return };
+    pub fn release(&self, place: PlaceRef<'_>) {
+        let mut shard = self.lock(shard_of(place.order));
+        let Some(slot) = shard.budgets.get_mut(place.key.as_str()) else { return };
         slot.budget = slot.budget.take().filter(|budget| budget.state.level > 1.0).map(|mut budget| {
             budget.state.level -= 1.0;
             budget
@@ -197,7 +213,7 @@ impl Hot {
     pub fn insert(&self, read: Vec<(Place, Option<Budget>)>, epoch: u64) -> Vec<(Place, Option<Budget>)> {
         let mut late = Vec::new();
         for (place, budget) in read {
-            let mut shard = self.lock(shard_of(&place));
+            let mut shard = self.lock(shard_of(place.order));
             // Dropping them wakes those who wait.
             shard.loading.remove(&place.key);
             if shard.budgets.contains_key(&place.key) {
@@ -210,14 +226,15 @@ impl Hot {
     }
 
     /// Takes in budgets of which the file cannot be asked, unless they are here, and wakes whoever waits for them.
-    pub fn insert_unread(&self, places: &[Place]) {
+    pub fn insert_unread<'a>(&self, places: impl IntoIterator<Item = PlaceRef<'a>>) {
         for place in places {
-            let mut shard = self.lock(shard_of(place));
-            shard.loading.remove(&place.key);
-            if !shard.budgets.contains_key(&place.key) {
+            let mut shard = self.lock(shard_of(place.order));
+            shard.loading.remove(place.key.as_str());
+            if !shard.budgets.contains_key(place.key.as_str()) {
+                let place = place.owned();
                 shard.unread.push(place.clone());
                 let slot = Slot { budget: None, stage: Stage::Unread, used: true, written: NEVER };
-                self.put(&mut shard, place.clone(), slot);
+                self.put(&mut shard, place, slot);
             }
         }
     }
@@ -229,7 +246,7 @@ impl Hot {
 
     /// These could not be read again.
     pub fn put_back_unread(&self, places: Vec<Place>) {
-        places.into_iter().for_each(|place| self.lock(shard_of(&place)).unread.push(place));
+        places.into_iter().for_each(|place| self.lock(shard_of(place.order)).unread.push(place));
     }
 
     /// Whether anything was counted of which the file could not be asked.
@@ -251,7 +268,7 @@ impl Hot {
         epoch: u64,
         combine: impl FnOnce(Budget, Budget) -> Budget,
     ) -> bool {
-        let shard = &mut *self.lock(shard_of(place));
+        let shard = &mut *self.lock(shard_of(place.order));
         let slot = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Unread);
         let Some(slot) = slot else { return false };
         let before = octets(&place.key, slot);
@@ -273,7 +290,7 @@ impl Hot {
 
     /// Takes in a budget from the journal, whose row in the file is older.
     pub fn replay(&self, place: Place, budget: Budget, epoch: u64, combine: impl FnOnce(Budget, Budget) -> Budget) {
-        let mut shard = self.lock(shard_of(&place));
+        let mut shard = self.lock(shard_of(place.order));
         if !shard.budgets.contains_key(&place.key) {
             shard.changed.push(place.clone());
             let slot = Slot { budget: Some(budget), stage: Stage::Changed, used: false, written: epoch };
@@ -282,7 +299,7 @@ impl Hot {
         drop(shard);
         // It was asked for before the file could be opened.
         if !self.merge(&place, Some(budget), epoch, combine) {
-            let shard = &mut *self.lock(shard_of(&place));
+            let shard = &mut *self.lock(shard_of(place.order));
             if let Some(slot) = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Folded) {
                 slot.stage = Stage::Changed;
                 shard.changed.push(place);
@@ -292,12 +309,12 @@ impl Hot {
 
     /// Whether the file could not be asked for a budget.
     pub fn is_unread(&self, place: &Place) -> bool {
-        self.lock(shard_of(place)).budgets.get(&place.key).is_some_and(|slot| slot.stage == Stage::Unread)
+        self.lock(shard_of(place.order)).budgets.get(&place.key).is_some_and(|slot| slot.stage == Stage::Unread)
     }
 
     /// Whether a budget has no changes that are not in its row.
     pub fn is_folded(&self, place: &Place) -> bool {
-        let shard = self.lock(shard_of(place));
+        let shard = self.lock(shard_of(place.order));
         shard.budgets.get(&place.key).is_none_or(|slot| slot.stage == Stage::Folded)
     }
 
@@ -315,7 +332,7 @@ impl Hot {
 
     /// A budget as it is to be folded, unless it has been dropped.
     pub fn begin_fold(&self, place: &Place) -> Option<Budget> {
-        let mut shard = self.lock(shard_of(place));
+        let mut shard = self.lock(shard_of(place.order));
         let slot = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Changed)?;
         let budget = slot.budget.clone()?;
         slot.stage = Stage::Folding;
@@ -325,7 +342,7 @@ impl Hot {
     /// These are folded, in this epoch; or they could not be, and have to be once more.
     pub fn end_fold(&self, rows: &[(Place, Budget)], done: Option<u64>) {
         for (place, _) in rows {
-            let shard = &mut *self.lock(shard_of(place));
+            let shard = &mut *self.lock(shard_of(place.order));
             let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
             match (slot.stage, done) {
                 (Stage::Folding, Some(epoch)) => (slot.stage, slot.written) = (Stage::Folded, epoch),
@@ -341,7 +358,7 @@ impl Hot {
 
     /// These were taken to be folded, and were not.
     pub fn put_back(&self, places: impl Iterator<Item = Place>) {
-        places.for_each(|place| self.lock(shard_of(&place)).changed.push(place));
+        places.for_each(|place| self.lock(shard_of(place.order)).changed.push(place));
     }
 
     /// Drops budgets that were not of use lately until there is room. If nothing else helps, also those of which the file could not be
@@ -429,8 +446,8 @@ impl Hot {
         }
     }
 
-    fn hold(&self, places: &[Place]) -> Held<'_> {
-        let mut indices: Vec<usize> = places.iter().map(shard_of).collect();
+    fn hold(&self, places: &[PlaceRef<'_>]) -> Held<'_> {
+        let mut indices: Vec<usize> = places.iter().map(|place| shard_of(place.order)).collect();
         indices.sort_unstable();
         indices.dedup();
         Held(indices.into_iter().map(|index| (index, self.lock(index))).collect())
@@ -443,51 +460,35 @@ impl Hot {
 }
 
 impl Held<'_> {
-    fn has_unread(&mut self, places: &[Place]) -> bool {
-        places.iter().any(|place| self.slot(place).is_some_and(|slot| slot.stage == Stage::Unread))
-    }
-
-    /// What has to be read before an act, and all that has to be waited for.
-    fn missing(&mut self, places: &[Place]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
-        let (mut read, mut waits) = (Vec::new(), Vec::new());
-        for place in places {
-            let Some(shard) = self.shard(place) else { continue };
-            if shard.budgets.contains_key(&place.key) {
-                continue;
-            }
-            let (done, wait) = oneshot::channel();
-            waits.push(wait);
-            let others = shard.loading.entry(place.key.clone()).or_insert_with(|| {
-                read.push(place.clone());
-                Vec::new()
-            });
-            others.push(done);
-        }
-        (read, waits)
+    fn has_unread(&mut self, places: &[PlaceRef<'_>]) -> bool {
+        places.iter().any(|place| self.slot(*place).is_some_and(|slot| slot.stage == Stage::Unread))
     }
 }
 
 /// Notes that these budgets have changed, and has them written.
-fn write(held: &mut Held<'_>, changes: Vec<(&Place, Change)>, queue: &Queue) -> Commit {
+fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queue) -> Commit {
     let mut appending = queue.append();
     let mut all = true;
     for (place, change) in changes {
         let Some(shard) = held.shard(place) else { continue };
-        let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
+        let Some(slot) = shard.budgets.get_mut(place.key.as_str()) else { continue };
         match slot.stage {
             Stage::Unread => {
                 all = false;
                 continue;
             }
-            Stage::Changed => {}
             Stage::Volatile => continue,
-            Stage::Folded | Stage::Folding => {
-                slot.stage = Stage::Changed;
-                shard.changed.push(place.clone());
-            }
+            Stage::Changed | Stage::Folded | Stage::Folding => {}
         }
+        let before = std::mem::replace(&mut slot.stage, Stage::Changed);
         if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
             appending.push(place, budget, &change, &mut slot.written);
+        }
+        if before != Stage::Changed
+            // The key that is kept here already, instead of one more.
+            && let Some((key, _)) = shard.budgets.get_key_value(place.key.as_str())
+        {
+            shard.changed.push(Place { order: place.order, key: key.clone() });
         }
     }
     match appending {

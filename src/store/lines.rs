@@ -33,7 +33,7 @@ const SUSPENSION: &str = "suspension";
 
 pub fn of_budget(key: &Key, budget: &Budget) -> Value {
     let granted = key.ungranted();
-    let own = granted.as_ref().map_or(key, |(own, _)| own);
+    let own = granted.as_ref().map_or(key.borrowed(), |(own, _)| *own);
     let mut parts = own.parts();
     let mut next = || parts.next().unwrap_or_default();
     let (limit, count, algorithm) = (next(), next(), next());

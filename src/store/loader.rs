@@ -124,7 +124,7 @@ impl Task {
         // First the trouble, then those who wait: they look for it.
         if let Some(unread) = unread {
             self.core.troubles.note(Attempt::Load, Err(unread.reason));
-            self.core.hot.insert_unread(&unread.places);
+            self.core.hot.insert_unread(unread.places.iter().map(Place::borrowed));
         }
     }
 

@@ -20,7 +20,7 @@ mod writer;
 
 use crate::metrics::Metrics;
 use crate::policy::event::Asked;
-use crate::policy::key::Key;
+use crate::policy::key::{Key, KeyRef};
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::{Count, Limit};
 use crate::policy::verdict::Charged;
@@ -35,7 +35,7 @@ use hot::{Acted, Hot};
 pub use keeper::KEEP;
 use keeper::Keeper;
 use loader::Loader;
-use place::Place;
+use place::{Place, PlaceRef};
 use queue::{Errand, Queue};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -170,7 +170,7 @@ impl Store {
     pub async fn admit(&self, now: Timestamp, asked: &Asked, ledger: &mut Ledger) -> Result<Vec<Verdict>, Unavailable> {
         let policy = self.core.policy();
         let question = Question::new(&policy, asked, now);
-        if question.keys().is_empty() {
+        if question.keys().len() == 0 {
             let verdicts = policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger);
             return self.suspend_by(verdicts, now).await;
         }
@@ -206,7 +206,7 @@ impl Store {
 
     /// A session has ended that had places in these budgets of what may be there at once.
     pub fn release(&self, held: &[Key]) {
-        held.iter().for_each(|key| self.core.hot.release(&Place::of(key.clone())));
+        held.iter().for_each(|key| self.core.hot.release(Place::of(key.borrowed())));
     }
 
     /// Whether any limit counts this.
@@ -219,18 +219,19 @@ impl Store {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        self.act(now, &keys, |_, loaded| policy::give_back(charges, &keys, loaded)).await
+        let give_back = |_, loaded: &mut Loaded| policy::give_back(charges, &keys, loaded);
+        self.act(now, keys.iter().map(Key::borrowed), give_back).await
     }
 
     /// These budgets as they are at the moment, copied: nothing is changed by that, nor kept in memory. The error says why one of
     /// them is not known.
     pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
-        let places: Vec<Place> = keys.iter().cloned().map(Place::of).collect();
-        let mut found: Vec<Option<Option<Budget>>> = places.iter().map(|place| self.core.hot.peek(place)).collect();
+        let places: Vec<PlaceRef<'_>> = keys.iter().map(|key| Place::of(key.borrowed())).collect();
+        let mut found: Vec<Option<Option<Budget>>> = places.iter().map(|place| self.core.hot.peek(*place)).collect();
         // What no file keeps is nowhere else.
-        let is_elsewhere = |place: &&Place| !place.key.is_volatile();
+        let is_elsewhere = |place: &&PlaceRef<'_>| !place.key.is_volatile();
         let missing = places.iter().zip(&found).filter(|(_, known)| known.is_none()).map(|(place, _)| place);
-        let missing: Vec<Place> = missing.filter(is_elsewhere).cloned().collect();
+        let missing: Vec<Place> = missing.filter(is_elsewhere).map(PlaceRef::owned).collect();
         if !missing.is_empty() {
             if !self.core.is_open() {
                 return Err("budgets cannot be read: the state file is not open".to_owned());
@@ -279,10 +280,10 @@ impl Store {
     async fn act<R>(
         &self,
         now: Timestamp,
-        keys: &[Key],
+        keys: impl Iterator<Item = KeyRef<'_>>,
         mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
     ) -> Result<R, Unavailable> {
-        let places: Vec<Place> = keys.iter().cloned().map(Place::of).collect();
+        let places: Vec<PlaceRef<'_>> = keys.map(Place::of).collect();
         let Core { hot, queue, troubles, options, .. } = &*self.core;
         let has_to_be_durable = options.on_failure == OnFailure::Defer;
         let mut waiting: Option<Instant> = None;
@@ -310,7 +311,7 @@ impl Store {
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
                 // Loaded, and dropped again for want of room, time after time.
-                Acted::Missing { .. } if lag > 5 * PATIENCE => hot.insert_unread(&places),
+                Acted::Missing { .. } if lag > 5 * PATIENCE => hot.insert_unread(places.iter().copied()),
                 Acted::Missing { read, waits } => {
                     waiting.get_or_insert_with(Instant::now);
                     self.load(&places, read, waits).await;
@@ -320,7 +321,7 @@ impl Store {
     }
 
     /// Has budgets read, and waits until they are. What does not come in time counts from nothing.
-    async fn load(&self, places: &[Place], read: Vec<Place>, waits: Vec<Receiver<()>>) {
+    async fn load(&self, places: &[PlaceRef<'_>], read: Vec<Place>, waits: Vec<Receiver<()>>) {
         let all = async {
             for wait in waits {
                 // Dropped when it is read.
@@ -332,7 +333,7 @@ impl Store {
         if !is_asked || timeout(PATIENCE, all).await.is_err() {
             self.core.is_loader_stuck.store(true, Ordering::Relaxed);
             self.core.troubles.note(Attempt::Load, Err(slow("budgets could not be read")));
-            self.core.hot.insert_unread(places);
+            self.core.hot.insert_unread(places.iter().copied());
             self.core.make_room();
         }
     }

@@ -3,20 +3,33 @@
 use crate::policy::key::Key;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher as _;
+use std::sync::Arc;
 
 /// A budget's key and its order. Budgets lie in the file by this order, and each shard of the memory holds a stretch of it: what is
 /// written together lies together, and nothing has to be sorted but numbers.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place<T = Arc<str>> {
     pub order: i64,
-    pub key: Key,
+    pub key: Key<T>,
 }
 
-impl Place {
+/// The place of a key that stands in another text.
+pub type PlaceRef<'a> = Place<&'a str>;
+
+impl<T: AsRef<str>> Place<T> {
     /// The order is a hash that is the same for ever. Whoever chooses keys that share one only puts them side by side.
-    pub fn of(key: Key) -> Self {
+    pub fn of(key: Key<T>) -> Self {
         let mut hasher = SipHasher13::new();
         hasher.write(key.as_str().as_bytes());
         Self { order: hasher.finish().cast_signed(), key }
+    }
+
+    pub fn borrowed(&self) -> PlaceRef<'_> {
+        Place { order: self.order, key: self.key.borrowed() }
+    }
+
+    /// For whoever keeps it.
+    pub fn owned(&self) -> Place {
+        Place { order: self.order, key: self.key.owned() }
     }
 }

@@ -1,7 +1,7 @@
 //! What waits for the writer: changes to be committed together, who waits for them, and errands.
 
 use super::entry::{Entry, Seen};
-use super::place::Place;
+use super::place::{Place, PlaceRef};
 use crate::policy::{Budget, Change};
 use crate::time::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,13 +226,13 @@ impl Inner {
 
 impl Appending<'_> {
     /// Appends a budget. `written` is the epoch in which its filter was last written, or read.
-    pub fn push(&mut self, place: &Place, budget: &Budget, change: &Change, written: &mut u64) {
+    pub fn push(&mut self, place: PlaceRef<'_>, budget: &Budget, change: &Change, written: &mut u64) {
         let seen = match change.turned || *written != self.inner.epoch {
             true => Seen::Whole,
             false => Seen::Learnt(&change.learnt),
         };
         *written = self.inner.epoch;
-        self.inner.batch.entry.push(&place.key, budget, seen);
+        self.inner.batch.entry.push(place.key, budget, seen);
     }
 
     /// Wakes the writer. The answer says when all that was appended is durable.

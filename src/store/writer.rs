@@ -342,7 +342,7 @@ impl Task {
         for place in places {
             // As it is now: what was journalled since is older, or comes later.
             if let Some(budget) = self.core.hot.begin_fold(place) {
-                entry.push(&place.key, &budget, Seen::Whole);
+                entry.push(place.key.borrowed(), &budget, Seen::Whole);
                 self.core.hot.end_fold(&[(place.clone(), budget)], None);
             }
         }

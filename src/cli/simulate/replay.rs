@@ -4,7 +4,7 @@ use super::history::Message;
 use super::tally::{Marks, Tally};
 use crate::policy::event::{Asked, Event, Facts, Stage};
 use crate::policy::exception::Suspension;
-use crate::policy::key::Key;
+use crate::policy::key::{Key, KeyRef};
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::{Count, Limit};
 use crate::policy::quota::{Quota, Scope};
@@ -139,22 +139,21 @@ impl Replay {
         let question = Question::new(&self.policy, asked, message.at);
         question.looking().for_each(|limit| self.marks.hold(limit));
         question.limits().for_each(|limit| self.marks.count(limit));
-        let keys = question.keys().iter();
-        let mut loaded: Loaded = keys.map(|key| self.budgets.get_mut(key).and_then(Option::take)).collect();
+        let take = |key: KeyRef<'_>| self.budgets.get_mut(key.as_str()).and_then(Option::take);
+        let mut loaded: Loaded = question.keys().map(take).collect();
         let verdicts = policy::decide(&self.policy, message.at, asked, &question, &mut loaded, &mut self.ledger);
-        let keys = question.into_keys();
+        let budgets = loaded.into_slots().map(|slot| slot.budget);
+        for (key, budget) in question.keys().zip(budgets) {
+            match self.budgets.get_mut(key.as_str()) {
+                Some(place) => *place = budget,
+                None => drop(self.budgets.insert(key.owned(), budget)),
+            }
+        }
         for (event, verdict) in asked.events.iter().zip(&verdicts) {
             self.marks.note(event, verdict);
         }
         let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
         begun.for_each(|suspension| self.suspend(suspension.clone(), message.at));
-        let budgets = loaded.into_slots().map(|slot| slot.budget);
-        for (key, budget) in keys.into_iter().zip(budgets) {
-            match self.budgets.get_mut(&key) {
-                Some(place) => *place = budget,
-                None => drop(self.budgets.insert(key, budget)),
-            }
-        }
         verdicts
     }
 

@@ -211,10 +211,11 @@ impl Play<'_> {
         let policy = &self.policy.clone();
         let asked = Asked { facts: facts.clone(), events: vec![event], declared };
         let question = Question::new(policy, &asked, now);
-        let mut loaded = self.load(question.keys());
+        let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
+        let mut loaded = self.load(&keys);
         let said = policy::explain(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
         let mut verdicts = policy::decide(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
-        self.keep(&question.into_keys(), loaded);
+        self.keep(&keys, loaded);
         let verdict = verdicts.pop().unwrap_or_default();
         let refused = match &verdict.ruling {
             Ruling::Refuse(refusal) => {

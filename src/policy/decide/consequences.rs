@@ -48,11 +48,11 @@ impl Decision<'_> {
     pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
         let (Some(time), Some(key)) = (suspends, self.question.key(step.used.slot)) else { return };
-        let key = key.ungranted().map_or_else(|| key.clone(), |(own, _)| own);
+        let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
         let by = By::Limit(step.limit.name.clone());
         let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
         let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
-        let suspension = Arc::new(Suspension { owner: key.owner(), term });
+        let suspension = Arc::new(Suspension { owner, term });
         let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
         if !self.suspension.as_ref().is_some_and(ends_later) {
             self.suspension = Some(suspension.clone());
@@ -65,7 +65,7 @@ impl Decision<'_> {
         if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
                 notification: notification.clone(),
-                key: self.question.key(step.used.slot).cloned(),
+                key: self.question.key(step.used.slot).map(|key| key.owned()),
                 limit: step.limit.name.clone(),
                 mode: step.limit.mode,
                 level: step.used.quota.level(step.level),

@@ -78,7 +78,7 @@ impl Decision<'_> {
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };
-        let key = self.question.key(used.slot).cloned();
+        let key = self.question.key(used.slot).map(|key| key.owned());
         let actions = reached.actions(None);
         Weighed {
             effect,

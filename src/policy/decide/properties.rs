@@ -112,10 +112,10 @@ type Budgets = HashMap<Key, Option<Budget>>;
 
 fn act(policy: &mut Policy, now: Timestamp, asked: &Asked, budgets: &mut Budgets, ledger: &mut Ledger) -> Vec<Verdict> {
     let question = Question::new(policy, asked, now);
-    let mut loaded: Loaded = question.keys().iter().map(|key| budgets.get(key).cloned().flatten()).collect();
+    let mut loaded: Loaded = question.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
     let verdicts = super::decide(policy, now, asked, &question, &mut loaded, ledger);
-    for (key, slot) in question.into_keys().into_iter().zip(loaded.into_slots()) {
-        budgets.insert(key, slot.budget);
+    for (key, slot) in question.keys().zip(loaded.into_slots()) {
+        budgets.insert(key.owned(), slot.budget);
     }
     let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions).cloned();
     begun.for_each(|suspension| Arc::make_mut(&mut policy.exceptions).suspend(suspension));

@@ -171,10 +171,11 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
 
 /// How full the budgets of a question are.
 async fn levels(store: &Store, asked: &Asked) -> Vec<f64> {
-    let keys = Question::new(&store.core.policy(), asked, at(0)).into_keys();
+    let policy = store.core.policy();
+    let question = Question::new(&policy, asked, at(0));
     let look =
         |_, loaded: &mut Loaded| loaded.states().map(|state| state.map_or(0.0, |state| state.level.round())).collect();
-    store.act(at(0), &keys, look).await.unwrap()
+    store.act(at(0), question.keys(), look).await.unwrap()
 }
 
 #[tokio::test]

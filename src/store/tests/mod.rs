@@ -140,9 +140,10 @@ fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
 
 /// How full the one budget of a question is.
 async fn level(store: &Store, asked: &Asked) -> f64 {
-    let keys = Question::new(&store.core.policy(), asked, at(0)).into_keys();
+    let policy = store.core.policy();
+    let question = Question::new(&policy, asked, at(0));
     let look = |_, loaded: &mut Loaded| loaded.states().next().flatten().map_or(0.0, |state| state.level);
-    store.act(at(0), &keys, look).await.unwrap()
+    store.act(at(0), question.keys(), look).await.unwrap()
 }
 
 #[tokio::test]
@@ -187,7 +188,9 @@ async fn values_seen_outlive_the_store_that_saw_them() {
 async fn a_look_sees_what_is_in_memory_and_in_the_file_and_changes_neither() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let keys = |user| Question::new(&policy("100 / 1d"), &asked(user, 1), at(0)).keys().to_vec();
+    let limits = policy("100 / 1d");
+    let keys =
+        |user| -> Vec<Key> { Question::new(&limits, &asked(user, 1), at(0)).keys().map(|key| key.owned()).collect() };
     let level = |found: &[Option<Budget>]| found[0].as_ref().map(|budget| budget.state.level);
     let store = open(&path).unwrap();
     store.admit(at(0), &asked("alice", 3), &mut Ledger::default()).await.unwrap();

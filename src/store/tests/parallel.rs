@@ -139,10 +139,11 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     assert_eq!(log.len(), 5000);
     for (now, asked, mut ledger, told) in log {
         let question = Question::new(&policy, &asked, now);
-        let mut loaded: Loaded = question.keys().iter().map(|key| budgets.get(key).cloned()).collect();
+        let mut loaded: Loaded = question.keys().map(|key| budgets.get(key.as_str()).cloned()).collect();
         let verdicts = policy::decide(&policy, now, &asked, &question, &mut loaded, &mut ledger);
         assert_eq!(format!("{verdicts:?}"), told);
-        budgets.extend(loaded.into_changed().map(|(place, budget)| (question.keys()[place].clone(), budget)));
+        let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
+        budgets.extend(loaded.into_changed().map(|(place, budget)| (keys[place].clone(), budget)));
     }
     // What is there at once is gone with the process.
     budgets.retain(|key, _| !key.is_volatile());
@@ -169,7 +170,9 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = Arc::new(open(&path).unwrap());
-    let keys = Question::new(&policy("100 / 1d"), &asked("alice", 1), at(0)).into_keys();
+    let limits = policy("100 / 1d");
+    let question = Question::new(&limits, &asked("alice", 1), at(0));
+    let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
     // Each charges 3 and gives 2 back, all at one instant.
     let tasks: Vec<_> = (0..20)
         .map(|_| {
@@ -183,7 +186,7 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
                     crate::engine::Receipt { before, after: loaded.states().next().flatten().unwrap() }
                 };
                 store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap();
-                let receipt = store.act(at(0), &keys, charge).await.unwrap();
+                let receipt = store.act(at(0), keys.iter().map(Key::borrowed), charge).await.unwrap();
                 let rule = policy("100 / 1d").limits[0].quota.rule().unwrap();
                 let charged = Charged { key: keys[0].clone(), receipt, rule, until: Until::Sent };
                 store.give_back(at(0), &[charged]).await.unwrap();

@@ -30,7 +30,7 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
     let mut journal = entry::Entry::default();
     let state = crate::engine::State { at: at(0), level: 70.0 };
     let bob = policy::Budget { state, seen: Some(Arc::new(filter(&policy, 70))) };
-    journal.push(&Key::from_stored(&key("bob")), &bob, entry::Seen::Whole);
+    journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, entry::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
