@@ -413,10 +413,9 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
 
 /// Writes budgets to their table.
 pub fn upsert(transaction: &Transaction<'_>, rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
-    let mut statement = transaction.prepare_cached(
-        "INSERT INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5) \
-         ON CONFLICT DO UPDATE SET at = excluded.at, level = excluded.level, seen = excluded.seen",
-    )?;
+    // As the table has no other index, SQLite replaces a row where it finds it; with ON CONFLICT it looks for it twice.
+    let mut statement = transaction
+        .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     rows.iter().try_for_each(|(place, Budget { state, seen })| {
         let seen = seen.as_deref().map(entry::seal_seen);
         let row = params![place.order, place.key.as_str(), state.at.micros(), state.level, seen];
