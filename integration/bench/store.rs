@@ -9,6 +9,7 @@
 
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher as _;
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,12 +100,14 @@ impl Used {
 }
 
 fn report(what: &str, mut times: Vec<Duration>, before: &Used) {
-    times.sort_unstable();
     let Used(began, cpu_before, written_before) = before;
+    // Before the times are sorted, which is no part of it.
+    let (elapsed, cpu) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
+    times.sort_unstable();
     println!(
-        "{what}: {:.0} decisions/s, {:.1} µs of CPU and {:.2} kB written each, p50 {:?}, p99 {:?}",
-        times.len() as f64 / began.elapsed().as_secs_f64(),
-        (cpu() - cpu_before) * 1e6 / times.len() as f64,
+        "{what}: {:.0} decisions/s, {:.2} µs of CPU and {:.2} kB written each, p50 {:?}, p99 {:?}",
+        times.len() as f64 / elapsed,
+        cpu * 1e6 / times.len() as f64,
         (written() - written_before) / 1000.0 / times.len() as f64,
         percentile(&times, 0.5),
         percentile(&times, 0.99)
@@ -144,6 +147,19 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
     report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, &before);
 }
 
+/// What it costs to make up decisions and to take their times: the figures of decisions have it in them.
+fn report_load() {
+    let (mut random, mut times) = (Random(1), Vec::new());
+    let before = cpu();
+    for n in 0..KEYS {
+        let asked = asked(random.key(Keys::Uniform, 0, n));
+        let start = Instant::now();
+        black_box(asked);
+        times.push(start.elapsed());
+    }
+    println!("the load itself: {:.2} µs of CPU each", (cpu() - before) * 1e6 / times.len() as f64);
+}
+
 async fn trickle(store: &Arc<Store>) {
     let (mut random, mut times) = (Random(1), Vec::new());
     let before = Used::now();
@@ -173,6 +189,7 @@ async fn close(store: Arc<Store>) {
 }
 
 async fn throughput(folder: &Path) {
+    report_load();
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = open_with(&folder.join("state.db"), policy(), metrics.clone());
     for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
