@@ -132,6 +132,11 @@ impl<'a> KeyRef<'a> {
         }
         Key(room)
     }
+
+    /// For whoever keeps it.
+    pub fn owned(self) -> Key {
+        Key(self.0.into())
+    }
 }
 
 /// Makes it the key of the budget that takes its place while a grant holds, which began then.
@@ -147,11 +152,6 @@ impl<T: AsRef<str>> Key<T> {
 
     pub fn borrowed(&self) -> KeyRef<'_> {
         Key(self.as_str())
-    }
-
-    /// For whoever keeps it.
-    pub fn owned(&self) -> Key {
-        Key(self.as_str().into())
     }
 
     /// Whose budget it is.

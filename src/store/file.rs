@@ -39,10 +39,8 @@ pub struct Kept {
 /// How long to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in memory.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// Memory for pages of the file, for each connection that reads, and for the one that writes: KiB, as SQLite wants it. Whoever writes
-/// goes through the file in order and needs little of it twice, and now and then SQLite goes through all of the cache at a commit.
-const READ_CACHE: i64 = -16_384;
-const WRITE_CACHE: i64 = -4_096;
+/// Memory for pages of the file, for each connection: KiB, as SQLite wants it.
+const CACHE: i64 = -16_384;
 
 /// What the write-ahead log is cut to when it begins anew: octets.
 const LOG_KEPT: i64 = 64 << 20;
@@ -168,7 +166,7 @@ impl File {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         connection.busy_timeout(BUSY).map_err(sqlite)?;
-        connection.pragma_update(None, "cache_size", READ_CACHE).map_err(sqlite)?;
+        connection.pragma_update(None, "cache_size", CACHE).map_err(sqlite)?;
         match schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))? {
             Whose::Ours { version: schema::VERSION } => {}
             Whose::Ours { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
@@ -408,7 +406,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     // Another connection does it, so that no commit waits for it.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
-    connection.pragma_update(None, "cache_size", WRITE_CACHE)
+    connection.pragma_update(None, "cache_size", CACHE)
 }
 
 /// Writes budgets to their table.

@@ -49,12 +49,20 @@ struct Task {
     /// To bring the log home by, and to read budgets.
     file: Option<File>,
     stop: Receiver<()>,
-    /// What was written when the log was last brought home, and when that was.
-    home: (usize, Instant),
+    home: Home,
     walk: Walk,
     /// When the last walk ended: by the decisions' clock, and by that of the machine.
     walked: Option<(Timestamp, Instant)>,
     checking: Option<Checking>,
+}
+
+/// When the write-ahead log was last brought home.
+struct Home {
+    at: Instant,
+    /// What had been written before: see [`Core`].
+    written: usize,
+    /// It came home as a whole.
+    is_whole: bool,
 }
 
 /// A walk through all budgets, in order.
@@ -81,7 +89,7 @@ impl Keeper {
             core,
             file: None,
             stop: stopping,
-            home: (0, Instant::now()),
+            home: Home { at: Instant::now(), written: 0, is_whole: true },
             walk: Walk::default(),
             walked: None,
             checking: None,
@@ -100,8 +108,9 @@ impl Keeper {
 impl Task {
     fn run(&mut self) {
         loop {
-            let is_long = self.core.log_is_long.load(Ordering::Relaxed);
-            if self.stop.recv_timeout(if is_long { HURRY } else { TICK }) == Err(RecvTimeoutError::Disconnected) {
+            let is_growing = self.core.written.load(Ordering::Relaxed) != self.home.written;
+            let hurries = is_growing && self.core.log_is_long.load(Ordering::Relaxed);
+            if self.stop.recv_timeout(if hurries { HURRY } else { TICK }) == Err(RecvTimeoutError::Disconnected) {
                 break;
             }
             self.core.metrics.budgets.set(i64::try_from(self.core.hot.len()).unwrap_or(i64::MAX));
@@ -166,20 +175,25 @@ impl Task {
 
 /// Copies the write-ahead log into the file, when there is enough of it. Commits go on meanwhile; if the log grows too long for that,
 /// the writer is asked to copy the last pages itself, so that it can begin anew.
-fn bring_home(core: &Core, file: &File, home: &mut (usize, Instant)) -> rusqlite::Result<()> {
+///
+/// It begins anew with a commit, and keeps its length until there is one: then there is nothing more to be done about it.
+fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()> {
     let written = core.written.load(Ordering::Relaxed);
-    let new = written.wrapping_sub(home.0);
+    let new = written.wrapping_sub(home.written);
     let was_long = core.log_is_long.load(Ordering::Relaxed);
-    if !was_long && (new == 0 || new < HOME_AT && home.1.elapsed() < HOME_AFTER) {
+    let is_due = match new {
+        0 => was_long && !home.is_whole,
+        new => was_long || new >= HOME_AT || home.at.elapsed() >= HOME_AFTER,
+    };
+    if !is_due {
         return Ok(());
     }
     let (pages, at_home) = file.checkpoint()?;
-    *home = (written, Instant::now());
-    // One that is home as a whole begins anew with the next commit, however long it is.
-    let is_long = pages > MAX_LOG && at_home < pages;
+    *home = Home { at: Instant::now(), written, is_whole: at_home >= pages };
+    let is_long = pages > MAX_LOG;
     core.log_is_long.store(is_long, Ordering::Relaxed);
-    if is_long {
-        // What came while the first was under way: it leaves little to the writer.
+    if is_long && new > 0 {
+        // What came while the first was under way, of which that knows nothing: it leaves little to the writer.
         file.checkpoint()?;
         core.queue.send(Errand::Checkpoint);
     }

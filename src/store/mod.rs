@@ -231,7 +231,7 @@ impl Store {
         // What no file keeps is nowhere else.
         let is_elsewhere = |place: &&PlaceRef<'_>| !place.key.is_volatile();
         let missing = places.iter().zip(&found).filter(|(_, known)| known.is_none()).map(|(place, _)| place);
-        let missing: Vec<Place> = missing.filter(is_elsewhere).map(PlaceRef::owned).collect();
+        let missing: Vec<Place> = missing.filter(is_elsewhere).map(|place| place.owned()).collect();
         if !missing.is_empty() {
             if !self.core.is_open() {
                 return Err("budgets cannot be read: the state file is not open".to_owned());

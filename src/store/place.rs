@@ -27,9 +27,11 @@ impl<T: AsRef<str>> Place<T> {
     pub fn borrowed(&self) -> PlaceRef<'_> {
         Place { order: self.order, key: self.key.borrowed() }
     }
+}
 
+impl PlaceRef<'_> {
     /// For whoever keeps it.
-    pub fn owned(&self) -> Place {
+    pub fn owned(self) -> Place {
         Place { order: self.order, key: self.key.owned() }
     }
 }

@@ -2,6 +2,7 @@ mod crash;
 mod exceptions;
 mod faults;
 mod forgetting;
+mod log;
 mod parallel;
 mod versions;
 

@@ -1,0 +1,34 @@
+//! The write-ahead log is bounded while there is load, and left alone when there is none.
+
+use super::*;
+use std::time::Instant;
+
+/// Octets of a log that is to begin anew: more than it is cut to then.
+const LONG: u64 = 80 << 20;
+
+#[tokio::test]
+async fn a_long_log_begins_anew_under_load_and_keeps_nobody_busy_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let store = Store::open(&options, new_recipients("400K / 1d", None), metrics.clone()).unwrap();
+    let length = || file::log_of(&path).metadata().unwrap().len();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut users = (0..).map(|n| format!("user{n}"));
+    // Until it is long, has begun anew, which cuts it, and is long once more.
+    for is_long in [true, false, true] {
+        while (length() > LONG) != is_long {
+            assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
+            // A filter of 800 kB, written to the journal and to its row.
+            store.admit(at(0), &asked(&users.next().unwrap(), 1), &mut Ledger::default()).await.unwrap();
+        }
+    }
+    // It stays as long as it is, as nothing is committed; and the writer finds a quiet moment to fold.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while metrics.journal_octets.get() > 0 {
+        assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.journal_octets.get());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    store.close().await;
+}
