@@ -9,7 +9,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY src src
 # The manifest names the tests; they are not built.
 COPY integration/main.rs integration/main.rs
-RUN cargo build --locked --release --bin weir
+RUN cargo build --locked --profile dist --bin weir
 
 FROM debian:12-slim
 RUN apt-get update \
@@ -17,7 +17,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 587 --home-dir /var/lib/weir --shell /usr/sbin/nologin weir \
     && install -d -o weir -g weir -m 0700 /var/lib/weir
-COPY --from=build /weir/target/release/weir /usr/local/bin/weir
+COPY --from=build /weir/target/dist/weir /usr/local/bin/weir
 USER 587
 # The configuration is mounted at /etc/weir: listeners on ports above 1024, [admin] address = "127.0.0.1:9587".
 VOLUME /var/lib/weir
