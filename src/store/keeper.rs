@@ -25,6 +25,9 @@ pub struct Keeper {
 const TICK: Duration = Duration::from_millis(200);
 const HURRY: Duration = Duration::from_millis(20);
 
+/// When nothing has been written for so long there is no hurry.
+const CALM: Duration = Duration::from_secs(1);
+
 /// The log is brought home when as much has been written, or when it has lain for a while: octets, about.
 const HOME_AT: usize = 16 << 20;
 const HOME_AFTER: Duration = Duration::from_secs(10);
@@ -56,8 +59,9 @@ struct Task {
     checking: Option<Checking>,
 }
 
-/// When the write-ahead log was last brought home.
+/// How far the write-ahead log is home.
 struct Home {
+    /// When something new was last brought home.
     at: Instant,
     /// What had been written before: see [`Core`].
     written: usize,
@@ -108,8 +112,7 @@ impl Keeper {
 impl Task {
     fn run(&mut self) {
         loop {
-            let is_growing = self.core.written.load(Ordering::Relaxed) != self.home.written;
-            let hurries = is_growing && self.core.log_is_long.load(Ordering::Relaxed);
+            let hurries = self.core.log_is_long.load(Ordering::Relaxed) && self.home.at.elapsed() < CALM;
             if self.stop.recv_timeout(if hurries { HURRY } else { TICK }) == Err(RecvTimeoutError::Disconnected) {
                 break;
             }
@@ -189,7 +192,8 @@ fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()>
         return Ok(());
     }
     let (pages, at_home) = file.checkpoint()?;
-    *home = Home { at: Instant::now(), written, is_whole: at_home >= pages };
+    let at = if new > 0 { Instant::now() } else { home.at };
+    *home = Home { at, written, is_whole: at_home >= pages };
     let is_long = pages > MAX_LOG;
     core.log_is_long.store(is_long, Ordering::Relaxed);
     if is_long && new > 0 {
