@@ -114,6 +114,7 @@ impl<'a> Decision<'a> {
     fn decide(&mut self, event: &Event, applications: &'a [Application]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
+        // Collected, and not pushed one by one: that cost a fifth of a step.
         let mut steps: Vec<_> = applications.iter().map(|application| self.begin(application)).collect();
         for step in &mut steps {
             self.take(step, event);

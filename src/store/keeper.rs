@@ -65,7 +65,7 @@ struct Home {
     at: Instant,
     /// What had been written before: see [`Core`].
     written: usize,
-    /// It came home as a whole.
+    /// All that the checkpoint knew of came home. It knows nothing of commits since it began: `written` tells of those.
     is_whole: bool,
 }
 
