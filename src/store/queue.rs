@@ -47,7 +47,10 @@ struct Inner {
     epoch: u64,
     /// The writer is to look what there is to fold.
     stirred: bool,
-    asleep: bool,
+    /// The writer sleeps until so many acts wait for it, or for an errand; 0: it is awake.
+    wanted: usize,
+    /// How many acts were taken last.
+    taken: usize,
     stopping: bool,
     /// The writer has ended: nobody is left to wait for.
     ended: bool,
@@ -104,6 +107,11 @@ pub const NEVER: u64 = u64::MAX;
 const MAX_WAITING: usize = 16 << 20;
 const TOO_MANY: usize = 4 * MAX_WAITING;
 
+/// A commit costs about the same for many acts as for one: while they come faster than it takes, the writer waits for so many, but no
+/// longer than this, and what a timer is late.
+const GATHERED: usize = 16;
+const GATHERING: Duration = Duration::from_micros(30);
+
 /// Appends the changes of one decision.
 pub struct Appending<'a> {
     queue: &'a Queue,
@@ -156,23 +164,42 @@ impl Queue {
 
     /// Waits for changes and errands, for at most `patience`. The next ones are gathered in `empty`.
     pub fn take(&self, patience: Duration, empty: Batch) -> Work {
-        let idle = |inner: &mut Inner| {
-            let any = inner.batch.entry.records() > 0 || !inner.errands.is_empty() || inner.stirred || inner.stopping;
-            inner.asleep = !any;
-            !any
+        let inner = self.lock();
+        // What has come during a commit says that the writer is behind. Those whom that has answered may be back in a moment; where
+        // there are only few, there is nobody else to wait for.
+        let wanted = match inner.batch.waiting.len() {
+            0 => 0,
+            waiting => GATHERED.min(waiting + inner.taken),
         };
-        let waited = self.work.wait_timeout_while(self.lock(), patience, idle);
-        let (mut inner, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        inner.asleep = false;
+        let (inner, idle) = self.sleep(inner, 1, patience);
+        let (mut inner, _) = self.sleep(inner, wanted, GATHERING);
         inner.stirred = false;
+        inner.taken = inner.batch.waiting.len();
         self.empty();
         Work {
-            idle: waited.timed_out(),
+            idle,
             batch: std::mem::replace(&mut inner.batch, empty),
             epoch: inner.epoch,
             errands: std::mem::take(&mut inner.errands),
             stop: inner.stopping,
         }
+    }
+
+    /// Waits until so many acts wait for the writer, or it has something else to do. True: neither came within `patience`.
+    fn sleep<'a>(
+        &self,
+        inner: MutexGuard<'a, Inner>,
+        wanted: usize,
+        patience: Duration,
+    ) -> (MutexGuard<'a, Inner>, bool) {
+        let waits = |inner: &mut Inner| {
+            inner.wanted = wanted;
+            !inner.is_due()
+        };
+        let slept = self.work.wait_timeout_while(inner, patience, waits);
+        let (mut inner, slept) = slept.unwrap_or_else(PoisonError::into_inner);
+        inner.wanted = 0;
+        (inner, slept.timed_out())
     }
 
     /// What was taken could not be written, and what came since builds on it: nobody waits for it any more.
@@ -202,9 +229,13 @@ impl Queue {
         }
     }
 
-    /// Wakes the writer, which then wants the lock.
+    /// Wakes the writer, if this is what it sleeps for.
     fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
-        let is_asleep = std::mem::take(&mut inner.asleep);
+        let is_asleep = inner.wanted > 0 && inner.is_due();
+        if is_asleep {
+            inner.wanted = 0;
+        }
+        // It then wants the lock.
         drop(inner);
         // A system call.
         if is_asleep {
@@ -218,6 +249,11 @@ impl Queue {
 }
 
 impl Inner {
+    /// Whether there is what the writer sleeps for.
+    fn is_due(&self) -> bool {
+        self.batch.waiting.len() >= self.wanted || !self.errands.is_empty() || self.stirred || self.stopping
+    }
+
     fn lose(&mut self) {
         self.batch = Batch::default();
         self.epoch += 1;

@@ -90,7 +90,7 @@ const DISCARDED: i64 = 64;
 /// The journal is folded when it has grown to twice what the last pass had to write, within these bounds (octets); after a while
 /// anyway, or when nothing has happened for a moment. What changes often is written more seldom then, and the journal is no larger
 /// than the budgets warrant.
-const FOLD_AT: std::ops::RangeInclusive<usize> = 4 << 20..=64 << 20;
+const FOLD_AT: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
 const FOLD_AFTER: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(1);
 
