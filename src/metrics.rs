@@ -38,7 +38,7 @@ pub struct Metrics {
     pub notices: IntCounterVec,
     /// Those of upstreams, which come and go.
     pub upstreams: Arc<Upstreams>,
-    /// Seconds that an admit took, its commit among them.
+    /// Seconds until what a stage has charged was durable.
     pub admit_seconds: Histogram,
     /// 1 while the state file is not as it should be.
     pub state_degraded: IntGauge,
@@ -194,7 +194,7 @@ impl Metrics {
             Ok::<_, prometheus::Error>(metric)
         };
         let upstreams = Upstreams::register(&registry)?;
-        let admit = HistogramOpts::new("weir_admit_seconds", "Time to decide a stage, its commit included")
+        let admit = HistogramOpts::new("weir_admit_seconds", "Time until what a stage charges is durable")
             .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
         let admit_seconds = Histogram::with_opts(admit)?;
         registry.register(Box::new(admit_seconds.clone()))?;

@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Budgets in memory, each in one of many shards. A decision holds the locks of the shards that it needs, in ascending order, and
@@ -123,10 +123,10 @@ impl Hot {
     /// durable, nothing is done on budgets of which the file could not be asked.
     ///
     /// Acts wait for each other, and for the file: one may come after others that began later. It is done at the time of the latest,
-    /// as time that has passed must not pass again. `now` may be as late as `lag`; a clock that was set back by more is believed.
+    /// as time that has passed must not pass again. `now` is when it `began`; a clock that was set back since is believed.
     pub fn act<R>(
         &self,
-        (now, lag): (Timestamp, Duration),
+        (now, began): (Timestamp, Instant),
         places: &[PlaceRef<'_>],
         queue: &Queue,
         has_to_be_durable: bool,
@@ -140,7 +140,7 @@ impl Hot {
         if has_to_be_durable && held.has_unread(places) {
             return Acted::Refused;
         }
-        let now = self.time(now, lag);
+        let now = self.time(now, began);
         let mut freed = 0;
         let take = |place: &PlaceRef<'_>| {
             held.slot(*place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b))
@@ -163,7 +163,7 @@ impl Hot {
         }
         match is_free {
             true => Acted::Free(answer),
-            false => Acted::Changed(answer, write(&mut held, changes, queue)),
+            false => Acted::Changed(answer, write(&mut held, changes, queue, began)),
         }
     }
 
@@ -430,9 +430,10 @@ impl Hot {
     }
 
     /// The time at which an act is done, whose budgets are held.
-    fn time(&self, now: Timestamp, lag: Duration) -> Timestamp {
+    fn time(&self, now: Timestamp, began: Instant) -> Timestamp {
         let latest = Timestamp::from_micros(self.latest.fetch_max(now.micros(), Ordering::Relaxed));
-        if latest.since(now) < MAX_LAG + lag {
+        let ahead = latest.since(now);
+        if ahead < MAX_LAG || ahead < MAX_LAG + began.elapsed() {
             return now.max(latest);
         }
         self.latest.store(now.micros(), Ordering::Relaxed);
@@ -466,7 +467,7 @@ impl Held<'_> {
 }
 
 /// Notes that these budgets have changed, and has them written.
-fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queue) -> Commit {
+fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queue, began: Instant) -> Commit {
     let mut appending = queue.append();
     let mut all = true;
     for (place, change) in changes {
@@ -493,9 +494,9 @@ fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queu
     }
     match appending {
         // What is in memory alone is not durable whatever becomes of the rest.
-        Some(appending) if all => appending.finish(),
+        Some(appending) if all => appending.finish(began),
         Some(appending) => {
-            drop(appending.finish());
+            drop(appending.finish(began));
             Commit::NEVER
         }
         None => Commit::NEVER,

@@ -174,7 +174,6 @@ impl Store {
             let verdicts = policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger);
             return self.suspend_by(verdicts, now).await;
         }
-        let _timer = self.core.metrics.admit_seconds.start_timer();
         let mut held = Vec::new();
         let decide = |now, loaded: &mut Loaded| {
             let verdicts = policy::decide(&policy, now, asked, &question, loaded, ledger);
@@ -286,7 +285,7 @@ impl Store {
         let places: Vec<PlaceRef<'_>> = keys.map(Place::of).collect();
         let Core { hot, queue, troubles, options, .. } = &*self.core;
         let has_to_be_durable = options.on_failure == OnFailure::Defer;
-        let mut waiting: Option<Instant> = None;
+        let began = Instant::now();
         loop {
             let is_writing = !troubles.with_writing();
             if !is_writing && has_to_be_durable {
@@ -296,26 +295,18 @@ impl Store {
                 troubles.note(Attempt::Append, Err(slow("no room for changes")));
                 continue;
             }
-            let lag = waiting.map_or(Duration::ZERO, |since| since.elapsed());
-            match hot.act((now, lag), &places, queue, has_to_be_durable, &mut act) {
+            match hot.act((now, began), &places, queue, has_to_be_durable, &mut act) {
                 Acted::Free(answer) => return Ok(answer),
                 Acted::Refused => return Err(Unavailable),
                 // While it cannot be written nobody waits.
                 Acted::Changed(answer, _) if troubles.with_writing() && !has_to_be_durable => return Ok(answer),
                 Acted::Changed(answer, commit) => {
-                    let is_durable = timeout(PATIENCE, commit.done()).await;
-                    if is_durable.is_err() {
-                        troubles.note(Attempt::Append, Err(slow("no commit")));
-                    }
-                    let is_good = is_durable == Ok(true) || !has_to_be_durable;
+                    let is_good = commit.done().await || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
                 // Loaded, and dropped again for want of room, time after time.
-                Acted::Missing { .. } if lag > 5 * PATIENCE => hot.insert_unread(places.iter().copied()),
-                Acted::Missing { read, waits } => {
-                    waiting.get_or_insert_with(Instant::now);
-                    self.load(&places, read, waits).await;
-                }
+                Acted::Missing { .. } if began.elapsed() > 5 * PATIENCE => hot.insert_unread(places.iter().copied()),
+                Acted::Missing { read, waits } => self.load(&places, read, waits).await,
             }
         }
     }

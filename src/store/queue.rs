@@ -6,7 +6,7 @@ use crate::policy::{Budget, Change};
 use crate::time::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
 /// The lock guards everything here. It is held to append the changes of a decision, and by the writer to take them; never over an
@@ -16,6 +16,8 @@ pub struct Queue {
     inner: Mutex<Inner>,
     /// Wakes the writer.
     work: Condvar,
+    /// Wakes whoever looks after those that wait.
+    watch: Condvar,
     /// Octets of the changes that wait: to look at without the lock.
     octets: AtomicUsize,
     /// Wakes whoever waits for room.
@@ -40,7 +42,13 @@ impl Commit {
 
 #[derive(Default)]
 struct Inner {
-    batch: Batch,
+    /// Changes to commit together, of how many acts, and those that wait for it.
+    entry: Entry,
+    acts: usize,
+    waiting: Waiting,
+    /// Those that wait for what was taken last, and of how many acts that was.
+    taken: Waiting,
+    acts_taken: usize,
     errands: Vec<Errand>,
     /// Counts the times that changes were lost before they came into the file. What was written of a filter before that is no base
     /// for what is learnt later.
@@ -49,26 +57,20 @@ struct Inner {
     stirred: bool,
     /// The writer sleeps until so many acts wait for it, or for an errand; 0: it is awake.
     wanted: usize,
-    /// How many acts were taken last.
-    taken: usize,
+    /// Whoever looks after those that wait sleeps, as nobody does.
+    unwatched: bool,
     stopping: bool,
     /// The writer has ended: nobody is left to wait for.
     ended: bool,
 }
 
-/// Changes to commit together, and who waits for them.
+/// Acts that wait for one commit. To drop them tells them that they wait in vain.
 #[derive(Default)]
-pub struct Batch {
-    pub entry: Entry,
-    pub waiting: Vec<oneshot::Sender<()>>,
-}
-
-impl Batch {
-    /// Makes it empty, in the room that it has. Whoever still waits hears that it is in vain.
-    pub fn clear(&mut self) {
-        self.entry.clear();
-        self.waiting.clear();
-    }
+pub struct Waiting {
+    /// When the first of them came.
+    since: Option<Instant>,
+    /// When each began.
+    acts: Vec<(Instant, oneshot::Sender<()>)>,
 }
 
 /// What the writer does beside commits.
@@ -89,7 +91,7 @@ pub enum Errand {
 
 /// What the writer is to do next.
 pub struct Work {
-    pub batch: Batch,
+    pub entry: Entry,
     /// Another one than before: changes were lost meanwhile.
     pub epoch: u64,
     pub errands: Vec<Errand>,
@@ -163,22 +165,24 @@ impl Queue {
     }
 
     /// Waits for changes and errands, for at most `patience`. The next ones are gathered in `empty`.
-    pub fn take(&self, patience: Duration, empty: Batch) -> Work {
+    pub fn take(&self, patience: Duration, empty: Entry) -> Work {
         let inner = self.lock();
         // What has come during a commit says that the writer is behind. Those whom that has answered may be back in a moment; where
         // there are only few, there is nobody else to wait for.
-        let wanted = match inner.batch.waiting.len() {
+        let wanted = match inner.acts {
             0 => 0,
-            waiting => GATHERED.min(waiting + inner.taken),
+            acts => GATHERED.min(acts + inner.acts_taken),
         };
         let (inner, idle) = self.sleep(inner, 1, patience);
         let (mut inner, _) = self.sleep(inner, wanted, GATHERING);
         inner.stirred = false;
-        inner.taken = inner.batch.waiting.len();
+        inner.acts_taken = std::mem::take(&mut inner.acts);
+        let next = Waiting { since: None, acts: Vec::with_capacity(inner.waiting.acts.len()) };
+        inner.taken = std::mem::replace(&mut inner.waiting, next);
         self.empty();
         Work {
             idle,
-            batch: std::mem::replace(&mut inner.batch, empty),
+            entry: std::mem::replace(&mut inner.entry, empty),
             epoch: inner.epoch,
             errands: std::mem::take(&mut inner.errands),
             stop: inner.stopping,
@@ -202,6 +206,38 @@ impl Queue {
         (inner, slept.timed_out())
     }
 
+    /// What was taken is durable. `tell` hears of each act that waited how long that took.
+    pub fn answer(&self, mut tell: impl FnMut(Duration)) {
+        let taken = std::mem::take(&mut self.lock().taken);
+        let now = Instant::now();
+        for (began, answer) in taken.acts {
+            tell(now - began);
+            // Whoever is gone does not hear it.
+            let _ = answer.send(());
+        }
+    }
+
+    /// Waits until an act has waited for so long, and returns all that do: commits hang. `None`: there is no writer any more.
+    pub fn watch(&self, patience: Duration) -> Option<[Waiting; 2]> {
+        let mut inner = self.lock();
+        loop {
+            if inner.ended {
+                return None;
+            }
+            let oldest = inner.taken.since.or(inner.waiting.since);
+            inner.unwatched = oldest.is_none();
+            let Some(since) = oldest else {
+                inner = self.watch.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = patience.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Some([std::mem::take(&mut inner.taken), std::mem::take(&mut inner.waiting)]);
+            }
+            inner = self.watch.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// What was taken could not be written, and what came since builds on it: nobody waits for it any more.
     pub fn lose(&self) {
         self.lock().lose();
@@ -214,6 +250,7 @@ impl Queue {
         inner.ended = true;
         inner.lose();
         self.empty();
+        self.watch.notify_one();
     }
 
     /// Has the writer end after it has committed everything.
@@ -251,11 +288,14 @@ impl Queue {
 impl Inner {
     /// Whether there is what the writer sleeps for.
     fn is_due(&self) -> bool {
-        self.batch.waiting.len() >= self.wanted || !self.errands.is_empty() || self.stirred || self.stopping
+        self.acts >= self.wanted || !self.errands.is_empty() || self.stirred || self.stopping
     }
 
     fn lose(&mut self) {
-        self.batch = Batch::default();
+        self.entry = Entry::default();
+        self.acts = 0;
+        self.waiting = Waiting::default();
+        self.taken = Waiting::default();
         self.epoch += 1;
     }
 }
@@ -268,20 +308,25 @@ impl Appending<'_> {
             false => Seen::Learnt(&change.learnt),
         };
         *written = self.inner.epoch;
-        self.inner.batch.entry.push(place.key, budget, seen);
+        self.inner.entry.push(place.key, budget, seen);
     }
 
-    /// Wakes the writer. The answer says when all that was appended is durable.
-    pub fn finish(mut self) -> Commit {
-        let octets = self.inner.batch.entry.octets();
+    /// Wakes the writer. The answer says when all that was appended by this act is durable.
+    pub fn finish(mut self, began: Instant) -> Commit {
+        let octets = self.inner.entry.octets();
         if octets > TOO_MANY {
             self.inner.lose();
             self.queue.empty();
             return Commit::NEVER;
         }
         self.queue.octets.store(octets, Ordering::Relaxed);
-        let (committed, commit) = oneshot::channel();
-        self.inner.batch.waiting.push(committed);
+        let (answer, commit) = oneshot::channel();
+        self.inner.acts += 1;
+        self.inner.waiting.since.get_or_insert_with(Instant::now);
+        self.inner.waiting.acts.push((began, answer));
+        if std::mem::take(&mut self.inner.unwatched) {
+            self.queue.watch.notify_one();
+        }
         self.queue.wake(self.inner);
         Commit(Some(commit))
     }

@@ -4,9 +4,9 @@ use super::entry::{Entry, Seen};
 use super::file::{self, File};
 use super::hot::SHARDS;
 use super::place::Place;
-use super::queue::{Batch, Errand};
+use super::queue::Errand;
 use super::troubles::Attempt;
-use super::{CATCHING_UP, Core};
+use super::{CATCHING_UP, Core, slow};
 use crate::policy::Budget;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -130,6 +130,8 @@ impl Writer {
             let _ending = Ending(task.core.clone());
             task.run();
         })?;
+        let watched = core.clone();
+        std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch(&watched))?;
         Ok(Self { core, thread })
     }
 
@@ -140,9 +142,18 @@ impl Writer {
     }
 }
 
+/// Frees whoever has waited for too long, as the writer hangs in the disk. This must never touch a file.
+fn watch(core: &Core) {
+    while let Some(hanging) = core.queue.watch(PATIENCE) {
+        // Before they go on.
+        core.troubles.note(Attempt::Append, Err(slow("no commit")));
+        drop(hanging);
+    }
+}
+
 impl Task {
     fn run(&mut self) {
-        let (mut records, mut spare) = (0, Batch::default());
+        let (mut records, mut spare) = (0, Entry::default());
         loop {
             // What a slice holds is in the journal before it is in the table: the states are taken before the changes.
             let mut slice = self.next_slice(records.clamp(LEAST_SLICE, MOST_SLICE));
@@ -156,11 +167,11 @@ impl Task {
                 // The last chance is not waited for.
                 self.failed.clear();
             }
-            records = work.batch.entry.records();
+            records = work.entry.records();
             if records > 0 || self.must_try(work.idle) {
-                self.commit(&mut work.batch, &mut slice);
+                self.commit(&mut work.entry, &mut slice);
             }
-            spare = work.batch;
+            spare = work.entry;
             spare.clear();
             self.fold(&slice);
             self.advance(work.idle);
@@ -204,7 +215,7 @@ impl Task {
 
     /// Writes what was taken as one entry, and the slice with it. Whether it is in the file then or not: mail flows, and the store says
     /// that it is degraded. What is left of the slice was not written.
-    fn commit(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) {
+    fn commit(&mut self, entry: &mut Entry, slice: &mut Vec<(Place, Budget)>) {
         if !self.may_try(Attempt::Append) || !self.open() {
             return self.core.queue.lose();
         }
@@ -214,13 +225,14 @@ impl Task {
             return self.core.queue.lose();
         }
         let began = Instant::now();
-        let outcome = self.append(batch, slice);
+        let outcome = self.append(entry, slice);
         let time = began.elapsed();
         self.slow = time >= PATIENCE;
         if outcome.is_err() {
             self.core.queue.lose();
         } else {
-            batch.waiting.drain(..).for_each(|waiting| _ = waiting.send(()));
+            let histogram = self.core.metrics.admit_seconds.local();
+            self.core.queue.answer(|time| histogram.observe(time.as_secs_f64()));
         }
         self.note(Attempt::Append, outcome);
         if self.slow {
@@ -229,9 +241,9 @@ impl Task {
         }
     }
 
-    fn append(&mut self, batch: &mut Batch, slice: &mut Vec<(Place, Budget)>) -> Result<(), String> {
+    fn append(&mut self, entry: &mut Entry, slice: &mut Vec<(Place, Budget)>) -> Result<(), String> {
         let Some(file) = &mut self.file else { return Err("the state file is not open".to_owned()) };
-        let entry = batch.entry.seal();
+        let entry = entry.seal();
         match file.append(entry, slice) {
             Ok(()) => {
                 self.core.hot.end_fold(slice, Some(self.core.queue.epoch()));
