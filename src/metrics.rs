@@ -38,7 +38,7 @@ pub struct Metrics {
     pub notices: IntCounterVec,
     /// Those of upstreams, which come and go.
     pub upstreams: Arc<Upstreams>,
-    /// Seconds until what a stage has charged was durable.
+    /// Seconds until what was charged or given back was durable, or somebody waited for that no more.
     pub admit_seconds: Histogram,
     /// 1 while the state file is not as it should be.
     pub state_degraded: IntGauge,
@@ -194,8 +194,11 @@ impl Metrics {
             Ok::<_, prometheus::Error>(metric)
         };
         let upstreams = Upstreams::register(&registry)?;
-        let admit = HistogramOpts::new("weir_admit_seconds", "Time until what a stage charges is durable")
-            .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
+        let admit = HistogramOpts::new(
+            "weir_admit_seconds",
+            "Time until what is charged or given back is durable, or given up",
+        )
+        .buckets(vec![0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]);
         let admit_seconds = Histogram::with_opts(admit)?;
         registry.register(Box::new(admit_seconds.clone()))?;
         let delay = HistogramOpts::new("weir_delay_seconds", "Time by which a limit has an answer be late")

@@ -123,7 +123,8 @@ impl Hot {
     /// durable, nothing is done on budgets of which the file could not be asked.
     ///
     /// Acts wait for each other, and for the file: one may come after others that began later. It is done at the time of the latest,
-    /// as time that has passed must not pass again. `now` is when it `began`; a clock that was set back since is believed.
+    /// as time that has passed must not pass again. `now` was when it `began`; a clock that was set back by more than that, and some
+    /// seconds, is believed.
     pub fn act<R>(
         &self,
         (now, began): (Timestamp, Instant),
@@ -469,7 +470,7 @@ impl Held<'_> {
 /// Notes that these budgets have changed, and has them written.
 fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queue, began: Instant) -> Commit {
     let mut appending = queue.append();
-    let mut all = true;
+    let (mut any, mut all) = (false, true);
     for (place, change) in changes {
         let Some(shard) = held.shard(place) else { continue };
         let Some(slot) = shard.budgets.get_mut(place.key.as_str()) else { continue };
@@ -484,6 +485,7 @@ fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queu
         let before = std::mem::replace(&mut slot.stage, Stage::Changed);
         if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
             appending.push(place, budget, &change, &mut slot.written);
+            any = true;
         }
         if before != Stage::Changed
             // The key that is kept here already, instead of one more.
@@ -493,13 +495,12 @@ fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queu
         }
     }
     match appending {
-        // What is in memory alone is not durable whatever becomes of the rest.
-        Some(appending) if all => appending.finish(began),
-        Some(appending) => {
-            drop(appending.finish(began));
-            Commit::NEVER
+        Some(appending) if any => {
+            let commit = appending.finish(began);
+            // What is in memory alone is not durable whatever becomes of the rest.
+            if all { commit } else { Commit::NEVER }
         }
-        None => Commit::NEVER,
+        Some(_) | None => Commit::NEVER,
     }
 }
 

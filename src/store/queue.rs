@@ -9,8 +9,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// The lock guards everything here. It is held to append the changes of a decision, and by the writer to take them; never over an
-/// `.await` or a write to disk. Whoever holds a shard of the memory may take it, not the other way round.
+/// The lock guards everything here. It is held to append the changes of a decision, by the writer to take them, and by whoever looks
+/// after those that wait; never over an `.await` or a write to disk. Whoever holds a shard of the memory may take it, not the other way
+/// round.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<Inner>,
@@ -49,6 +50,8 @@ struct Inner {
     /// Those that wait for what was taken last, and of how many acts that was.
     taken: Waiting,
     acts_taken: usize,
+    /// How many had come when that was durable.
+    acts_since: usize,
     errands: Vec<Errand>,
     /// Counts the times that changes were lost before they came into the file. What was written of a filter before that is no base
     /// for what is learnt later.
@@ -64,7 +67,7 @@ struct Inner {
     ended: bool,
 }
 
-/// Acts that wait for one commit. To drop them tells them that they wait in vain.
+/// Acts that wait for one commit. If this is dropped they hear that it will not come.
 #[derive(Default)]
 pub struct Waiting {
     /// When the first of them came.
@@ -109,8 +112,8 @@ pub const NEVER: u64 = u64::MAX;
 const MAX_WAITING: usize = 16 << 20;
 const TOO_MANY: usize = 4 * MAX_WAITING;
 
-/// A commit costs about the same for many acts as for one: while they come faster than it takes, the writer waits for so many, but no
-/// longer than this, and what a timer is late.
+/// A commit costs about the same for many acts as for one: where some have come during the last one, the writer waits for so many, but
+/// no longer than this, and what a timer is late.
 const GATHERED: usize = 16;
 const GATHERING: Duration = Duration::from_micros(30);
 
@@ -166,10 +169,10 @@ impl Queue {
 
     /// Waits for changes and errands, for at most `patience`. The next ones are gathered in `empty`.
     pub fn take(&self, patience: Duration, empty: Entry) -> Work {
-        let inner = self.lock();
-        // What has come during a commit says that the writer is behind. Those whom that has answered may be back in a moment; where
-        // there are only few, there is nobody else to wait for.
-        let wanted = match inner.acts {
+        let mut inner = self.lock();
+        // What has come during a commit says that the writer is behind, and whoever was answered by that may be back in a moment. Of
+        // more than these nobody knows.
+        let wanted = match std::mem::take(&mut inner.acts_since) {
             0 => 0,
             acts => GATHERED.min(acts + inner.acts_taken),
         };
@@ -206,15 +209,13 @@ impl Queue {
         (inner, slept.timed_out())
     }
 
-    /// What was taken is durable. `tell` hears of each act that waited how long that took.
-    pub fn answer(&self, mut tell: impl FnMut(Duration)) {
-        let taken = std::mem::take(&mut self.lock().taken);
-        let now = Instant::now();
-        for (began, answer) in taken.acts {
-            tell(now - began);
-            // Whoever is gone does not hear it.
-            let _ = answer.send(());
-        }
+    /// What was taken is durable. `tell` hears how long it took each act that waits for that.
+    pub fn answer(&self, tell: impl FnMut(Duration)) {
+        let mut inner = self.lock();
+        inner.acts_since = inner.acts;
+        let taken = std::mem::take(&mut inner.taken);
+        drop(inner);
+        taken.tell(tell).for_each(|answer| _ = answer.send(()));
     }
 
     /// Waits until an act has waited for so long, and returns all that do: commits hang. `None`: there is no writer any more.
@@ -240,7 +241,9 @@ impl Queue {
 
     /// What was taken could not be written, and what came since builds on it: nobody waits for it any more.
     pub fn lose(&self) {
-        self.lock().lose();
+        let inner = &mut *self.lock();
+        inner.taken = Waiting::default();
+        inner.lose();
         self.empty();
     }
 
@@ -248,6 +251,7 @@ impl Queue {
     pub fn end(&self) {
         let inner = &mut *self.lock();
         inner.ended = true;
+        inner.taken = Waiting::default();
         inner.lose();
         self.empty();
         self.watch.notify_one();
@@ -285,6 +289,23 @@ impl Queue {
     }
 }
 
+impl Waiting {
+    /// Whoever still waits, and how long each has.
+    fn tell(self, mut tell: impl FnMut(Duration)) -> impl Iterator<Item = oneshot::Sender<()>> {
+        let now = Instant::now();
+        let waits = self.acts.into_iter().filter(|(_, answer)| !answer.is_closed());
+        waits.map(move |(began, answer)| {
+            tell(now - began);
+            answer
+        })
+    }
+
+    /// They wait in vain, and hear that now.
+    pub fn free(self, tell: impl FnMut(Duration)) {
+        self.tell(tell).for_each(drop);
+    }
+}
+
 impl Inner {
     /// Whether there is what the writer sleeps for.
     fn is_due(&self) -> bool {
@@ -295,7 +316,6 @@ impl Inner {
         self.entry = Entry::default();
         self.acts = 0;
         self.waiting = Waiting::default();
-        self.taken = Waiting::default();
         self.epoch += 1;
     }
 }
@@ -311,7 +331,7 @@ impl Appending<'_> {
         self.inner.entry.push(place.key, budget, seen);
     }
 
-    /// Wakes the writer. The answer says when all that was appended by this act is durable.
+    /// Wakes the writer, which has something to commit now. The answer says when all that this act has appended is durable.
     pub fn finish(mut self, began: Instant) -> Commit {
         let octets = self.inner.entry.octets();
         if octets > TOO_MANY {

@@ -37,6 +37,23 @@ pub struct Troubles {
     metrics: Arc<Metrics>,
 }
 
+/// What there is to be said about them.
+pub enum News {
+    Degraded(String),
+    Further(String),
+    Recovered,
+}
+
+impl News {
+    pub fn log(self) {
+        match self {
+            Self::Degraded(reason) => tracing::error!(reason, "state degraded"),
+            Self::Further(reason) => tracing::error!(reason, "state degraded further"),
+            Self::Recovered => tracing::info!("state recovered"),
+        }
+    }
+}
+
 impl Troubles {
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { reasons: Mutex::default(), any: AtomicBool::new(false), writing: AtomicBool::new(false), metrics }
@@ -44,29 +61,32 @@ impl Troubles {
 
     /// Notes how an attempt went. The first failure and the last success are logged.
     pub fn note(&self, attempt: Attempt, outcome: Result<(), String>) {
+        self.set(attempt, outcome).into_iter().for_each(News::log);
+    }
+
+    /// The same, but for the log, which may hang.
+    pub fn set(&self, attempt: Attempt, outcome: Result<(), String>) -> Option<News> {
         // The common case costs no lock.
         if outcome.is_ok() && !self.any() {
-            return;
+            return None;
         }
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         let was_good = reasons.is_empty();
-        match outcome {
-            Ok(()) => drop(reasons.remove(&attempt)),
-            Err(reason) => {
-                if was_good {
-                    tracing::error!(reason, "state degraded");
-                } else if !reasons.contains_key(&attempt) {
-                    tracing::error!(reason, "state degraded further");
-                }
-                reasons.insert(attempt, reason);
+        let news = match outcome {
+            Ok(()) => {
+                reasons.remove(&attempt);
+                (!was_good && reasons.is_empty()).then_some(News::Recovered)
             }
-        }
-        if !was_good && reasons.is_empty() {
-            tracing::info!("state recovered");
-        }
+            Err(reason) => match reasons.insert(attempt, reason.clone()) {
+                None if was_good => Some(News::Degraded(reason)),
+                None => Some(News::Further(reason)),
+                Some(_) => None,
+            },
+        };
         self.any.store(!reasons.is_empty(), Ordering::Relaxed);
         self.writing.store(WRITING.iter().any(|attempt| reasons.contains_key(attempt)), Ordering::Relaxed);
         self.metrics.state_degraded.set((!reasons.is_empty()).into());
+        news
     }
 
     /// Whether there are any.

@@ -5,7 +5,7 @@ use super::file::{self, File};
 use super::hot::SHARDS;
 use super::place::Place;
 use super::queue::Errand;
-use super::troubles::Attempt;
+use super::troubles::{Attempt, News};
 use super::{CATCHING_UP, Core, slow};
 use crate::policy::Budget;
 use std::collections::BTreeMap;
@@ -126,12 +126,13 @@ impl Writer {
             slow: false,
             failed,
         };
+        let watched = core.clone();
+        std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch(&watched))?;
         let thread = std::thread::Builder::new().name("weir-state-write".to_owned()).spawn(move || {
             let _ending = Ending(task.core.clone());
             task.run();
-        })?;
-        let watched = core.clone();
-        std::thread::Builder::new().name("weir-state-wait".to_owned()).spawn(move || watch(&watched))?;
+        });
+        let thread = thread.inspect_err(|_| core.queue.end())?;
         Ok(Self { core, thread })
     }
 
@@ -142,12 +143,15 @@ impl Writer {
     }
 }
 
-/// Frees whoever has waited for too long, as the writer hangs in the disk. This must never touch a file.
+/// Frees whoever has waited for too long, as the writer hangs in the disk.
 fn watch(core: &Core) {
     while let Some(hanging) = core.queue.watch(PATIENCE) {
-        // Before they go on.
-        core.troubles.note(Attempt::Append, Err(slow("no commit")));
-        drop(hanging);
+        // It is so before they go on, and said after that: the log may lie on the same disk.
+        let news = core.troubles.set(Attempt::Append, Err(slow("no commit")));
+        let histogram = core.metrics.admit_seconds.local();
+        hanging.into_iter().for_each(|waiting| waiting.free(|time| histogram.observe(time.as_secs_f64())));
+        drop(histogram);
+        news.into_iter().for_each(News::log);
     }
 }
 

@@ -4,6 +4,7 @@ mod faults;
 mod forgetting;
 mod log;
 mod parallel;
+mod queue;
 mod versions;
 
 use super::*;
