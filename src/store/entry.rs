@@ -108,7 +108,7 @@ fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
 
 /// Budgets as the journal has them.
 #[derive(Default)]
-pub struct Replayed(pub HashMap<Place, Budget>);
+pub struct Replayed(pub HashMap<Place, Budget, foldhash::fast::RandomState>);
 
 /// All of an entry, or some of it, is damaged: the rest was replayed.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,15 +2,22 @@
 
 use crate::policy::key::Key;
 use siphasher::sip::SipHasher13;
-use std::hash::Hasher as _;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// A budget's key and its order. Budgets lie in the file by this order, and each shard of the memory holds a stretch of it: what is
 /// written together lies together, and nothing has to be sorted but numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place<T = Arc<str>> {
     pub order: i64,
     pub key: Key<T>,
+}
+
+/// What is a hash already need not be hashed as a text once more.
+impl<T> Hash for Place<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.order.hash(state);
+    }
 }
 
 /// The place of a key that stands in another text.
