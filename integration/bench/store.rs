@@ -1,8 +1,9 @@
-//! What the store costs: `cargo bench --bench store`, or one part of it: `-- throughput`, `-- large`, `-- week`.
+//! What the store costs: `cargo bench --bench store`, or one part of it: `-- throughput`, `-- large`, `-- crash`, `-- week`.
 //!
 //! * throughput: 64 tasks decide about a million budgets, durably: each once, then at random, evenly and by Zipf's law; then one task
 //!   does so 100 times a second.
 //! * large: ten million budgets in the file, of which one in a hundred is used: how long the start takes, and what memory.
+//! * crash: a store is aborted under load, with a long journal: how long the next start takes, and what memory.
 //! * week: a hundred thousand senders, seven days: what is left in the file.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
@@ -201,6 +202,14 @@ async fn throughput(folder: &Path) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     println!("what was left in the journal is folded after {:?}", began.elapsed());
+    // Nor is its write-ahead log, which is still on its way home then.
+    let mut before = 0.0;
+    // Wakers are written to, too.
+    while written() > before + 1000.0 {
+        before = written();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    println!("and all is home after {:?}", began.elapsed());
     trickle(&store).await;
     close(store).await;
 }
@@ -258,11 +267,50 @@ async fn large(folder: &Path) {
     for task in tasks {
         task.await.unwrap();
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap().trim();
+    let anonymous = status("RssAnon:");
     let rate = 2.0 * HOT as f64 / began.elapsed().as_secs_f64();
     println!("{HOT} of them used twice, {rate:.0}/s: {anonymous} of anonymous memory");
     close(store).await;
+}
+
+/// Of this process.
+fn status(name: &str) -> String {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+}
+
+/// The journal of the store that is aborted, at least: octets. With so many keys it is folded when it is a little longer.
+const LONG: i64 = 96 << 20;
+
+async fn crash(folder: &Path) {
+    let path = folder.join("state.db");
+    let me = std::env::current_exe().unwrap();
+    assert!(!std::process::Command::new(me).arg("abort").arg(&path).status().unwrap().success());
+    let journal = weir::store::archive::info(&path).unwrap().journal;
+    let began = Instant::now();
+    let store = open(&path, policy());
+    println!(
+        "a journal of {} MB: open after {:?}, with at most {} of memory",
+        journal / 1_000_000,
+        began.elapsed(),
+        status("VmHWM:")
+    );
+    close(store).await;
+}
+
+/// Ends this process under load, when the journal is long.
+async fn abort(path: &Path) {
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let store = open_with(path, policy(), metrics.clone());
+    tokio::spawn(async move {
+        while metrics.journal_octets.get() < LONG {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        std::process::abort();
+    });
+    for keys in [Keys::New, Keys::Uniform, Keys::Uniform, Keys::Uniform] {
+        hammer(&store, keys).await;
+    }
 }
 
 /// Octets of a file, in millions.
@@ -322,20 +370,24 @@ async fn week(folder: &Path) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let parts: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     match parts[..] {
         // `cargo test --benches` only asks whether it starts.
         ["--test", ..] => return,
         ["fill", path] => return fill(Path::new(path)),
+        ["abort", path] => return runtime.block_on(abort(Path::new(path))),
         _ => {}
     }
     let wanted = |part| parts.is_empty() || parts.contains(&part);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
     let folder = || tempfile::tempdir().unwrap();
     if wanted("large") {
         runtime.block_on(large(folder().path()));
     }
     if wanted("throughput") {
         runtime.block_on(throughput(folder().path()));
+    }
+    if wanted("crash") {
+        runtime.block_on(crash(folder().path()));
     }
     if wanted("week") {
         runtime.block_on(week(folder().path()));
