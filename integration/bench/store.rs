@@ -1,7 +1,7 @@
 //! What the store costs: `cargo bench --bench store`, or one part of it: `-- throughput`, `-- large`, `-- crash`, `-- week`.
 //!
 //! * throughput: 64 tasks decide about a million budgets, durably: each once, then at random, evenly and by Zipf's law; then one task
-//!   does so 100 times a second.
+//!   does so 100 times a second, beside which stands what a thread takes to be woken and to write a page.
 //! * large: ten million budgets in the file, of which one in a hundred is used: how long the start takes, and what memory.
 //! * crash: a store is aborted under load, with a long journal: how long the next start takes, and what memory.
 //! * week: a hundred thousand senders, seven days: what is left in the file.
@@ -11,6 +11,7 @@
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher as _;
 use std::hint::black_box;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,18 +162,46 @@ fn report_load() {
     println!("the load itself: {:.2} µs of CPU each", (cpu() - before) * 1e6 / times.len() as f64);
 }
 
-async fn trickle(store: &Arc<Store>) {
-    let (mut random, mut times) = (Random(1), Vec::new());
-    let before = Used::now();
+/// One thing after the other, 100 times a second.
+async fn trickle<F: Future>(what: &str, mut one: impl FnMut() -> F) {
+    let (before, mut times) = (Used::now(), Vec::new());
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     while before.0.elapsed() < LASTS {
         ticks.tick().await;
-        let asked = asked(random.key(Keys::Zipf, 0, 0));
         let start = Instant::now();
-        store.admit(weir::clock::now(), &asked, &mut Ledger::default()).await.unwrap();
+        one().await;
         times.push(start.elapsed());
     }
-    report("100 a second", times, &before);
+    report(what, times, &before);
+}
+
+async fn trickle_decisions(store: &Arc<Store>) {
+    let mut random = Random(1);
+    let one = || {
+        let asked = asked(random.key(Keys::Zipf, 0, 0));
+        async move { store.admit(weir::clock::now(), &asked, &mut Ledger::default()).await.unwrap() }
+    };
+    trickle("100 a second", one).await;
+}
+
+/// The least that it could take, as this machine is now: a thread is woken, writes one page, and wakes whoever waits for that.
+async fn trickle_pages(folder: &Path) {
+    let file = std::fs::File::create(folder.join("page")).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>();
+    let writer = std::thread::spawn(move || {
+        for answer in receiver {
+            file.write_all_at(&[1; 4096], 0).unwrap();
+            answer.send(()).unwrap();
+        }
+    });
+    let one = || {
+        let (answer, written) = tokio::sync::oneshot::channel();
+        sender.send(answer).unwrap();
+        async { written.await.unwrap() }
+    };
+    trickle("100 pages a second, by a thread that does nothing else", one).await;
+    drop(sender);
+    writer.join().unwrap();
 }
 
 fn open(path: &Path, policy: Policy) -> Arc<Store> {
@@ -210,7 +239,8 @@ async fn throughput(folder: &Path) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     println!("and all is home after {:?}", began.elapsed());
-    trickle(&store).await;
+    trickle_decisions(&store).await;
+    trickle_pages(folder).await;
     close(store).await;
 }
 
