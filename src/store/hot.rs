@@ -434,6 +434,7 @@ impl Hot {
     fn time(&self, now: Timestamp, began: Instant) -> Timestamp {
         let latest = Timestamp::from_micros(self.latest.fetch_max(now.micros(), Ordering::Relaxed));
         let ahead = latest.since(now);
+        // Most are answered without a look at another clock.
         if ahead < MAX_LAG || ahead < MAX_LAG + began.elapsed() {
             return now.max(latest);
         }
