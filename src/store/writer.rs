@@ -232,13 +232,16 @@ impl Task {
         let outcome = self.append(entry, slice);
         let time = began.elapsed();
         self.slow = time >= PATIENCE;
-        if outcome.is_err() {
-            self.core.queue.lose();
-        } else {
+        let is_durable = outcome.is_ok();
+        if is_durable {
             let histogram = self.core.metrics.admit_seconds.local();
             self.core.queue.answer(|time| histogram.observe(time.as_secs_f64()));
         }
         self.note(Attempt::Append, outcome);
+        if !is_durable {
+            // Whoever goes on finds that it is so.
+            self.core.queue.lose();
+        }
         if self.slow {
             let reason = format!("the disk is slow: a commit took {:.1} s", time.as_secs_f64());
             self.core.troubles.note(Attempt::Append, Err(reason));
