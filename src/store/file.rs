@@ -24,6 +24,8 @@ pub struct File {
     /// Sequence numbers of the first and the last journal entry; the first is one more than the last when there is none.
     first: i64,
     last: i64,
+    /// The write-ahead log keeps its length when it begins anew.
+    keeps_log: bool,
     /// Keeps other processes out while it is open.
     _lock: Option<std::fs::File>,
 }
@@ -42,7 +44,7 @@ const BUSY: Duration = Duration::from_millis(100);
 /// Memory for pages of the file, for each connection: KiB, as SQLite wants it.
 const CACHE: i64 = -16_384;
 
-/// What the write-ahead log is cut to when it begins anew: octets.
+/// What the write-ahead log is cut to when it begins anew, under load: octets.
 const LOG_KEPT: i64 = 64 << 20;
 
 /// Why the state file cannot be used.
@@ -145,7 +147,7 @@ impl File {
         schema::establish(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
         let ends = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM journal";
         let (first, last) = connection.query_row(ends, [], |row| row.try_into()).map_err(sqlite)?;
-        Ok(Self { connection, first, last, _lock: Some(lock) })
+        Ok(Self { connection, first, last, keeps_log: true, _lock: Some(lock) })
     }
 
     /// Opens the file to read, beside whoever writes it.
@@ -172,7 +174,7 @@ impl File {
             Whose::Ours { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
             Whose::Nobodys => return Err(OpenError::Empty(path.to_owned())),
         }
-        Ok(Self { connection, first: 1, last: 0, _lock: None })
+        Ok(Self { connection, first: 1, last: 0, keeps_log: true, _lock: None })
     }
 
     /// Reads the journal: the budgets as it leaves them, the sequence numbers of entries of which something is damaged, and its octets.
@@ -355,6 +357,15 @@ impl File {
     /// Brings the write-ahead log home, as far as nobody has to wait for it: pages in the log, and of these how many are home.
     pub fn checkpoint(&self) -> rusqlite::Result<(i64, i64)> {
         self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
+    }
+
+    /// Whether the write-ahead log is to keep its length when it begins anew, or is cut to what is in use then.
+    pub fn keep_log(&mut self, keep: bool) {
+        if self.keeps_log != keep {
+            // It touches no file, and cannot fail.
+            let _ = self.connection.pragma_update(None, "journal_size_limit", if keep { LOG_KEPT } else { 0 });
+            self.keeps_log = keep;
+        }
     }
 
     /// Reads the whole file; the first fault, if there is one.

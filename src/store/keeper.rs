@@ -1,11 +1,11 @@
 //! The thread that keeps the file in order: brings its write-ahead log home, sees whether it is still where it was, reads it once
 //! to the end, and has what no longer matters forgotten.
 
-use super::Core;
 use super::file::{self, File, Kept};
 use super::place::Place;
 use super::queue::Errand;
 use super::troubles::Attempt;
+use super::{Core, Durability};
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};
@@ -25,11 +25,11 @@ pub struct Keeper {
 const TICK: Duration = Duration::from_millis(200);
 const HURRY: Duration = Duration::from_millis(20);
 
-/// When nothing has been written for so long there is no hurry.
+/// When little has been written for so long there is no hurry.
 const CALM: Duration = Duration::from_secs(1);
 
 /// The log is brought home when as much has been written, or when it has lain for a while: octets, about.
-const HOME_AT: usize = 16 << 20;
+pub const HOME_AT: usize = 16 << 20;
 const HOME_AFTER: Duration = Duration::from_secs(10);
 
 /// Pages in a log that has to begin anew, even if commits have to wait for that.
@@ -183,10 +183,15 @@ impl Task {
 fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()> {
     let written = core.written.load(Ordering::Relaxed);
     let new = written.wrapping_sub(home.written);
-    let was_long = core.log_is_long.load(Ordering::Relaxed);
+    let time = home.at.elapsed();
+    let keep = is_worth_keeping(core, new, time);
+    core.keep_log.store(keep, Ordering::Relaxed);
+    let length = || file::log_of(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
+    let is_to_be_cut = !keep && time >= CALM && length() > HOME_AT as u64;
+    let was_long = core.log_is_long.load(Ordering::Relaxed) || is_to_be_cut;
     let is_due = match new {
         0 => was_long && !home.is_whole,
-        new => was_long || new >= HOME_AT || home.at.elapsed() >= HOME_AFTER,
+        new => was_long || new >= HOME_AT || time >= HOME_AFTER,
     };
     if !is_due {
         return Ok(());
@@ -196,12 +201,24 @@ fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()>
     *home = Home { at, written, is_whole: at_home >= pages };
     let is_long = pages > MAX_LOG;
     core.log_is_long.store(is_long, Ordering::Relaxed);
-    if is_long && new > 0 {
+    if (is_long || is_to_be_cut) && new > 0 {
         // What came while the first was under way, of which that knows nothing: it leaves little to the writer.
         file.checkpoint()?;
         core.queue.send(Errand::Checkpoint);
     }
     Ok(())
+}
+
+/// Whether the write-ahead log is to keep its length when it begins anew, if so much has been written to it in this time.
+///
+/// That spares the file system work where it is soon as long again. Where it is not, its old pages leave the page cache; and to write over
+/// a part of such a page, which is what a commit does, as frames are longer than pages, the kernel first reads it from the disk: that
+/// takes several times as long as to append. Where each commit is synced it is to append that takes longer, as the file system's journal
+/// is synced with a file that has grown.
+fn is_worth_keeping(core: &Core, new: usize, time: Duration) -> bool {
+    let is_fast = new as u128 * HOME_AFTER.as_millis() > HOME_AT as u128 * time.as_millis();
+    let was_fast = core.keep_log.load(Ordering::Relaxed);
+    core.options.durability == Durability::Power || is_fast || was_fast && time < CALM
 }
 
 impl Walk {

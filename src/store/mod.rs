@@ -93,10 +93,12 @@ struct Core {
     metrics: Arc<Metrics>,
     /// What tells the open file from others; empty as long as it could not be opened.
     identity: OnceLock<Option<[(u64, u64); 2]>>,
-    /// Octets written to the file, about: for whoever brings its write-ahead log home.
+    /// Octets written to the write-ahead log, about: for whoever brings it home.
     written: AtomicUsize,
     /// Whoever reads the file is to let go of it soon, so that its write-ahead log can begin anew.
     log_is_long: AtomicBool,
+    /// The log is to keep its length when it begins anew, as it is soon as long again.
+    keep_log: AtomicBool,
     /// Held while it is noted that something is to be caught up with, or that nothing is.
     stirring: Mutex<()>,
     /// The loader has not answered for long: nobody waits for it until it does.
@@ -146,6 +148,7 @@ impl Store {
             identity: OnceLock::new(),
             written: AtomicUsize::new(0),
             log_is_long: AtomicBool::new(false),
+            keep_log: AtomicBool::new(true),
             stirring: Mutex::default(),
             is_loader_stuck: AtomicBool::new(false),
         });

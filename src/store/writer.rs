@@ -81,7 +81,7 @@ const ROW: usize = 18;
 /// Octets folded in one transaction, about: filters may be large.
 const SLICE_OCTETS: usize = 512 << 10;
 
-/// What a folded row adds to the write-ahead log, at most, but for filters.
+/// What a folded row, or a commit, adds to the write-ahead log, at most, beside filters and entries.
 const PAGE: usize = 4096;
 
 /// Journal entries removed at once.
@@ -170,6 +170,9 @@ impl Task {
             if work.stop {
                 // The last chance is not waited for.
                 self.failed.clear();
+            }
+            if let Some(file) = &mut self.file {
+                file.keep_log(self.core.keep_log.load(Ordering::Relaxed));
             }
             records = work.entry.records();
             if records > 0 || self.must_try(work.idle) {
@@ -263,7 +266,7 @@ impl Task {
         }
         self.journal += entry.len();
         self.core.metrics.journal_octets.set(i64::try_from(self.journal).unwrap_or(i64::MAX));
-        self.core.written.fetch_add(entry.len(), Ordering::Relaxed);
+        self.core.written.fetch_add(entry.len() + PAGE, Ordering::Relaxed);
         Ok(())
     }
 
