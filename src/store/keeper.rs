@@ -179,19 +179,21 @@ impl Task {
 /// Copies the write-ahead log into the file, when there is enough of it. Commits go on meanwhile; if the log grows too long for that,
 /// the writer is asked to copy the last pages itself, so that it can begin anew.
 ///
-/// It begins anew with a commit, and keeps its length until there is one: then there is nothing more to be done about it.
+/// It begins anew with a commit, and keeps its length until there is one: then there is nothing more to be done about it. So it does when
+/// it is still as long as a load has left it, and is cut then.
 fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()> {
     let written = core.written.load(Ordering::Relaxed);
     let new = written.wrapping_sub(home.written);
     let time = home.at.elapsed();
-    let keep = is_worth_keeping(core, new, time);
+    let kept = core.keep_log.load(Ordering::Relaxed);
+    let keep = is_worth_keeping(core.options.durability, kept, new, time);
     core.keep_log.store(keep, Ordering::Relaxed);
     let length = || file::log_of(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
     let is_to_be_cut = !keep && time >= CALM && length() > HOME_AT as u64;
-    let was_long = core.log_is_long.load(Ordering::Relaxed) || is_to_be_cut;
+    let is_to_begin_anew = is_to_be_cut || core.log_is_long.load(Ordering::Relaxed);
     let is_due = match new {
-        0 => was_long && !home.is_whole,
-        new => was_long || new >= HOME_AT || time >= HOME_AFTER,
+        0 => is_to_begin_anew && !home.is_whole,
+        new => is_to_begin_anew || new >= HOME_AT || time >= HOME_AFTER,
     };
     if !is_due {
         return Ok(());
@@ -209,16 +211,16 @@ fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Whether the write-ahead log is to keep its length when it begins anew, if so much has been written to it in this time.
+/// Whether the write-ahead log is to keep its length when it begins anew, if so much has been written to it in this time, and it was to
+/// before.
 ///
 /// That spares the file system work where it is soon as long again. Where it is not, its old pages leave the page cache; and to write over
 /// a part of such a page, which is what a commit does, as frames are longer than pages, the kernel first reads it from the disk: that
 /// takes several times as long as to append. Where each commit is synced it is to append that takes longer, as the file system's journal
 /// is synced with a file that has grown.
-fn is_worth_keeping(core: &Core, new: usize, time: Duration) -> bool {
+pub fn is_worth_keeping(durability: Durability, kept: bool, new: usize, time: Duration) -> bool {
     let is_fast = new as u128 * HOME_AFTER.as_millis() > HOME_AT as u128 * time.as_millis();
-    let was_fast = core.keep_log.load(Ordering::Relaxed);
-    core.options.durability == Durability::Power || is_fast || was_fast && time < CALM
+    durability == Durability::Power || is_fast || kept && time < CALM
 }
 
 impl Walk {

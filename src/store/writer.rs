@@ -172,6 +172,7 @@ impl Task {
                 self.failed.clear();
             }
             if let Some(file) = &mut self.file {
+                // What is folded at leisure after a load may cut it, so that nobody waits for that.
                 file.keep_log(self.core.keep_log.load(Ordering::Relaxed));
             }
             records = work.entry.records();

@@ -6,6 +6,19 @@ use std::time::Instant;
 /// Octets of a log that is to begin anew: more than it is cut to then.
 const LONG: u64 = 80 << 20;
 
+#[test]
+fn a_log_keeps_its_length_as_long_as_it_grows_fast_and_always_if_each_commit_is_synced() {
+    use Durability::{Power, Process};
+    let (moment, second) = (Duration::from_millis(20), Duration::from_secs(1));
+    assert!(keeper::is_worth_keeping(Process, false, 10 << 20, second));
+    // A hundred commits a second; and a load that pauses, or is over.
+    assert!(!keeper::is_worth_keeping(Process, false, 400 << 10, second));
+    assert!(keeper::is_worth_keeping(Process, true, 0, moment));
+    assert!(!keeper::is_worth_keeping(Process, true, 0, second));
+    assert!(!keeper::is_worth_keeping(Process, false, 0, Duration::ZERO));
+    assert!(keeper::is_worth_keeping(Power, false, 0, second));
+}
+
 #[tokio::test]
 async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_after_it() {
     let folder = tempfile::tempdir().unwrap();
