@@ -24,7 +24,7 @@ pub struct File {
     /// Sequence numbers of the first and the last journal entry; the first is one more than the last when there is none.
     first: i64,
     last: i64,
-    /// The write-ahead log keeps its length when it begins anew.
+    /// The write-ahead log keeps its length when it begins anew, as [`File::keep_log`] was last told.
     keeps_log: bool,
     /// Keeps other processes out while it is open.
     _lock: Option<std::fs::File>,

@@ -1,4 +1,4 @@
-//! The write-ahead log is bounded while there is load, and left alone when there is none.
+//! The write-ahead log is bounded while there is load, and cut after it.
 
 use super::*;
 use std::time::Instant;
@@ -37,13 +37,13 @@ async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_afte
             store.admit(at(0), &asked(&users.next().unwrap(), 1), &mut Ledger::default()).await.unwrap();
         }
     }
-    // It stays as long as it is, as nothing is committed; and the writer finds a quiet moment to fold.
+    // It keeps nobody busy while nothing is asked: the writer finds a quiet moment to fold.
     let deadline = Instant::now() + Duration::from_secs(20);
     while metrics.journal_octets.get() > 0 {
         assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.journal_octets.get());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // With the next commits, few as they are.
+    // Folding may have cut it, or the next commits do, few as they are.
     let deadline = Instant::now() + Duration::from_secs(20);
     while length() > keeper::HOME_AT as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
