@@ -28,6 +28,7 @@
 //!     upstream has 2                  messages
 //!     slow has 2                      the upstream to which limits route, where there are such limits
 //!     metric weir_x{limit="y"} 3      when everything has been counted
+//!     metric weir_x{limit="y"} falls to 0   at some time
 //!     log contains A & B              a line with all of these
 //!     log lacks A & B                 no line so far
 //!     filter LIMIT 40                 octets has the filter of distinct values of its only budget
@@ -403,6 +404,10 @@ impl Play {
     /// Counters only grow, and do so just after the client was told.
     fn metric(&self, rest: &str) -> Result<(), String> {
         let (name, value) = rest.rsplit_once(' ').ok_or("metric NAME VALUE")?;
+        if let Some(name) = name.strip_suffix(" falls to") {
+            wait_for(rest, || Some(self.weir.metric(name)).filter(|got| got.to_string() == value));
+            return Ok(());
+        }
         let value: f64 = value.parse().map_err(|_| "no number")?;
         let got = wait_for(name, || Some(self.weir.metric(name)).filter(|got| *got >= value));
         if got > value { Err(format!("got: {got}")) } else { Ok(()) }

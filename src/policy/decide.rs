@@ -277,9 +277,9 @@ impl<'a> Decision<'a> {
             return;
         };
         let own_refuses = reached.as_ref().is_some_and(|reached| reached.refuses);
-        let is_place = matches!(*used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
-        // What does not happen takes no place, and nobody gets to be known by it.
-        let is_of_what_happens = is_place || used.filter.is_some_and(|filter| filter.remembers());
+        let is_slot = matches!(*used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
+        // What does not happen takes no slot, and nobody gets to be known by it.
+        let is_of_what_happens = is_slot || used.filter.is_some_and(|filter| filter.remembers());
         let (is_charged, is_let_through) = match limit.mode {
             Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
             // As if it were alone in force.
@@ -297,9 +297,14 @@ impl<'a> Decision<'a> {
                     let (key, rule) = (self.question.keys.get(place), used.quota.rule());
                     let receipt = Receipt { before, after: state };
                     let charged = |until, rule| Charged { key: key.owned(), receipt, rule, until };
-                    let until = until(limit, event).or_else(|| self.until_heard(limit, event));
-                    verdict.charges.extend(until.zip(rule).map(|(until, rule)| charged(until, rule)));
-                    verdict.held.extend(is_place.then(|| key.owned()));
+                    // A session slot has one owner, the session, which gives it up when it ends: it is never refunded as well.
+                    match is_slot {
+                        true => verdict.held.push(key.owned()),
+                        false => {
+                            let until = until(limit, event).or_else(|| self.until_heard(limit, event));
+                            verdict.charges.extend(until.zip(rule).map(|(until, rule)| charged(until, rule)));
+                        }
+                    }
                 }
                 if limit.counts_once()
                     && let Some(key) = self.question.key(used.slot)

@@ -156,8 +156,8 @@ impl Way<'_> {
     async fn end(&mut self, passage: &mut Passage, session: &mut Session, size: u64) -> Ending {
         if !passage.failed() {
             let (asked, ledger) = session.ask_end(size);
-            let verdicts = self.server.store.admit(clock::now(), &asked, ledger).await.unwrap_or_default();
-            if let Err(ending) = session.judge_end(verdicts.into_iter().next()) {
+            let admitted = self.server.store.admit(clock::now(), &asked, ledger).await.unwrap_or_default();
+            if let Err(ending) = session.judge_end(admitted.verdicts.into_iter().next()) {
                 return self.cut_off(ending);
             }
         }

@@ -6,17 +6,15 @@ use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts;
 use crate::clock;
-use crate::policy::key::Key;
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::Count;
-use crate::policy::verdict::Verdict;
 use crate::relay::{self, Answered, Fault, LoggedIn};
 use crate::session::{
     Admit, Answer, Body, Chunk, Ending, Late, Login, Record, Relay, Request, Security, Session, Settlement, SpokenFor,
     StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
-use crate::store::Unavailable;
+use crate::store::{Admitted, SessionSlots, Unavailable};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,31 +39,9 @@ pub struct Connection {
     login: Option<(Arc<str>, LoggedIn)>,
     /// The message that comes in pieces.
     parts: Option<Box<Parts>>,
-    /// What the session has a place in, of what may be there at once.
-    places: Places,
+    /// The session's slots of limits "N at once": given up when it ends, however it ends.
+    slots: Vec<SessionSlots>,
     stop: Stop,
-}
-
-/// Budgets in which a session has a place, which it gives up when it ends, however it ends.
-struct Places {
-    server: Arc<Server>,
-    held: Vec<Key>,
-}
-
-impl Places {
-    fn hold(&mut self, verdicts: &mut [Verdict]) {
-        verdicts.iter_mut().for_each(|verdict| self.held.append(&mut verdict.held));
-    }
-
-    fn give_up(&mut self) {
-        self.server.store.release(&std::mem::take(&mut self.held));
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        self.give_up();
-    }
 }
 
 /// How long a client may take to read its last reply when the server has waited long enough.
@@ -88,7 +64,7 @@ impl Connection {
         let _ = tcp.set_nodelay(true);
         let login_by = since + server.options.login_timeout;
         Self {
-            places: Places { server: server.clone(), held: Vec::new() },
+            slots: Vec::new(),
             server,
             listener,
             id: session_id(),
@@ -283,13 +259,13 @@ impl Connection {
 
     async fn admit(&mut self, mut admit: Box<Admit>) -> Step {
         if admit.is_of_new_client() {
-            self.places.give_up();
+            self.slots.clear();
         }
         self.settle(admit.session()).await;
         let now = clock::now();
         let (asked, ledger) = admit.asked();
-        let mut verdicts = self.server.store.admit(now, asked, ledger).await.unwrap_or_default();
-        self.places.hold(&mut verdicts);
+        let Admitted { verdicts, slots } = self.server.store.admit(now, asked, ledger).await.unwrap_or_default();
+        self.slots.extend(slots);
         admit.answer(verdicts, now)
     }
 
@@ -390,7 +366,7 @@ impl Connection {
 
     async fn close(&mut self, mut session: Session) {
         // Whoever has heard the last word may come again at once, and has room.
-        self.places.give_up();
+        self.slots.clear();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
         self.client.close().await;

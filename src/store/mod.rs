@@ -15,6 +15,7 @@ mod place;
 mod queue;
 pub mod record;
 mod schema;
+mod session_slots;
 mod troubles;
 mod writer;
 
@@ -37,6 +38,7 @@ use keeper::Keeper;
 use loader::Loader;
 use place::{Place, PlaceRef};
 use queue::{Errand, Queue};
+pub use session_slots::SessionSlots;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -127,6 +129,15 @@ pub struct Replaced {
     pub inert: Vec<String>,
 }
 
+/// What was decided about a run of events.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    /// One for each event, in order.
+    pub verdicts: Vec<Verdict>,
+    /// The slots of limits "N at once" that the session has from now on; `None` without any.
+    pub slots: Option<SessionSlots>,
+}
+
 /// The state cannot be kept, and mail is to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
@@ -170,29 +181,24 @@ impl Store {
     /// store is degraded. Nobody waits for the file for much longer than a second.
     ///
     /// `ledger` is what the session counts by itself.
-    pub async fn admit(&self, now: Timestamp, asked: &Asked, ledger: &mut Ledger) -> Result<Vec<Verdict>, Unavailable> {
+    pub async fn admit(&self, now: Timestamp, asked: &Asked, ledger: &mut Ledger) -> Result<Admitted, Unavailable> {
         let policy = self.core.policy();
         let question = Question::new(&policy, asked, now);
-        if question.keys().len() == 0 {
-            let verdicts = policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger);
-            return self.suspend_by(verdicts, now).await;
-        }
-        let mut held = Vec::new();
-        let decide = |now, loaded: &mut Loaded| {
-            let verdicts = policy::decide(&policy, now, asked, &question, loaded, ledger);
-            held = verdicts.iter().flat_map(|verdict| verdict.held.iter().cloned()).collect();
-            verdicts
+        // Owned here and not by the closure: dropping it takes locks that are held while the closure runs.
+        let mut slots = SessionSlots::none(&self.core);
+        let verdicts = match question.keys().len() {
+            0 => policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger),
+            _ => {
+                let decide = |now, loaded: &mut Loaded| {
+                    let mut verdicts = policy::decide(&policy, now, asked, &question, loaded, ledger);
+                    slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
+                    verdicts
+                };
+                self.act(now, question.keys(), decide).await?
+            }
         };
-        let admitted = self.act(now, question.keys(), decide).await;
-        let admitted = match admitted {
-            Ok(verdicts) => self.suspend_by(verdicts, now).await,
-            Err(Unavailable) => Err(Unavailable),
-        };
-        if admitted.is_err() {
-            // Nobody hears of these places, and nobody would give them up.
-            self.release(&held);
-        }
-        admitted
+        let verdicts = self.suspend_by(verdicts, now).await?;
+        Ok(Admitted { verdicts, slots: Some(slots).filter(|slots| !slots.is_empty()) })
     }
 
     /// Suspends whom these verdicts say, before anybody hears of it.
@@ -204,11 +210,6 @@ impl Store {
         let is_durable = self.core.suspend(&begun, now).await;
         let is_good = is_durable || self.core.options.on_failure == OnFailure::Allow;
         if is_good { Ok(verdicts) } else { Err(Unavailable) }
-    }
-
-    /// A session has ended that had places in these budgets of what may be there at once.
-    pub fn release(&self, held: &[Key]) {
-        held.iter().for_each(|key| self.core.hot.release(Place::of(key.borrowed())));
     }
 
     /// Whether any limit counts this.

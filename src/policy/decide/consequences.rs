@@ -92,12 +92,15 @@ impl Decision<'_> {
         key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
     }
 
-    /// Whether a charge is given back if the client does not wait for the answer, as it comes again and is charged then. What was seen
-    /// cannot be given back, and what counts attempts counts them all.
+    /// Whether a charge is refunded if the client leaves during the delay: it comes again with its mail or its login, and is charged
+    /// then. What has happened already stays charged: a connection, a session, a command. Otherwise a client that leaves early each
+    /// time would never reach the rungs above the delay. A filter cannot forget, and `attempts` counts every attempt.
     pub(super) fn until_heard(&self, limit: &Limit, event: &Event) -> Option<Until> {
-        let may_be =
-            limit.charge == Charge::Accepted && limit.distinct.is_none() && !matches!(event, Event::End { .. });
-        (may_be && self.policy.delays).then_some(Until::Heard)
+        let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
+        let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
+        // After the final dot no reply is delayed.
+        let may_wait = self.policy.delays && !matches!(event, Event::End { .. });
+        (comes_again && is_refundable && may_wait).then_some(Until::Heard)
     }
 }
 

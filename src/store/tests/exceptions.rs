@@ -179,7 +179,7 @@ async fn where_mail_is_to_wait_for_the_state_a_suspension_that_is_not_durable_ma
     assert_eq!(over().await.unwrap_err(), Unavailable);
     vandal.execute_batch("ALTER TABLE gone RENAME TO exception").unwrap();
     super::faults::until(&store, true).await;
-    assert!(matches!(over().await.unwrap()[0].ruling, Ruling::Suspended(_)));
+    assert!(matches!(over().await.unwrap().verdicts[0].ruling, Ruling::Suspended(_)));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod forgetting;
 mod log;
 mod parallel;
 mod queue;
+mod session_slots;
 mod versions;
 
 use super::*;
@@ -54,8 +55,8 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
 }
 
-fn passed(verdicts: &[Verdict]) -> usize {
-    verdicts.iter().filter(|verdict| matches!(verdict.ruling, Ruling::Pass)).count()
+fn passed(admitted: &Admitted) -> usize {
+    admitted.verdicts.iter().filter(|verdict| matches!(verdict.ruling, Ruling::Pass)).count()
 }
 
 #[tokio::test]

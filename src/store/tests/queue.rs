@@ -84,7 +84,7 @@ async fn nobody_waits_and_the_writer_sleeps_where_nothing_can_be_written() {
     let Acted::Changed(verdicts, commit) = hot.act((at(0), Instant::now()), &places, &queue, false, decide) else {
         panic!("it is charged")
     };
-    assert_eq!(passed(&verdicts), 60);
+    assert_eq!(passed(&Admitted { verdicts, slots: None }), 60);
     assert!(!commit.done().await);
     assert!(queue.take(Duration::ZERO, Entry::default()).idle);
 }

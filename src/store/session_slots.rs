@@ -1,0 +1,42 @@
+//! Slots of limits such as "3 at once": what a session holds for as long as it lasts.
+
+use super::Core;
+use super::place::Place;
+use crate::policy::key::Key;
+use std::fmt;
+use std::sync::Arc;
+
+/// The slots that one decision gave a session, and their only owner: the gauges count them until this is dropped, however the session
+/// ends (a crash of its task included).
+pub struct SessionSlots {
+    core: Arc<Core>,
+    /// The gauges; one key for each slot.
+    keys: Vec<Key>,
+}
+
+impl SessionSlots {
+    pub(super) fn none(core: &Arc<Core>) -> Self {
+        Self { core: core.clone(), keys: Vec::new() }
+    }
+
+    /// Takes over the slots that the gauges of these keys have counted.
+    pub(super) fn own(&mut self, keys: impl Iterator<Item = Key>) {
+        self.keys.extend(keys);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+impl Drop for SessionSlots {
+    fn drop(&mut self) {
+        self.keys.iter().for_each(|key| self.core.hot.release(Place::of(key.borrowed())));
+    }
+}
+
+impl fmt::Debug for SessionSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SessionSlots").field(&self.keys).finish()
+    }
+}
