@@ -18,6 +18,7 @@ mod harness;
 mod import;
 mod layers;
 mod listeners;
+mod model;
 mod oracles;
 mod policy;
 mod proxy_protocol;

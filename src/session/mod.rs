@@ -220,6 +220,9 @@ impl Session {
                     Step::Next(session) => self = session,
                     step => return step,
                 }
+                if !self.0.has_questions() {
+                    self.0.answer_run();
+                }
                 continue;
             }
             if state.run.len() >= MAX_RUN {

@@ -1,0 +1,411 @@
+//! The plain session: what a client has said and not been answered, and what it must hear.
+
+use super::policy::{Event, Facts, Key, Receipt, Ruling, Until, Verdict};
+use std::collections::VecDeque;
+use weir::policy::action::Verb;
+
+/// A command that the client has sent.
+#[derive(Clone, Debug)]
+pub enum Command {
+    Ehlo,
+    Auth { user: String },
+    Mail { sender: String },
+    Rcpt { recipient: String },
+    Data,
+    Rset,
+    Noop,
+    Quit,
+}
+
+/// A command of the run under way.
+#[derive(Clone, Debug)]
+pub enum Gathered {
+    Mail(String),
+    Rcpt(String, Vec<Receipt>),
+    Data,
+    Answered(u16),
+}
+
+/// How the upstream stands to the transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    Unaware,
+    Aware,
+    Refused(u16),
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+pub struct Transaction {
+    pub sender: String,
+    pub recipients: Vec<String>,
+    pub receipts: Vec<Receipt>,
+    pub message_charged: bool,
+    pub upstream: Upstream,
+}
+
+/// What the session must need next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Needs {
+    Input,
+    Verdict(Vec<Event>),
+    Password,
+    Upstream,
+    Message,
+    Close,
+}
+
+#[derive(Default)]
+pub struct Client {
+    pub address: String,
+    pub user: Option<String>,
+    hello: bool,
+    pub transaction: Option<Transaction>,
+    pub queue: VecDeque<Command>,
+    pub run: Vec<Gathered>,
+    /// The login that is tried.
+    trying: Option<String>,
+    password: Vec<Receipt>,
+    /// The replies that the client must hear next.
+    pub expected: VecDeque<u16>,
+    /// What must be refunded at the next opportunity.
+    pub refunds: Vec<Receipt>,
+    pub slots: Vec<Key>,
+    pub faults: u32,
+    pub commands: u32,
+    pub wrong: u32,
+}
+
+impl Client {
+    pub fn new(address: &str) -> Self {
+        Self { address: address.to_owned(), ..Self::default() }
+    }
+
+    pub fn facts(&self) -> Facts {
+        let gathered =
+            self.run.iter().find_map(|one| if let Gathered::Mail(sender) = one { Some(sender) } else { None });
+        let sender = gathered.or(self.transaction.as_ref().map(|transaction| &transaction.sender));
+        let user = self.trying.clone().or(self.user.clone());
+        Facts { user, client: self.address.clone(), sender: sender.cloned() }
+    }
+
+    /// Handles commands as far as that needs nobody else.
+    pub fn go_on(&mut self) -> Needs {
+        loop {
+            let has_mail = self.run.iter().any(|one| matches!(one, Gathered::Mail(_)));
+            match self.queue.front() {
+                Some(Command::Mail { .. }) if !has_mail => self.mail(),
+                Some(Command::Rcpt { .. }) => self.rcpt(),
+                _ if !self.run.is_empty() => return Needs::Verdict(self.events()),
+                None => return Needs::Input,
+                Some(_) => {
+                    if let Some(needs) = self.perform() {
+                        return needs;
+                    }
+                }
+            }
+            self.flush_run();
+        }
+    }
+
+    /// Writes the replies of a run that is answered throughout.
+    pub fn flush_run(&mut self) {
+        let codes: Option<Vec<u16>> =
+            self.run.iter().map(|one| if let Gathered::Answered(code) = one { Some(*code) } else { None }).collect();
+        if let Some(codes) = codes {
+            self.expected.extend(codes);
+            self.run.clear();
+        }
+    }
+
+    fn events(&self) -> Vec<Event> {
+        let event = |one: &Gathered| match one {
+            Gathered::Mail(_) => Some(Event::Mail),
+            Gathered::Rcpt(..) => Some(Event::Rcpt),
+            Gathered::Data => Some(Event::Data),
+            Gathered::Answered(_) => None,
+        };
+        self.run.iter().filter_map(event).collect()
+    }
+
+    fn fault(&mut self, code: u16) -> Gathered {
+        self.faults += 1;
+        Gathered::Answered(code)
+    }
+
+    fn mail(&mut self) {
+        let Some(Command::Mail { sender }) = self.queue.pop_front() else { return };
+        let gathered = match self.hello && self.transaction.is_none() {
+            true => Gathered::Mail(sender),
+            false => self.fault(503),
+        };
+        self.run.push(gathered);
+    }
+
+    fn rcpt(&mut self) {
+        let Some(Command::Rcpt { recipient }) = self.queue.pop_front() else { return };
+        let has_mail = self.run.iter().any(|one| matches!(one, Gathered::Mail(_)));
+        let gathered = match &self.transaction {
+            None if has_mail => Gathered::Rcpt(recipient, Vec::new()),
+            None => self.fault(503),
+            Some(transaction) if transaction.message_charged => self.fault(503),
+            Some(transaction) => match transaction.upstream {
+                Upstream::Refused(code) => Gathered::Answered(code),
+                Upstream::Lost => Gathered::Answered(451),
+                Upstream::Unaware | Upstream::Aware => Gathered::Rcpt(recipient, Vec::new()),
+            },
+        };
+        self.run.push(gathered);
+    }
+
+    /// Handles a command that ends a run. `None`: it is answered.
+    fn perform(&mut self) -> Option<Needs> {
+        match self.queue.pop_front()? {
+            Command::Ehlo => {
+                self.abandon();
+                self.hello = true;
+                self.expected.push_back(250);
+            }
+            Command::Auth { user } => {
+                if !self.hello || self.user.is_some() || self.transaction.is_some() {
+                    self.faults += 1;
+                    self.expected.push_back(503);
+                } else {
+                    self.trying = Some(user);
+                    return Some(Needs::Verdict(vec![Event::Auth]));
+                }
+            }
+            Command::Data => return self.data(),
+            Command::Rset => {
+                self.abandon();
+                self.expected.push_back(250);
+            }
+            Command::Noop => self.expected.push_back(250),
+            Command::Quit => {
+                self.expected.push_back(221);
+                return Some(Needs::Close);
+            }
+            Command::Mail { .. } | Command::Rcpt { .. } => unreachable!("gathered"),
+        }
+        None
+    }
+
+    fn data(&mut self) -> Option<Needs> {
+        let code = match &self.transaction {
+            None => 503,
+            Some(transaction) if transaction.upstream == Upstream::Lost => 451,
+            Some(transaction) if transaction.recipients.is_empty() => 554,
+            Some(transaction) => {
+                self.run.push(Gathered::Data);
+                return Some(match transaction.message_charged {
+                    true => Needs::Upstream,
+                    false => Needs::Verdict(vec![Event::Data]),
+                });
+            }
+        };
+        self.faults += u32::from(code != 451);
+        self.expected.push_back(code);
+        None
+    }
+
+    /// Takes the verdicts on what was asked; `stage` codes as POLICY, "Reply codes".
+    pub fn judged(&mut self, events: &[Event], mut verdicts: Vec<Verdict>) -> Needs {
+        for verdict in &mut verdicts {
+            // The client is there to hear the reply.
+            verdict.receipts.retain(|receipt| receipt.until != Until::Heard);
+        }
+        match events[0] {
+            Event::Connect => self.connected(verdicts.remove(0)),
+            Event::Auth => {
+                let verdict = verdicts.remove(0);
+                match verdict.ruling {
+                    Ruling::Pass => {
+                        self.password = verdict.receipts;
+                        return Needs::Password;
+                    }
+                    ruling => {
+                        self.refunds.extend(verdict.receipts);
+                        self.trying = None;
+                        self.expected.push_back(code_of(&ruling, Event::Auth));
+                    }
+                }
+                self.go_on()
+            }
+            Event::Login => {
+                let verdict = verdicts.remove(0);
+                let user = self.trying.take();
+                match verdict.ruling {
+                    Ruling::Pass => {
+                        self.user = user;
+                        self.expected.push_back(235);
+                    }
+                    ruling => {
+                        self.refunds.extend(verdict.receipts);
+                        self.expected.push_back(code_of(&ruling, Event::Login));
+                    }
+                }
+                self.go_on()
+            }
+            _ => self.run_judged(verdicts),
+        }
+    }
+
+    fn connected(&mut self, verdict: Verdict) -> Needs {
+        if verdict.ruling == Ruling::Pass {
+            self.expected.push_back(220);
+            return self.go_on();
+        }
+        self.refunds.extend(verdict.receipts);
+        self.expected.push_back(code_of(&verdict.ruling, Event::Connect));
+        Needs::Close
+    }
+
+    fn run_judged(&mut self, verdicts: Vec<Verdict>) -> Needs {
+        let mut verdicts = verdicts.into_iter();
+        for place in 0..self.run.len() {
+            let event = match &self.run[place] {
+                Gathered::Answered(_) => continue,
+                Gathered::Mail(_) => Event::Mail,
+                Gathered::Rcpt(..) => Event::Rcpt,
+                Gathered::Data => Event::Data,
+            };
+            let Verdict { ruling, receipts, .. } = verdicts.next().expect("a verdict for each event");
+            let judged = match (ruling, self.run[place].clone()) {
+                (Ruling::Pass, Gathered::Mail(sender)) => {
+                    let (recipients, upstream) = (Vec::new(), Upstream::Unaware);
+                    self.transaction =
+                        Some(Transaction { sender, recipients, receipts, message_charged: false, upstream });
+                    Gathered::Answered(250)
+                }
+                (Ruling::Pass, Gathered::Rcpt(recipient, _)) => Gathered::Rcpt(recipient, receipts),
+                (Ruling::Pass, gathered) => {
+                    if let Some(transaction) = &mut self.transaction {
+                        transaction.message_charged = true;
+                        transaction.receipts.extend(receipts);
+                    }
+                    gathered
+                }
+                (ruling, _) => {
+                    self.refunds.extend(receipts);
+                    Gathered::Answered(code_of(&ruling, event))
+                }
+            };
+            self.run[place] = judged;
+        }
+        if self.run.iter().all(|one| matches!(one, Gathered::Answered(_))) {
+            self.flush_run();
+            return self.go_on();
+        }
+        Needs::Upstream
+    }
+
+    /// The password was right, wrong, or could not be checked.
+    pub fn verified(&mut self, right: Option<bool>) -> Needs {
+        let charged = std::mem::take(&mut self.password);
+        if right != Some(false) {
+            self.refunds.extend(charged);
+        }
+        match right {
+            Some(true) => return Needs::Verdict(vec![Event::Login]),
+            Some(false) => {
+                self.wrong += 1;
+                self.faults += 1;
+                self.expected.push_back(535);
+            }
+            None => self.expected.push_back(454),
+        }
+        self.trying = None;
+        self.go_on()
+    }
+
+    /// The upstream answers each recipient, or DATA: a code, or `None` where it is away. `mail` is its refusal of MAIL.
+    pub fn answered(&mut self, mail: Option<u16>, codes: &[Option<u16>]) -> Needs {
+        let mut codes = codes.iter();
+        for place in 0..self.run.len() {
+            let gathered = self.run[place].clone();
+            let Some(transaction) = &mut self.transaction else { continue };
+            match gathered {
+                Gathered::Rcpt(recipient, receipts) => {
+                    let code = *codes.next().expect("an answer for each recipient");
+                    let reply = match (mail, code) {
+                        (Some(code), _) => {
+                            transaction.upstream = Upstream::Refused(code);
+                            code
+                        }
+                        (None, Some(code)) => {
+                            transaction.upstream = Upstream::Aware;
+                            code
+                        }
+                        (None, None) => {
+                            transaction.upstream = Upstream::Lost;
+                            451
+                        }
+                    };
+                    if reply < 300 {
+                        transaction.recipients.push(recipient);
+                        transaction.receipts.extend(receipts);
+                    } else {
+                        self.refunds.extend(receipts);
+                    }
+                    self.run[place] = Gathered::Answered(reply);
+                }
+                Gathered::Data => match codes.next().expect("an answer to DATA") {
+                    Some(354) => {
+                        self.run.clear();
+                        self.expected.push_back(354);
+                        return Needs::Message;
+                    }
+                    Some(code) => self.run[place] = Gathered::Answered(*code),
+                    None => {
+                        transaction.upstream = Upstream::Lost;
+                        self.run[place] = Gathered::Answered(451);
+                    }
+                },
+                Gathered::Mail(_) | Gathered::Answered(_) => {}
+            }
+        }
+        self.flush_run();
+        self.go_on()
+    }
+
+    /// The message ends: with this reply, and the session with it, if it is the last word.
+    pub fn message_ended(&mut self, reply: Option<u16>, is_delivered: bool, is_last: bool) -> Needs {
+        if let Some(transaction) = self.transaction.take()
+            && !is_delivered
+        {
+            self.refunds.extend(transaction.receipts);
+        }
+        self.expected.extend(reply);
+        if is_last { Needs::Close } else { self.go_on() }
+    }
+
+    fn abandon(&mut self) {
+        if let Some(transaction) = self.transaction.take() {
+            self.refunds.extend(transaction.receipts);
+        }
+    }
+
+    /// The session ends in order.
+    pub fn close(&mut self) {
+        for gathered in std::mem::take(&mut self.run) {
+            if let Gathered::Rcpt(_, receipts) = gathered {
+                self.refunds.extend(receipts);
+            }
+        }
+        self.abandon();
+    }
+}
+
+fn code_of(ruling: &Ruling, event: Event) -> u16 {
+    match (ruling, event) {
+        (Ruling::Void, _) => 503,
+        (Ruling::Suspended, _) => 550,
+        (Ruling::Refuse(Verb::Drop), _) => 421,
+        (Ruling::Refuse(Verb::Deny | Verb::Suspend), Event::Connect | Event::Auth | Event::Login) => 554,
+        (Ruling::Refuse(Verb::Deny | Verb::Suspend), _) => 550,
+        (_, Event::Connect) => 421,
+        (_, Event::Auth | Event::Login) => 454,
+        (_, Event::End) => 451,
+        _ => 450,
+    }
+}

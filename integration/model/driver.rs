@@ -1,0 +1,716 @@
+//! Drives real sessions, in the place of sockets and the clock, and the model beside them.
+
+use super::client::{Client, Command, Needs};
+use super::policy::{self as plain, Event, Grant, Key, Per, Quota, Ruling, Seconds};
+use super::random::Random;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use weir::metrics::Metrics;
+use weir::policy::action::{Action, Delay, Ladder, Rung, Verb};
+use weir::policy::event;
+use weir::policy::exception::{self, By, Suspension, Term};
+use weir::policy::field::Field;
+use weir::policy::fold::Folding;
+use weir::policy::hours::Zone;
+use weir::policy::key::Owner;
+use weir::policy::ledger::Ledger;
+use weir::policy::limit::{Algorithm, Charge, Count, Limit, Mode};
+use weir::policy::quota::Scope;
+use weir::policy::{Policy, key};
+use weir::session::{Answer, Ending, Late, Options, Request, Requirement, Security, Session, Step, Verified};
+use weir::smtp::extensions::Extensions;
+use weir::smtp::line::Input;
+use weir::smtp::reply::Reply;
+use weir::smtp::sasl::{self, Credentials};
+use weir::store::{self, Durability, OnFailure, SessionSlots, Store};
+use weir::time::{Rate, Timestamp};
+
+/// How often things happened.
+#[derive(Debug, Default)]
+pub struct Totals {
+    pub steps: u64,
+    pub sessions: u64,
+    pub delivered: u64,
+    pub refused: u64,
+    pub refunded: u64,
+    pub left_in_delay: u64,
+    pub crashed: u64,
+    pub reloads: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.sessions += other.sessions;
+        self.delivered += other.delivered;
+        self.refused += other.refused;
+        self.refunded += other.refunded;
+        self.left_in_delay += other.left_in_delay;
+        self.crashed += other.crashed;
+        self.reloads += other.reloads;
+    }
+}
+
+/// A session under way.
+struct Live {
+    client: Client,
+    needs: Needs,
+    stage: Stage,
+    input: Input,
+    slots: Vec<SessionSlots>,
+    /// The client has said all that it will say.
+    is_half_closed: bool,
+    /// The dialogue so far, for people.
+    said: String,
+}
+
+enum Stage {
+    Step(Step),
+    /// The reply waits until then.
+    Late(Late, i64, Vec<Event>, Vec<plain::Verdict>),
+    Ended,
+}
+
+pub struct World {
+    random: Random,
+    store: Store,
+    _folder: tempfile::TempDir,
+    model: plain::Policy,
+    /// Microseconds.
+    now: i64,
+    live: Vec<Live>,
+    totals: Totals,
+}
+
+/// Sessions at once.
+const SESSIONS: usize = 8;
+
+const USERS: [&str; 3] = ["alice", "bob", "carol"];
+const CLIENTS: [&str; 3] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+const SENDERS: [&str; 3] = ["a@example.org", "b@example.org", "c@example.com"];
+
+impl World {
+    pub fn new(mut random: Random) -> Self {
+        let limits: Vec<plain::Limit> = (0..2 + random.below(5)).map(|_| any_limit(&mut random)).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let options = store::Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
+        let store = Store::open(&options, real(&limits), Arc::new(Metrics::new().unwrap())).unwrap();
+        let model = plain::Policy { limits, ..plain::Policy::default() };
+        let now = 1_700_000_000_000_000;
+        Self { random, store, _folder: folder, model, now, live: Vec::new(), totals: Totals::default() }
+    }
+
+    pub async fn play(mut self, steps: u64) -> Totals {
+        while self.totals.steps < steps {
+            self.totals.steps += 1;
+            self.pass_time();
+            if self.random.percent(2) {
+                self.administer().await;
+            }
+            if self.live.len() < SESSIONS && self.random.percent(30) {
+                self.begin();
+            }
+            let due: Vec<usize> = (0..self.live.len()).filter(|place| self.live[*place].is_due(self.now)).collect();
+            if !due.is_empty() {
+                let place = self.random.pick(&due);
+                self.turn(place).await;
+                self.live.retain(|live| !matches!(live.stage, Stage::Ended));
+            }
+            self.compare().await;
+        }
+        // Every session ends as if its task had crashed: no slot may be left.
+        for live in &mut self.live {
+            live.client.slots.drain(..).for_each(|key| self.model.release(key));
+            live.slots.clear();
+        }
+        self.model.touched.extend(self.model.budgets.keys().cloned());
+        self.compare().await;
+        let gauges = self
+            .model
+            .budgets
+            .iter()
+            .filter(|(key, _)| matches!(self.model.limits[key.limit].quota, Quota::AtOnce { .. }));
+        gauges.for_each(|(key, state)| assert_eq!(state.level, 0.0, "{key:?}"));
+        self.store.close().await;
+        self.totals
+    }
+
+    fn time(&self) -> Timestamp {
+        Timestamp::from_micros(self.now)
+    }
+
+    fn seconds(&self) -> Seconds {
+        self.time().seconds()
+    }
+
+    fn pass_time(&mut self) {
+        self.now += match self.random.below(100) {
+            0..60 => 0,
+            60..90 => self.random.below(2_000_000) as i64,
+            90..99 => self.random.below(60_000_000) as i64,
+            _ => self.random.below(7_200_000_000) as i64,
+        };
+    }
+
+    fn begin(&mut self) {
+        let client = Client::new(self.random.pick(&CLIENTS));
+        let options = Options {
+            name: "test".into(),
+            hostname: "weir.example".to_owned(),
+            tls: Security::None,
+            auth: Requirement::Optional,
+            trusted: Vec::new(),
+            xclient: Vec::new(),
+            max_message_size: 1000,
+            max_recipients: 100,
+        };
+        let address = client.address.parse().unwrap();
+        let step = Session::begin(Arc::new(options), "id".into(), address, None, self.time());
+        let (needs, stage) = (Needs::Verdict(vec![Event::Connect]), Stage::Step(step));
+        let input = Input::default();
+        self.live.push(Live {
+            client,
+            needs,
+            stage,
+            input,
+            slots: Vec::new(),
+            is_half_closed: false,
+            said: String::new(),
+        });
+        self.totals.sessions += 1;
+    }
+
+    /// One step of a session.
+    async fn turn(&mut self, place: usize) {
+        let mut live = self.live.swap_remove(place);
+        let stage = std::mem::replace(&mut live.stage, Stage::Ended);
+        if self.random.percent(1) {
+            // Its task crashes: slots are free again, charges stay as they are.
+            self.totals.crashed += 1;
+            live.client.slots.drain(..).for_each(|key| self.model.release(key));
+            return;
+        }
+        live.stage = match stage {
+            Stage::Step(step) => self.step(&mut live, step).await,
+            Stage::Late(late, _, events, verdicts) => {
+                live.needs = live.client.judged(&events, verdicts);
+                Stage::Step(late.over())
+            }
+            Stage::Ended => Stage::Ended,
+        };
+        self.live.push(live);
+    }
+
+    async fn step(&mut self, live: &mut Live, step: Step) -> Stage {
+        Stage::Step(match step {
+            Step::Next(session) => session.step(&mut live.input, self.time(), Extensions::default(), false),
+            Step::Read(session) => self.client_acts(live, session).await,
+            Step::Admit(mut admit) => {
+                self.settle(live, admit.session()).await;
+                let (asked, ledger) = admit.asked();
+                let events: Vec<Event> = asked.events.iter().map(of_real).collect();
+                assert_eq!(live.needs, Needs::Verdict(events.clone()));
+                let verdicts = self.decide(live, &events);
+                let admitted = self.store.admit(self.time(), asked, ledger).await.unwrap();
+                live.slots.extend(admitted.slots);
+                match admit.answer(admitted.verdicts, self.time()) {
+                    Step::Delay(late) => return self.delay(live, late, events, verdicts).await,
+                    step => {
+                        assert_eq!(verdicts.iter().map(|verdict| verdict.delay).sum::<f64>(), 0.0);
+                        live.needs = live.client.judged(&events, verdicts);
+                        step
+                    }
+                }
+            }
+            Step::Login(mut login) => {
+                self.settle(live, login.session()).await;
+                assert_eq!(live.needs, Needs::Password);
+                let right = match self.random.below(10) {
+                    0..2 if live.client.wrong < 2 => Some(false),
+                    2 => None,
+                    _ => Some(true),
+                };
+                live.needs = live.client.verified(right);
+                login.answer(match right {
+                    Some(true) => Verified::Right { groups: Arc::default() },
+                    Some(false) => Verified::Wrong,
+                    None => Verified::Unavailable,
+                })
+            }
+            Step::Relay(relay) => {
+                assert_eq!(live.needs, Needs::Upstream);
+                if self.random.percent(2) {
+                    (live.needs, _) = (Needs::Close, live.client.expected.push_back(421));
+                    relay.stopping()
+                } else {
+                    let (mail, codes) = self.upstream_answers(&relay.request());
+                    live.needs = live.client.answered(mail, &codes);
+                    relay.answer(codes.iter().map(|code| answer(mail, *code)).collect())
+                }
+            }
+            Step::Body(body) => {
+                assert_eq!(live.needs, Needs::Message);
+                self.message(live, body).await
+            }
+            Step::Close(mut session) => {
+                assert_eq!(live.needs, Needs::Close);
+                live.slots.clear();
+                live.client.slots.drain(..).for_each(|key| self.model.release(key));
+                live.client.close();
+                self.flush(live, &mut session).await;
+                return Stage::Ended;
+            }
+            Step::Delay(_) | Step::StartTls(_) | Step::SpokenFor(_) | Step::Chunk(_) => unreachable!("not asked for"),
+        })
+    }
+
+    /// The model's verdicts on what a session asks.
+    fn decide(&mut self, live: &mut Live, events: &[Event]) -> Vec<plain::Verdict> {
+        let mut verdicts = self.model.decide(self.seconds(), &live.client.facts(), events);
+        for verdict in &mut verdicts {
+            live.client.slots.append(&mut verdict.slots);
+            self.totals.refused += u64::from(verdict.ruling != Ruling::Pass);
+        }
+        verdicts
+    }
+
+    async fn delay(
+        &mut self,
+        live: &mut Live,
+        mut late: Late,
+        events: Vec<Event>,
+        verdicts: Vec<plain::Verdict>,
+    ) -> Stage {
+        self.flush(live, late.session()).await;
+        let time: f64 = verdicts.iter().map(|verdict| verdict.delay).sum();
+        assert_eq!(late.time().as_secs_f64(), time);
+        let leaves = !live.is_half_closed && self.random.percent(30);
+        if leaves || self.random.percent(3) {
+            self.totals.left_in_delay += u64::from(leaves);
+            live.client.refunds.extend(verdicts.into_iter().flat_map(|verdict| verdict.receipts));
+            live.needs = Needs::Close;
+            if leaves {
+                return Stage::Step(late.client_gone());
+            }
+            live.client.expected.push_back(421);
+            return Stage::Step(late.stopping());
+        }
+        let until = self.now + late.time().as_micros() as i64;
+        Stage::Late(late, until, events, verdicts)
+    }
+
+    /// The session waits for the client: which says something, or leaves.
+    async fn client_acts(&mut self, live: &mut Live, mut session: Session) -> Step {
+        self.flush(live, &mut session).await;
+        assert_eq!(live.needs, Needs::Input);
+        if live.is_half_closed || self.random.percent(4) {
+            live.needs = Needs::Close;
+            return session.client_gone();
+        }
+        if self.random.percent(2) {
+            live.needs = Needs::Close;
+            live.client.expected.push_back(421);
+            return session.shut_down();
+        }
+        live.is_half_closed = self.random.percent(3);
+        for _ in 0..1 + self.random.below(4) {
+            let command = self.any_command(&live.client);
+            let (line, is_last) =
+                (line_of(&command), matches!(command, Command::Data | Command::Quit | Command::Auth { .. }));
+            live.input.space(line.len()).extend_from_slice(line.as_bytes());
+            live.said.push_str(&line);
+            live.client.queue.push_back(command);
+            live.client.commands += 1;
+            if is_last {
+                break;
+            }
+        }
+        live.needs = live.client.go_on();
+        Step::Next(session)
+    }
+
+    /// Mostly what makes sense next.
+    fn any_command(&mut self, client: &Client) -> Command {
+        if client.faults > 10 || client.commands > 60 {
+            return Command::Quit;
+        }
+        let sender = self.random.pick(&SENDERS).to_owned();
+        let recipient = format!("r{}@example.net", self.random.below(9));
+        let recipients = client.transaction.as_ref().map_or(0, |transaction| transaction.recipients.len());
+        match (self.random.below(20), &client.transaction) {
+            (0, _) => Command::Noop,
+            (1, _) => Command::Rset,
+            (2, _) => Command::Auth { user: self.random.pick(&USERS).to_owned() },
+            (3, _) => Command::Ehlo,
+            (4, _) => Command::Mail { sender },
+            (5, _) if recipients < 12 => Command::Rcpt { recipient },
+            (6, _) => Command::Data,
+            (7, _) => Command::Quit,
+            (8..11, None) if client.user.is_none() => Command::Auth { user: self.random.pick(&USERS).to_owned() },
+            (_, None) if client.commands == 0 => Command::Ehlo,
+            (_, None) if client.queue.iter().any(|one| matches!(one, Command::Mail { .. })) => {
+                Command::Rcpt { recipient }
+            }
+            (_, None) => Command::Mail { sender },
+            (8..14, Some(_)) if recipients < 12 => Command::Rcpt { recipient },
+            (_, Some(_)) => Command::Data,
+        }
+    }
+
+    /// What the upstream says: its refusal of MAIL, and a code for each command; `None`: it is away.
+    fn upstream_answers(&mut self, request: &Request<'_>) -> (Option<u16>, Vec<Option<u16>>) {
+        match request {
+            Request::Data => {
+                (
+                    None,
+                    vec![self.random.pick(
+                        &[Some(354); 12].iter().chain(&[Some(451), Some(554), None]).copied().collect::<Vec<_>>(),
+                    )],
+                )
+            }
+            Request::Envelope { mail, recipients, .. } => {
+                let count = recipients.len();
+                if self.random.percent(6) {
+                    return (None, vec![None; count]);
+                }
+                if mail.is_some() && self.random.percent(6) {
+                    let code = self.random.pick(&[550, 451]);
+                    return (Some(code), vec![Some(code); count]);
+                }
+                let codes = [250, 250, 250, 250, 250, 250, 250, 550, 452];
+                (None, (0..count).map(|_| Some(self.random.pick(&codes))).collect())
+            }
+        }
+    }
+
+    /// The client sends its message, or something goes wrong.
+    async fn message(&mut self, live: &mut Live, mut body: weir::session::Body) -> Step {
+        self.flush(live, body.session()).await;
+        let ending = match self.random.below(100) {
+            0..5 => Ending::ClientGone,
+            5..8 => Ending::ClientSilent,
+            8..10 => Ending::Stopping,
+            10..13 => Ending::TooLarge,
+            13..15 => Ending::Loop,
+            _ => {
+                let verdict = self.decide(live, &[Event::End]).remove(0);
+                let (asked, ledger) = body.session().ask_end(100);
+                let admitted = self.store.admit(self.time(), &asked, ledger).await.unwrap();
+                let judged = body.session().judge_end(admitted.verdicts.into_iter().next());
+                assert_eq!(judged.is_ok(), verdict.ruling == Ruling::Pass);
+                match (judged, self.random.below(20)) {
+                    (Err(ending), _) => ending,
+                    (Ok(()), 0) => Ending::Answered(Reply::new(554, "5.6.0 No")),
+                    (Ok(()), 1) => Ending::Answered(Reply::new(451, "4.3.0 Later")),
+                    (Ok(()), 2) => Ending::Answered(Reply::new(421, "4.3.0 Closing")),
+                    (Ok(()), 3) => Ending::Away("away".to_owned()),
+                    (Ok(()), _) => {
+                        self.totals.delivered += 1;
+                        Ending::Answered(Reply::new(250, "2.0.0 Taken"))
+                    }
+                }
+            }
+        };
+        let is_delivered = matches!(&ending, Ending::Answered(reply) if reply.code() == 250);
+        let (code, is_last) = match &ending {
+            Ending::Answered(reply) if reply.code() == 421 => (Some(451), false),
+            Ending::Answered(reply) => (Some(reply.code()), false),
+            Ending::ClientGone => (None, true),
+            Ending::ClientSilent | Ending::Stopping => (Some(421), true),
+            Ending::TooLarge => (Some(552), false),
+            Ending::Loop => (Some(554), false),
+            Ending::Suspended(_) => (Some(550), false),
+            _ => (Some(451), false),
+        };
+        live.needs = live.client.message_ended(code, is_delivered, is_last);
+        body.answer(ending, 100, self.time())
+    }
+
+    /// Settles, and compares what the client hears.
+    async fn flush(&mut self, live: &mut Live, session: &mut Session) {
+        self.settle(live, session).await;
+        let output = String::from_utf8(session.take_output()).unwrap();
+        for line in output.lines().filter(|line| line.as_bytes()[3] == b' ') {
+            let code: u16 = line[..3].parse().unwrap();
+            assert_eq!(Some(code), live.client.expected.pop_front(), "{line}\n{}", live.said);
+            live.said.push_str(line);
+            live.said.push('\n');
+        }
+        assert!(live.client.expected.is_empty(), "the client was to hear {:?}\n{}", live.client.expected, live.said);
+        session.take_records();
+    }
+
+    /// Refunds what the session gives back, and nothing else.
+    async fn settle(&mut self, live: &mut Live, session: &mut Session) {
+        let settlement = session.take_settlement();
+        for asked in settlement.events {
+            self.store.admit(self.time(), &asked, &mut Ledger::default()).await.unwrap();
+        }
+        let expected = &mut live.client.refunds;
+        for charged in &settlement.back {
+            let (key, after) = (charged.key.as_str(), charged.receipt.after);
+            let is_same = |receipt: &plain::Receipt| {
+                real_key(&self.store.policy(), &receipt.key).as_str() == key
+                    && receipt.after.at == after.at.seconds()
+                    && is_near(receipt.after.level, after.level)
+            };
+            let place = expected.iter().position(is_same);
+            let place = place.unwrap_or_else(|| panic!("not to be refunded: {charged:?}; these are: {expected:?}"));
+            self.model.refund(&expected.remove(place));
+            self.totals.refunded += 1;
+        }
+        assert!(expected.is_empty(), "not refunded: {expected:?}");
+        if !settlement.back.is_empty() {
+            self.store.give_back(self.time(), &settlement.back).await.unwrap();
+        }
+    }
+
+    /// Compares the budgets and gauges that were touched.
+    async fn compare(&mut self) {
+        let mut touched = std::mem::take(&mut self.model.touched);
+        touched.sort_by(|one, other| {
+            (one.limit, &one.owner, one.granted).cmp(&(other.limit, &other.owner, other.granted))
+        });
+        touched.dedup();
+        let policy = self.store.policy();
+        let keys: Vec<key::Key> = touched.iter().map(|key| real_key(&policy, key)).collect();
+        let budgets = self.store.look(&keys).await.unwrap();
+        for (key, budget) in touched.iter().zip(budgets) {
+            let model = self.model.budgets[key];
+            match budget {
+                Some(budget) => {
+                    assert!(
+                        is_near(budget.state.level, model.level),
+                        "{key:?}: {budget:?}, and {model:?} in the model"
+                    );
+                    let is_slot = matches!(self.model.limits[key.limit].quota, Quota::AtOnce { .. });
+                    assert!(is_slot || budget.state.at.seconds() == model.at, "{key:?}: {budget:?}, {model:?}");
+                }
+                None => assert!(is_near(0.0, model.level), "{key:?}: nothing, and {model:?} in the model"),
+            }
+        }
+    }
+
+    /// Something that an administrator does.
+    async fn administer(&mut self) {
+        let (since, by) = (self.time(), By::Administrator("test".into()));
+        let until = since.after(Duration::from_secs(1 + self.random.below(600)));
+        let term = Term { since, until, by: by.clone(), reason: "".into() };
+        match self.random.below(4) {
+            0 => self.reload(),
+            1 => {
+                let (per, value) =
+                    self.random.pick(&[(Per::User, USERS[0]), (Per::Client, CLIENTS[0]), (Per::Sender, SENDERS[0])]);
+                self.store.suspend(Suspension { owner: owner(per, value), term }).await;
+                self.model.suspended.insert((per, value.to_owned()), until.seconds());
+            }
+            2 => {
+                let suspended: BTreeMap<String, (Per, String)> =
+                    self.model.suspended.keys().map(|key| (format!("{key:?}"), key.clone())).collect();
+                if let Some((per, value)) = suspended.into_values().next() {
+                    self.store.end_suspension(&owner(per, &value), (by, "".into()), since).await;
+                    self.model.suspended.remove(&(per, value));
+                }
+                self.store.end_exceptions(since);
+            }
+            _ => self.grant(term).await,
+        }
+    }
+
+    async fn grant(&mut self, term: Term) {
+        let place = self.random.below(self.model.limits.len() as u64) as usize;
+        let limit = self.model.limits[place].clone();
+        let value = match limit.per {
+            Per::All => "",
+            Per::User => self.random.pick(&USERS),
+            Per::Client => self.random.pick(&CLIENTS),
+            Per::Sender => self.random.pick(&SENDERS),
+        };
+        let amount = 2 + self.random.below(9);
+        let rate = match limit.quota {
+            Quota::AtOnce { .. } => format!("{amount} at once"),
+            _ => format!("{amount} / 100s"),
+        };
+        let (since, until) = (term.since.micros(), term.until.seconds());
+        let owner = owner(limit.per, value);
+        let grant = exception::Grant { limit: name(place).into(), owner, rate: rate.into(), term };
+        self.store.grant(grant).await;
+        let grant = Grant { since, until, amount: amount as f64, period: 100.0 };
+        self.model.grants.insert((place, value.to_owned()), grant);
+    }
+
+    /// Other numbers and modes for the same limits.
+    fn reload(&mut self) {
+        self.totals.reloads += 1;
+        for limit in &mut self.model.limits {
+            limit.quota = any_quota(&mut self.random, limit.quota);
+            limit.shadow = self.random.percent(20);
+        }
+        self.store.set_policy(real(&self.model.limits));
+    }
+}
+
+impl Live {
+    fn is_due(&self, now: i64) -> bool {
+        !matches!(self.stage, Stage::Late(_, until, ..) if until > now)
+    }
+}
+
+fn name(place: usize) -> String {
+    format!("limit{place}")
+}
+
+fn is_near(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * one.abs().max(1.0)
+}
+
+fn of_real(real: &event::Event) -> Event {
+    match real {
+        event::Event::Connect => Event::Connect,
+        event::Event::Auth => Event::Auth,
+        event::Event::Login => Event::Login,
+        event::Event::Mail => Event::Mail,
+        event::Event::Recipient(_) => Event::Rcpt,
+        event::Event::Message => Event::Data,
+        event::Event::End { .. } => Event::End,
+        event::Event::Command | event::Event::Rejected(_) => panic!("nothing counts these"),
+    }
+}
+
+fn line_of(command: &Command) -> String {
+    match command {
+        Command::Ehlo => "EHLO pc.example\r\n".to_owned(),
+        Command::Auth { user } => {
+            format!("AUTH PLAIN {}\r\n", sasl::plain(&Credentials::new(user, "sesame").unwrap()))
+        }
+        Command::Mail { sender } => format!("MAIL FROM:<{sender}>\r\n"),
+        Command::Rcpt { recipient } => format!("RCPT TO:<{recipient}>\r\n"),
+        Command::Data => "DATA\r\n".to_owned(),
+        Command::Rset => "RSET\r\n".to_owned(),
+        Command::Noop => "NOOP\r\n".to_owned(),
+        Command::Quit => "QUIT\r\n".to_owned(),
+    }
+}
+
+fn answer(mail: Option<u16>, code: Option<u16>) -> Answer {
+    let reply = |code| Reply::new(code, "2.0.0 So be it");
+    match (mail, code) {
+        (Some(code), _) => Answer::MailRefused(reply(code)),
+        (None, Some(code)) => Answer::Reply(reply(code)),
+        (None, None) => Answer::Away { reason: "away".to_owned(), words: None },
+    }
+}
+
+fn any_limit(random: &mut Random) -> plain::Limit {
+    let count = random.pick(&[
+        Count::Connections,
+        Count::Sessions,
+        Count::Sessions,
+        Count::Logins,
+        Count::LoginFailures,
+        Count::Messages,
+        Count::Messages,
+        Count::Recipients,
+        Count::Recipients,
+        Count::Recipients,
+    ]);
+    let per = match count {
+        Count::Messages | Count::Recipients => random.pick(&[Per::All, Per::User, Per::Client, Per::Sender]),
+        Count::Connections => random.pick(&[Per::All, Per::Client]),
+        _ => random.pick(&[Per::User, Per::Client]),
+    };
+    let form = match (count, random.below(2)) {
+        (Count::Sessions, _) => Quota::AtOnce { most: 0.0 },
+        (_, 0) => Quota::Ewma { most: 0.0, period: 0.0 },
+        _ => Quota::Bucket { burst: 0.0, per_second: 0.0 },
+    };
+    let quota = any_quota(random, form);
+    let charge = match (count, quota) {
+        (Count::Messages | Count::Recipients, Quota::Ewma { .. }) => {
+            random.pick(&[Charge::Accepted, Charge::Sent, Charge::Sent, Charge::Attempts])
+        }
+        (Count::Messages | Count::Recipients, _) => random.pick(&[Charge::Accepted, Charge::Sent]),
+        (Count::Connections, Quota::Ewma { .. }) => random.pick(&[Charge::Accepted, Charge::Attempts]),
+        _ => Charge::Accepted,
+    };
+    let verbs = match per {
+        Per::All => &[Some(Verb::Defer), Some(Verb::Deny)][..],
+        _ => &[Some(Verb::Defer), Some(Verb::Defer), Some(Verb::Deny), Some(Verb::Suspend)],
+    };
+    let refuses = random.pick(verbs).filter(|verb| *verb != Verb::Suspend || count != Count::Sessions);
+    let refuses = refuses.or(Some(Verb::Defer)).filter(|_| random.percent(90));
+    let delay = random.percent(40).then(|| 1.0 + random.below(2) as f64);
+    let delay = if refuses.is_none() { Some(1.0) } else { delay };
+    let suspends = 1.0 + random.below(300) as f64;
+    plain::Limit { count, per, quota, charge, shadow: random.percent(20), delay, refuses, suspends }
+}
+
+/// Numbers for a limit that measures so.
+fn any_quota(random: &mut Random, form: Quota) -> Quota {
+    let most = random.pick(&[9, 60]);
+    let amount = 2.0 + random.below(most) as f64;
+    let period = random.pick(&[10.0, 100.0, 3600.0]);
+    match form {
+        Quota::Ewma { .. } => Quota::Ewma { most: amount, period },
+        Quota::Bucket { .. } => Quota::Bucket { burst: amount, per_second: amount / period },
+        Quota::AtOnce { .. } => Quota::AtOnce { most: 1.0 + random.below(4) as f64 },
+    }
+}
+
+/// The same limits as Weir has them.
+fn real(limits: &[plain::Limit]) -> Policy {
+    let limits = limits.iter().enumerate().map(|(place, limit)| {
+        let quota = match limit.quota {
+            Quota::AtOnce { most } => weir::policy::quota::Quota::Counter { scope: Scope::AtOnce, most },
+            Quota::Ewma { most, period } => rate(Algorithm::Ewma, most, period),
+            Quota::Bucket { burst, per_second } => rate(Algorithm::TokenBucket, burst, burst / per_second),
+        };
+        let mut one = Limit::new(&name(place), limit.count, field(limit.per).into_iter().collect(), quota);
+        if let Quota::Bucket { .. } = limit.quota {
+            one.algorithm = Algorithm::TokenBucket;
+        }
+        one.charge = limit.charge;
+        one.mode = if limit.shadow { Mode::Shadow } else { Mode::Enforce };
+        let delay = limit.delay.map(|time| Action::Delay(Delay::For(Duration::from_secs_f64(time))));
+        let refusal = limit.refuses.map(|verb| match verb {
+            Verb::Suspend => Action::Suspend(Duration::from_secs_f64(limit.suspends)),
+            verb => Action::Refuse(verb, None),
+        });
+        let rungs = delay.map(|action| Rung { at: 0.5, action }).into_iter();
+        one.ladder = Ladder::new(rungs.chain(refusal.map(|action| Rung { at: 1.0, action })).collect());
+        one
+    });
+    Policy::new(limits.collect(), Folding::default(), Zone::default())
+}
+
+fn rate(algorithm: Algorithm, amount: f64, period: f64) -> weir::policy::quota::Quota {
+    let period = Duration::from_secs(period.round() as u64);
+    weir::policy::quota::Quota::rate(algorithm, Rate { amount, period }, None)
+}
+
+fn field(per: Per) -> Option<Field> {
+    match per {
+        Per::All => None,
+        Per::User => Field::parse("user"),
+        Per::Client => Field::parse("client"),
+        Per::Sender => Field::parse("sender"),
+    }
+}
+
+fn owner(per: Per, value: &str) -> Owner {
+    Owner::from_parts(field(per).map(|field| (field.name(), value)).into_iter())
+}
+
+fn real_key(policy: &Policy, key: &Key) -> key::Key {
+    let limit = &policy.limits[key.limit];
+    let per = match limit.per.first() {
+        None => Per::All,
+        Some(field) if field.is_of_user() => Per::User,
+        Some(field) if field.name() == "sender" => Per::Sender,
+        Some(_) => Per::Client,
+    };
+    let own = key::Key::of_owner(limit, &owner(per, &key.owner));
+    key.granted.map_or(own.clone(), |since| own.granted(Timestamp::from_micros(since)))
+}
