@@ -19,6 +19,7 @@ mod import;
 mod layers;
 mod listeners;
 mod model;
+mod logins;
 mod oracles;
 mod policy;
 mod proxy_protocol;

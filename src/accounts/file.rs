@@ -2,14 +2,17 @@
 //! the user. Empty lines and lines that begin with `#` are kept and skipped.
 
 use crate::smtp::sasl::{self, Credentials};
+use crate::time::Timestamp;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The users file, line by line.
 #[derive(Debug, Default)]
@@ -35,9 +38,20 @@ pub struct User {
     groups: Arc<[Box<str>]>,
 }
 
-/// When a file was last changed, as far as its metadata tells: inode, size, and modification time to the nanosecond.
+/// When a file was last changed, as far as its metadata tells. `None`: there is no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changed(Option<(u64, u64, i64, i64)>);
+pub struct Changed(Option<State>);
+
+/// A file's metadata that change with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    inode: u64,
+    /// File systems give a new file the inode of a deleted one; not all of them know when a file was made.
+    created: Option<SystemTime>,
+    size: u64,
+    /// Seconds, and nanoseconds.
+    modified: (i64, i64),
+}
 
 /// Why a users file cannot be used.
 #[derive(Debug)]
@@ -91,7 +105,28 @@ impl std::error::Error for EditError {}
 
 impl Changed {
     pub fn of(path: &Path) -> Self {
-        Self(std::fs::metadata(path).ok().map(|m| (m.ino(), m.size(), m.mtime(), m.mtime_nsec())))
+        Self(std::fs::metadata(path).ok().map(|m| State {
+            inode: m.ino(),
+            created: m.created().ok(),
+            size: m.size(),
+            modified: (m.mtime(), m.mtime_nsec()),
+        }))
+    }
+
+    /// Returns whether it is one file, whatever has been written into it.
+    pub fn is_same_file(&self, other: &Self) -> bool {
+        let file = |changed: &Self| changed.0.map(|state| (state.inode, state.created));
+        self.0.is_some() && file(self) == file(other)
+    }
+
+    /// When the file was last written to, by the wall clock.
+    pub fn modified(&self) -> Option<Timestamp> {
+        let (seconds, nanoseconds) = self.0?.modified;
+        Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_some_and(|state| state.size == 0)
     }
 }
 
@@ -124,14 +159,24 @@ impl Users {
         self.lines.iter().filter_map(|line| if let Line::User(user) = line { Some(user) } else { None })
     }
 
-    /// The groups of a user, if this is the password. Takes tens of milliseconds and 19 MiB, also for users that do not exist or are
-    /// disabled.
-    pub fn verify(&self, credentials: &Credentials) -> Option<Arc<[Box<str>]>> {
-        let known = self.find(&credentials.user).filter(|user| !user.disabled);
-        let hash = known.map_or(NOBODY, |user| &user.hash);
-        let right = PasswordHash::new(hash)
-            .is_ok_and(|hash| Argon2::default().verify_password(credentials.password.as_bytes(), &hash).is_ok());
-        known.filter(|_| right).map(|user| user.groups.clone())
+    /// The user who may log in by this name.
+    pub fn enabled(&self, name: &str) -> Option<&User> {
+        self.find(name).filter(|user| !user.disabled)
+    }
+
+    /// Returns the user and the form of the password that the stored hash is of, if the password is right. Takes tens of milliseconds
+    /// and 19 MiB for each form that the password has, also for users that do not exist or are disabled.
+    pub fn verify<'a>(&self, credentials: &'a Credentials) -> Option<(&User, Cow<'a, str>)> {
+        let known = self.enabled(&credentials.user);
+        let hash = PasswordHash::new(known.map_or(NOBODY, |user| &user.hash)).ok()?;
+        let is_right = |form: &str| Argon2::default().verify_password(form.as_bytes(), &hash).is_ok();
+        let form = credentials.password_forms().into_iter().find(|form| is_right(form))?;
+        known.map(|user| (user, form))
+    }
+
+    /// Returns whether there is a user of this name, disabled or not.
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_some()
     }
 
     /// The groups of a user, who need not exist, nor be allowed to log in.
@@ -220,7 +265,7 @@ impl Users {
 }
 
 impl User {
-    fn parse(line: &str) -> Result<Self, &'static str> {
+    pub(super) fn parse(line: &str) -> Result<Self, &'static str> {
         let (name, rest) = line.split_once(':').ok_or("a line is name:hash, or name:hash:group,group")?;
         check_name(name)?;
         let (rest, groups) = rest.split_once(':').unwrap_or((rest, ""));
@@ -241,6 +286,15 @@ impl User {
     pub fn groups(&self) -> &[Box<str>] {
         &self.groups
     }
+
+    pub(super) fn shared_groups(&self) -> Arc<[Box<str>]> {
+        self.groups.clone()
+    }
+
+    /// The argon2id hash of the password, in PHC form.
+    pub(super) fn hash(&self) -> &str {
+        &self.hash
+    }
 }
 
 /// Whether others than owner and group may read a file that is secret.
@@ -252,9 +306,13 @@ fn hash(password: &str) -> Result<String, EditError> {
     if !(1..=sasl::MAX_PASSWORD).contains(&password.len()) || password.contains(['\0', '\r', '\n']) {
         return Err(EditError::Password("a password has 1 to 1024 octets, and no line break or NUL"));
     }
-    let hash = Argon2::default().hash_password(password.as_bytes());
+    let prepared = sasl::saslprep(password).ok_or(EditError::Password(PROHIBITED))?;
+    let hash = Argon2::default().hash_password(prepared.as_bytes());
     hash.map(|hash| hash.to_string()).map_err(|error| EditError::Hash(error.to_string()))
 }
+
+const PROHIBITED: &str = "SASLprep (RFC 4013) prohibits this password: it is empty without its invisible characters, mixes scripts \
+    written from the right with others, or has a control character or one that Unicode 3.2 does not have (as most emoji)";
 
 /// A hash that no password is known to have, with the parameters of new ones: checking it takes as long.
 const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
@@ -353,6 +411,39 @@ mod tests {
     }
 
     #[test]
+    fn a_password_is_right_in_every_form_that_saslprep_makes_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        // Composed, as Windows types it; before passwords were prepared; prohibited, and from before, too.
+        Users::add(&path, "composed", "p\u{e4}ss 1", &[]).unwrap();
+        Users::add(&path, "decomposed", "pa\u{308}ss\u{a0}\u{2460}", &[]).unwrap();
+        let raw = |name: &str, password: &str| {
+            let hash = Argon2::default().hash_password(password.as_bytes()).unwrap();
+            format!("{name}:{hash}\n")
+        };
+        let old = raw("old", "pa\u{308}ss 1") + &raw("emoji", "\u{1f40e}") + &raw("tab", "a\tb");
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + &old).unwrap();
+        let (users, _) = Users::read(&path).unwrap();
+        for (user, password, right) in [
+            ("composed", "p\u{e4}ss 1", true),
+            // As macOS types it.
+            ("composed", "pa\u{308}ss 1", true),
+            ("composed", "p\u{e4}\u{ad}ss\u{a0}\u{ff11}", true),
+            ("composed", "pass 1", false),
+            ("decomposed", "p\u{e4}ss 1", true),
+            ("decomposed", "pa\u{308}ss\u{a0}\u{2460}", true),
+            ("old", "pa\u{308}ss 1", true),
+            ("old", "p\u{e4}ss 1", false),
+            ("emoji", "\u{1f40e}", true),
+            ("emoji", "\u{1f40f}", false),
+            ("tab", "a\tb", true),
+            ("nobody", "pa\u{308}ss 1", false),
+        ] {
+            assert_eq!(users.verify(&credentials(user, password)).is_some(), right, "{user} {password:?}");
+        }
+    }
+
+    #[test]
     fn a_file_that_root_makes_is_for_the_group_of_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         let own = std::fs::metadata(folder.path()).unwrap().gid();
@@ -401,7 +492,8 @@ mod tests {
         let line = |n: usize| std::fs::read_to_string(&path).unwrap().lines().nth(n).unwrap().to_owned();
         assert!(line(0).ends_with(":staff,students") && line(1).matches(':').count() == 1, "{}, {}", line(0), line(1));
         let (users, _) = Users::read(&path).unwrap();
-        let groups = |name, password| users.verify(&credentials(name, password)).map(|groups| groups.join(" "));
+        let groups =
+            |name, password| users.verify(&credentials(name, password)).map(|(user, _)| user.groups().join(" "));
         assert_eq!(groups("Alice", "open").as_deref(), Some("staff students"));
         assert_eq!(groups("bob", "sesame").as_deref(), Some(""));
         assert_eq!(groups("alice", "sesame"), None);
@@ -430,6 +522,10 @@ mod tests {
             ("bob", "", "1 to 1024"),
             ("bob", &"x".repeat(1025), "1 to 1024"),
             ("bob", "a\nb", "line break"),
+            ("bob", "a\tb", "SASLprep (RFC 4013) prohibits this password"),
+            ("bob", "\u{1f40e}", "Unicode 3.2"),
+            ("bob", "\u{627}1", "written from the right"),
+            ("bob", "\u{ad}", "invisible"),
         ] {
             let error = Users::add(&path, name, password, &[]).unwrap_err().to_string();
             assert!(error.contains(words), "{name}: {error}");

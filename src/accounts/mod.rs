@@ -1,14 +1,22 @@
 //! Who may log in.
 
+mod cache;
 pub mod file;
+mod in_flight;
+mod turns;
+mod users_file;
 
 use crate::metrics::Metrics;
 use crate::smtp::sasl::Credentials;
-use file::{Changed, ReadError, Users};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use tokio::sync::Semaphore;
+use cache::LoginCache;
+use file::ReadError;
+use in_flight::{Check, InFlight, Joined};
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use turns::{Turn, Turns};
+use users_file::UsersFile;
 
 /// Where the accounts are.
 #[derive(Clone, Debug)]
@@ -18,13 +26,18 @@ pub struct Options {
 }
 
 /// Checks passwords: off the async threads, and only so many at once, since each costs 19 MiB and tens of milliseconds of work
-/// that anybody may ask for.
+/// that anybody may ask for. Networks of clients take turns.
 pub struct Accounts {
-    path: PathBuf,
-    /// Held to look whether the file has changed and to read it again: only on threads that may block.
-    users: Arc<Mutex<(Arc<Users>, Changed)>>,
-    turns: Arc<Semaphore>,
+    book: Arc<Book>,
+    in_flight: Arc<InFlight>,
+    turns: Arc<Turns>,
     metrics: Arc<Metrics>,
+}
+
+/// The users, and which passwords were right lately.
+struct Book {
+    users: UsersFile,
+    cache: LoginCache,
 }
 
 /// What came of a login.
@@ -35,8 +48,10 @@ pub enum Login {
         groups: Arc<[Box<str>]>,
     },
     Wrong,
-    /// Too many others are logging in.
+    /// Too many others are logging in, or the users file is being written.
     Busy,
+    /// The client left before its turn: no password was checked.
+    Left,
 }
 
 /// How long a login waits for its turn: well within a client's patience.
@@ -44,66 +59,123 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Accounts {
     pub fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Self, ReadError> {
-        let read = Users::read(&options.file)?;
+        let book = Arc::new(Book { users: UsersFile::open(&options.file)?, cache: LoginCache::new() });
         let at_once = std::thread::available_parallelism().map_or(2, usize::from);
-        let users = Arc::new(Mutex::new((Arc::new(read.0), read.1)));
-        Ok(Self { path: options.file.clone(), users, turns: Arc::new(Semaphore::new(at_once)), metrics })
+        Ok(Self { book, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }
 
     /// Whether this is the password of this user. A user that does not exist takes as long as one that does.
-    pub async fn verify(&self, credentials: &Credentials) -> Login {
-        let login = self.try_verify(credentials).await;
+    ///
+    /// Clients of one `network` share their turns. `left` ends when the client no longer waits; a check that has begun goes on.
+    pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
+        let login = self.try_verify(credentials, network, left).await;
         let result = match login {
             Login::Right { .. } => "right",
             Login::Wrong => "wrong",
             Login::Busy => "busy",
+            Login::Left => return login,
         };
         self.metrics.logins.with_label_values(&[result]).inc();
         login
     }
 
-    /// Reads the users file again now, if it has changed: a bad one is reported when it is put there, not at the next login.
-    pub async fn reload(&self) {
-        let (path, users) = (self.path.clone(), self.users.clone());
-        let _ = tokio::task::spawn_blocking(move || current(&path, &users)).await;
+    /// Reads the users file again now, if it has changed: a bad one is reported when it is put there, not at the next login. `told`: an
+    /// administrator has said that the file is complete.
+    pub async fn reload(&self, told: bool) {
+        let book = self.book.clone();
+        let _ = tokio::task::spawn_blocking(move || match told {
+            true => book.users.reload(),
+            false => drop(book.users.look()),
+        })
+        .await;
     }
 
     /// The groups of a user for whom somebody else vouches; none, where there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
-        let (path, users, name) = (self.path.clone(), self.users.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || current(&path, &users).groups(&name)).await.unwrap_or_default()
+        let (book, name) = (self.book.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || book.users.look().users.groups(&name)).await.unwrap_or_default()
     }
 
-    async fn try_verify(&self, credentials: &Credentials) -> Login {
-        let turn = tokio::time::timeout(PATIENCE, self.turns.clone().acquire_owned()).await;
-        let Ok(Ok(turn)) = turn else { return Login::Busy };
-        let (path, users, credentials) = (self.path.clone(), self.users.clone(), credentials.clone());
-        let verified = tokio::task::spawn_blocking(move || {
-            // The turn is taken along: it ends with the work, also when the client has left meanwhile.
-            let _turn = turn;
-            current(&path, &users).verify(&credentials)
-        });
-        match verified.await {
-            Ok(Some(groups)) => Login::Right { groups },
-            Ok(None) => Login::Wrong,
-            Err(_) => Login::Busy,
+    async fn try_verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
+        // A right password that is remembered needs no turn: its user is not kept waiting by guesses from the same network.
+        let (book, sent) = (self.book.clone(), credentials.clone());
+        let remembered = tokio::task::spawn_blocking(move || book.remembered(&sent));
+        if let Ok(Some(groups)) = remembered.await {
+            return Login::Right { groups };
         }
+        let left = pin!(left);
+        let wait = tokio::time::timeout(PATIENCE, self.wait(credentials, network, left)).await;
+        let (first, turn) = match wait {
+            Ok(Ok(begun)) => begun,
+            Ok(Err(login)) => return login,
+            Err(_) => return Login::Busy,
+        };
+        let (book, sent) = (self.book.clone(), credentials.clone());
+        let login = tokio::task::spawn_blocking(move || book.check(&sent, turn)).await.unwrap_or(Login::Busy);
+        first.end(&login);
+        login
     }
-}
 
-/// The users, read again if their file has changed. A bad file keeps the old ones, and is reported.
-fn current(path: &Path, users: &Mutex<(Arc<Users>, Changed)>) -> Arc<Users> {
-    let mut held = users.lock().unwrap_or_else(PoisonError::into_inner);
-    let changed = Changed::of(path);
-    if changed != held.1 {
-        held.1 = changed;
-        match Users::read(path) {
-            Ok((users, _)) => {
-                tracing::info!(file = %path.display(), users = users.iter().count(), "users file read again");
-                held.0 = Arc::new(users);
+    /// Waits until this login may be checked. `Err`: what came of it without a check of its own.
+    async fn wait(
+        &self,
+        credentials: &Credentials,
+        network: &str,
+        mut left: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(Check, Turn), Login> {
+        let first = loop {
+            let mut outcome = match self.in_flight.join(network, credentials) {
+                Joined::First(first) => break first,
+                Joined::Again(outcome) => outcome,
+            };
+            tokio::select! {
+                known = outcome.wait_for(Option::is_some) => if let Ok(login) = known {
+                    return Err(login.clone().unwrap_or(Login::Busy));
+                },
+                () = &mut left => return Err(Login::Left),
             }
-            Err(error) => tracing::error!(%error, "users file not taken: the former users stay"),
+        };
+        let turn = tokio::select! {
+            biased;
+            turn = self.turns.acquire(network) => turn,
+            () = left => return Err(Login::Left),
+        };
+        match turn {
+            Ok(turn) => Ok((first, turn)),
+            Err(_full) => {
+                first.end(&Login::Busy);
+                Err(Login::Busy)
+            }
         }
     }
-    held.0.clone()
 }
+
+impl Book {
+    /// The groups of a user whose password was found to be this a short time ago, if the user may still log in with it.
+    fn remembered(&self, credentials: &Credentials) -> Option<Arc<[Box<str>]>> {
+        let look = self.users.look();
+        let user = look.users.enabled(&credentials.user)?;
+        let is_right = self.cache.contains(user, &credentials.password_forms(), Instant::now());
+        is_right.then(|| user.shared_groups())
+    }
+
+    /// Takes the turn along: it ends with the work, also when the client has left meanwhile.
+    fn check(&self, credentials: &Credentials, _turn: Turn) -> Login {
+        // The same user may have logged in while this login waited.
+        if let Some(groups) = self.remembered(credentials) {
+            return Login::Right { groups };
+        }
+        let look = self.users.look();
+        match look.users.verify(credentials) {
+            Some((user, password)) => {
+                self.cache.insert(user, &password, Instant::now());
+                Login::Right { groups: user.shared_groups() }
+            }
+            None if look.is_doubtful(&credentials.user) => Login::Busy,
+            None => Login::Wrong,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

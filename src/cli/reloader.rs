@@ -132,7 +132,7 @@ impl Reloader {
                 certificates.clone().reload().await;
             }
             if let Some(accounts) = &self.server.accounts {
-                accounts.reload().await;
+                accounts.reload(occasion == Occasion::Told).await;
             }
             systemd::ready();
         }

@@ -6,6 +6,7 @@ use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts;
 use crate::clock;
+use crate::policy::field::Widths;
 use crate::policy::ledger::Ledger;
 use crate::policy::limit::Count;
 use crate::relay::{self, Answered, Fault, LoggedIn};
@@ -232,11 +233,15 @@ impl Connection {
         self.settle(login.session()).await;
         let verified = match &self.server.accounts {
             None => Verified::Unavailable,
-            Some(accounts) => match accounts.verify(login.credentials()).await {
-                accounts::Login::Right { groups } => Verified::Right { groups },
-                accounts::Login::Wrong => Verified::Wrong,
-                accounts::Login::Busy => Verified::Unavailable,
-            },
+            Some(accounts) => {
+                let network = Widths::default().network(login.session().client());
+                let left = left(&mut self.client, &mut self.input, &mut self.stop);
+                match accounts.verify(login.credentials(), &network, left).await {
+                    accounts::Login::Right { groups } => Verified::Right { groups },
+                    accounts::Login::Wrong => Verified::Wrong,
+                    accounts::Login::Busy | accounts::Login::Left => Verified::Unavailable,
+                }
+            }
         };
         if let Verified::Right { .. } = verified {
             let credentials = login.credentials();
@@ -370,6 +375,25 @@ impl Connection {
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
         self.client.close().await;
+    }
+}
+
+/// Ends when the client has left or the server stops. What the client says meanwhile stays in the input.
+async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
+    let reads = async {
+        while input.unused().len() < MOST_READ {
+            match client.read(input, MOST_READ, Duration::MAX).await {
+                Read::Some | Read::TimedOut => input.shrink(),
+                // It may hear all the same, and be done with what it has said.
+                Read::Gone if !input.is_empty() => break,
+                Read::Gone => return,
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = reads => {}
+        () = stop.may_end(false) => {}
     }
 }
 

@@ -2,10 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use std::borrow::Cow;
 use std::fmt;
 
 /// A name and a password. Neither is ever printed by accident.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Credentials {
     pub user: String,
     pub password: String,
@@ -57,6 +58,19 @@ impl Credentials {
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
+
+    /// Returns the forms of the password that a stored hash may be of: prepared; and as it was sent, where that differs, since hashes
+    /// were once made of passwords as they were. A password that SASLprep prohibits has the second form alone.
+    pub fn password_forms(&self) -> Vec<Cow<'_, str>> {
+        let prepared = saslprep(&self.password).filter(|prepared| **prepared != self.password);
+        prepared.into_iter().chain([Cow::Borrowed(&*self.password)]).collect()
+    }
+}
+
+/// Prepares a password (RFC 4013): what looks the same is the same, however a keyboard spells it. `None`: the password is prohibited, or
+/// nothing is left of it.
+pub fn saslprep(password: &str) -> Option<Cow<'_, str>> {
+    stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty())
 }
 
 impl Bearer {
@@ -144,6 +158,23 @@ mod tests {
         assert_eq!(parse_login("alice", &encode("p")), None);
         assert_eq!(STANDARD.decode(LOGIN_USER).unwrap(), b"Username:");
         assert_eq!(STANDARD.decode(LOGIN_PASSWORD).unwrap(), b"Password:");
+    }
+
+    #[test]
+    fn a_password_is_prepared_as_rfc_4013_says() {
+        let forms = |password: &str| {
+            let credentials = Credentials::new("alice", password).unwrap();
+            credentials.password_forms().into_iter().map(Cow::into_owned).collect::<Vec<_>>()
+        };
+        // The examples of RFC 4013 section 3; the last two are prohibited.
+        assert_eq!(forms("I\u{ad}X"), ["IX", "I\u{ad}X"]);
+        assert_eq!(forms("user"), ["user"]);
+        assert_eq!(forms("USER"), ["USER"]);
+        assert_eq!(forms("\u{aa}"), ["a", "\u{aa}"]);
+        assert_eq!(forms("\u{2168}"), ["IX", "\u{2168}"]);
+        assert_eq!(forms("\u{7}"), ["\u{7}"]);
+        assert_eq!(forms("\u{627}1"), ["\u{627}1"]);
+        assert_eq!(forms("\u{ad}"), ["\u{ad}"]);
     }
 
     #[test]

@@ -1,0 +1,171 @@
+//! Logins while others guess passwords, while the users file is rewritten, and with passwords beyond ASCII.
+
+use crate::harness::{Client, PATIENCE, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
+use argon2::PasswordHasher as _;
+use base64::Engine as _;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const GUESSER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const WRONG: &str = "weir_logins_total{result=\"wrong\"}";
+const BUSY: &str = "weir_logins_total{result=\"busy\"}";
+
+fn site(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {
+    let upstream = Upstream::start();
+    let listener = "listener.s = { address = \"127.0.0.1:0\", tls = \"none\" }\n";
+    let to = format!("upstream = [{{ address = \"{}\", tls = \"none\" }}]\n", upstream.address());
+    let site = Site::with_users(&format!("{listener}{to}{limits}"), users);
+    (upstream, site)
+}
+
+/// A site whose only user, alice, has a password that takes some tenths of a second to check.
+fn slow_site() -> (Upstream, Site) {
+    let (upstream, site) = site(&[], "");
+    let params = argon2::Params::new(8, 40_000, 1, None).unwrap();
+    let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
+    let hash = hasher.hash_password(SENTENCE.as_bytes()).unwrap();
+    std::fs::write(site.path("users"), format!("alice:{hash}\n")).unwrap();
+    (upstream, site)
+}
+
+/// How many checks Weir runs at once.
+fn at_once() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+fn auth(user: &str, password: &str) -> String {
+    format!("AUTH PLAIN {}", base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}")))
+}
+
+fn greeted(weir: &Process, source: Ipv4Addr) -> Client {
+    let mut client = Client::connect_from(source, weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client
+}
+
+/// The reply to a login from 127.0.0.1.
+fn log_in(weir: &Process, user: &str, password: &str) -> String {
+    greeted(weir, Ipv4Addr::LOCALHOST).ask(&auth(user, password))
+}
+
+#[test]
+fn a_correct_login_waits_for_few_checks_of_those_who_guess_from_another_network() {
+    let (_upstream, site) = slow_site();
+    let weir = site.start();
+    let guessers = 10 * at_once() + 20;
+    let began = Instant::now();
+    let (ends, guess) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..guessers {
+            scope.spawn(|| {
+                let mut client = greeted(&weir, GUESSER);
+                while !ends.load(Ordering::Relaxed) && began.elapsed() < 3 * PATIENCE {
+                    let password = format!("guess {}", guess.fetch_add(1, Ordering::Relaxed));
+                    let reply = client.ask(&auth("alice", &password));
+                    match &reply[..3] {
+                        // It is refused as long as others wait.
+                        "454" => std::thread::sleep(Duration::from_millis(20)),
+                        _ => client = greeted(&weir, GUESSER),
+                    }
+                }
+            });
+        }
+        wait_for("guesses", || {
+            let is_busy = guess.load(Ordering::Relaxed) >= guessers && weir.metric(WRONG) > 0.0;
+            is_busy.then_some(())
+        });
+        let mut honest = greeted(&weir, Ipv4Addr::LOCALHOST);
+        let before = weir.metric(WRONG);
+        let reply = honest.ask(&auth("alice", SENTENCE));
+        let (checks, busy) = (weir.metric(WRONG) - before, weir.metric(BUSY));
+        ends.store(true, Ordering::Relaxed);
+        assert!(reply.starts_with("235"), "{reply}");
+        // Those that run when it comes, one of the other network, and those that run beside its own.
+        assert!(checks <= (3 * at_once() + 2) as f64, "{checks} checks came first");
+        assert!(busy > 0.0);
+    });
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_costs_no_check() {
+    let (_upstream, site) = slow_site();
+    let weir = site.start();
+    let mut guesses: Vec<Client> = (0..at_once() + 5).map(|_| greeted(&weir, GUESSER)).collect();
+    for (n, client) in guesses.iter_mut().enumerate() {
+        client.send(format!("{}\r\n", auth("alice", &format!("guess {n}"))).as_bytes());
+    }
+    // Some are checked, four wait, and one is told to come again.
+    wait_for("full queue", || (weir.metric(BUSY) >= 1.0).then_some(()));
+    drop(guesses);
+    let mut last = greeted(&weir, GUESSER);
+    wait_for("place in the queue", || last.ask(&auth("alice", "last")).starts_with("535").then_some(()));
+    let checks = weir.metric(WRONG);
+    assert!(checks <= (at_once() + 2) as f64, "{checks} checks");
+}
+
+#[test]
+fn the_smallest_configuration_bounds_guesses_by_their_address() {
+    let minimal = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/minimal.toml");
+    let minimal = std::fs::read_to_string(minimal).unwrap();
+    let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
+    let (_upstream, site) = site(&[("alice", SENTENCE, "")], limits);
+    let weir = site.start();
+    for n in 0..20 {
+        assert!(greeted(&weir, GUESSER).ask(&auth("alice", &format!("guess {n}"))).starts_with("535"));
+    }
+    let reply = greeted(&weir, GUESSER).ask(&auth("alice", SENTENCE));
+    assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
+    // Right passwords cost nothing, and other addresses have their own budget.
+    for _ in 0..25 {
+        assert!(log_in(&weir, "alice", SENTENCE).starts_with("235"));
+    }
+}
+
+#[test]
+fn nobody_is_refused_while_the_users_file_is_rewritten_in_place() {
+    let (_upstream, site) = site(&[("alice", SENTENCE, ""), ("bob", SENTENCE, "")], "");
+    let weir = site.start();
+    let whole = std::fs::read_to_string(site.path("users")).unwrap();
+    let (first, second) = whole.split_at(whole.find('\n').unwrap() + 1);
+    for text in ["", first] {
+        std::fs::write(site.path("users"), text).unwrap();
+        assert!(log_in(&weir, "bob", SENTENCE).starts_with("235"));
+    }
+    // Carol is new, and nobody knows yet whether the file is complete.
+    std::fs::write(site.path("users"), format!("{whole}{}", second.replace("bob", "carol"))).unwrap();
+    let reply = wait_for("settled file", || {
+        let reply = log_in(&weir, "carol", SENTENCE);
+        assert!(!reply.starts_with("535"), "{reply}");
+        reply.starts_with("235").then_some(reply)
+    });
+    assert!(reply.starts_with("235") && log_in(&weir, "dave", SENTENCE).starts_with("535"));
+}
+
+#[test]
+fn a_password_is_the_same_however_a_keyboard_spells_it() {
+    let (_upstream, site) = site(&[("old", "a\u{308}", "")], "");
+    let add = |name: &str, password: &str| {
+        let config = site.path("weir.toml");
+        run(weir().args(["user", "add", "-c"]).arg(config).arg(name), format!("{password}\n"))
+    };
+    assert!(add("alice", "p\u{e4}ss\u{a0}wort").status.success());
+    let refused = add("bob", "\u{1f40e}");
+    let err = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(65) && err.contains("SASLprep (RFC 4013) prohibits"), "{err}");
+    let weir = site.start();
+    for (user, password, reply) in [
+        ("alice", "p\u{e4}ss\u{a0}wort", "235"),
+        ("alice", "pa\u{308}ss wort", "235"),
+        ("alice", "pass wort", "535"),
+        ("old", "a\u{308}", "235"),
+        ("old", "a", "535"),
+    ] {
+        let got = log_in(&weir, user, password);
+        assert!(got.starts_with(reply), "{user} {password}: {got}");
+        let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let mut client = greeted(&weir, Ipv4Addr::LOCALHOST);
+        client.say(&format!("AUTH LOGIN {}", encode(user)), "334");
+        assert!(client.ask(&encode(password)).starts_with(reply), "{user} {password}");
+    }
+}

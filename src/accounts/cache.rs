@@ -1,0 +1,127 @@
+//! Cache of recent successful logins, so that a user who logs in again costs no password hashing.
+//!
+//! An entry is a keyed hash of the password and the user's line: whoever reads the memory of a core dump learns no password from it
+//! faster than from the users file, and a changed password misses the cache at once.
+
+use super::file::User;
+use ring::hmac;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long after a password check the result is remembered: a program that sends message after message logs in again within minutes.
+const REMEMBERED: Duration = Duration::from_secs(5 * 60);
+
+/// Most entries, one per user: about 3 MB.
+const MAX_ENTRIES: usize = 16_384;
+
+/// Passwords that were right a short time ago.
+pub struct LoginCache {
+    /// The secret of this process. Without randomness there is none, and nothing is remembered.
+    key: Option<hmac::Key>,
+    /// By user name as in the users file. The lock is confined to this file, and never held across `.await`.
+    entries: Mutex<HashMap<String, Entry>>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    tag: hmac::Tag,
+    checked: Instant,
+}
+
+impl LoginCache {
+    pub fn new() -> Self {
+        let mut secret = [0; 32];
+        let key = getrandom::fill(&mut secret).ok().map(|()| hmac::Key::new(hmac::HMAC_SHA256, &secret));
+        Self { key, entries: Mutex::default() }
+    }
+
+    /// Returns whether one of these forms of the password was right for this user, as the user is now, a short time ago. Takes as long
+    /// for users without an entry.
+    pub fn contains(&self, user: &User, passwords: &[Cow<'_, str>], now: Instant) -> bool {
+        let Some(key) = &self.key else { return false };
+        let entry = self.lock().get(&user.name).copied();
+        let fresh = entry.filter(|entry| is_fresh(entry, now));
+        let tag = fresh.map(|entry| entry.tag);
+        let tag = tag.as_ref().map_or(&[0; 32][..], AsRef::as_ref);
+        // `verify` compares in constant time.
+        let is_right = |password: &Cow<'_, str>| hmac::verify(key, &message(user, password), tag).is_ok();
+        passwords.iter().filter(|password| is_right(password)).count() > 0
+    }
+
+    /// Remembers that this password was right for this user.
+    pub fn insert(&self, user: &User, password: &str, now: Instant) {
+        let Some(key) = &self.key else { return };
+        let entry = Entry { tag: hmac::sign(key, &message(user, password)), checked: now };
+        let mut entries = self.lock();
+        if entries.len() >= MAX_ENTRIES && !entries.contains_key(&user.name) {
+            // The search for old entries is short beside the password check before it.
+            entries.retain(|_, entry| is_fresh(entry, now));
+            if entries.len() >= MAX_ENTRIES {
+                let oldest = entries.iter().min_by_key(|(_, entry)| entry.checked).map(|(name, _)| name.clone());
+                oldest.map(|name| entries.remove(&name));
+            }
+        }
+        entries.insert(user.name.clone(), entry);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_fresh(entry: &Entry, now: Instant) -> bool {
+    now.saturating_duration_since(entry.checked) < REMEMBERED
+}
+
+/// No part contains a NUL, so no two logins have the same message.
+fn message(user: &User, password: &str) -> Vec<u8> {
+    [&user.name, password, user.hash()].join("\0").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "$argon2id$v=19$m=8,t=1,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn user(name: &str) -> User {
+        User::parse(&format!("{name}:{HASH}")).unwrap()
+    }
+
+    #[test]
+    fn a_password_is_remembered_for_minutes_for_its_user_and_hash_alone() {
+        let (cache, alice, now) = (LoginCache::new(), user("alice"), Instant::now());
+        let contains = |user: &User, password: &'static str, now| cache.contains(user, &[password.into()], now);
+        assert!(!contains(&alice, "sesame", now));
+        cache.insert(&alice, "sesame", now);
+        assert!(contains(&alice, "sesame", now));
+        assert!(cache.contains(&alice, &["other".into(), "sesame".into()], now));
+        assert!(
+            !contains(&alice, "Sesame", now) && !contains(&alice, "", now) && !contains(&user("bob"), "sesame", now)
+        );
+        let changed = User::parse(&format!("alice:{}", HASH.replace("bm8g", "bm9g"))).unwrap();
+        assert!(!contains(&changed, "sesame", now));
+        let last = now + REMEMBERED - Duration::from_nanos(1);
+        assert!(contains(&alice, "sesame", last) && !contains(&alice, "sesame", now + REMEMBERED));
+        // Another process, or one after a restart, has another secret.
+        assert!(LoginCache::new().entries.lock().unwrap().is_empty());
+        let tag = |cache: &LoginCache| hmac::sign(cache.key.as_ref().unwrap(), b"x").as_ref().to_vec();
+        assert_ne!(tag(&cache), tag(&LoginCache::new()));
+    }
+
+    #[test]
+    fn entries_are_bounded_and_the_oldest_goes_first() {
+        let (cache, now) = (LoginCache::new(), Instant::now());
+        for n in 0..=MAX_ENTRIES {
+            cache.insert(&user(&format!("u{n}")), "sesame", now + Duration::from_micros(n as u64));
+        }
+        assert_eq!(cache.lock().len(), MAX_ENTRIES);
+        let contains = |name: &str| cache.contains(&user(name), &["sesame".into()], now);
+        assert!(!contains("u0") && contains("u1") && contains(&format!("u{MAX_ENTRIES}")));
+        // What has expired makes room.
+        cache.insert(&user("late"), "sesame", now + REMEMBERED * 2);
+        assert_eq!(cache.lock().len(), 1);
+    }
+}

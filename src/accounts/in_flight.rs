@@ -1,0 +1,70 @@
+//! Logins under way: where many connections of one network log in with the same name and password at once, one check answers all.
+//!
+//! So a program that opens twenty connections needs one place in the queue.
+
+use super::Login;
+use crate::smtp::sasl::Credentials;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// A login that others may be equal to: the client's network, and what it logs in with.
+type Key = (Box<str>, Credentials);
+
+/// The result that the others wait for; `None` until it is known.
+type Outcome = watch::Receiver<Option<Login>>;
+
+/// The logins under way.
+#[derive(Default)]
+pub struct InFlight {
+    /// The lock is confined to this file, and never held across `.await`.
+    checks: Mutex<HashMap<Key, Outcome>>,
+}
+
+/// What to do with a login.
+pub enum Joined {
+    /// It is the first of its kind: check it.
+    First(Check),
+    /// It is being checked. The channel closes without a result when that is given up.
+    Again(Outcome),
+}
+
+/// The first of equal logins.
+pub struct Check {
+    in_flight: Arc<InFlight>,
+    key: Key,
+    outcome: watch::Sender<Option<Login>>,
+}
+
+impl InFlight {
+    pub fn join(self: &Arc<Self>, network: &str, credentials: &Credentials) -> Joined {
+        match self.lock().entry((network.into(), credentials.clone())) {
+            Entry::Occupied(entry) => Joined::Again(entry.get().clone()),
+            Entry::Vacant(entry) => {
+                let (outcome, known) = watch::channel(None);
+                let key = entry.key().clone();
+                entry.insert(known);
+                Joined::First(Check { in_flight: self.clone(), key, outcome })
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Outcome>> {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Check {
+    /// Tells the others.
+    pub fn end(self, login: &Login) {
+        self.outcome.send_replace(Some(login.clone()));
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        // Before the channel closes: of those who find that nobody checks any more, one begins anew.
+        self.in_flight.lock().remove(&self.key);
+    }
+}

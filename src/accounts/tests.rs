@@ -1,0 +1,167 @@
+//! Logins with a users file of their own.
+
+use super::file::Users;
+use super::turns::MAX_WAITING_PER_NETWORK;
+use super::*;
+use std::future::pending;
+
+struct Case {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    accounts: Arc<Accounts>,
+}
+
+fn case() -> Case {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    Users::add(&path, "alice", "sesame", &["staff".to_owned()]).unwrap();
+    let accounts = Accounts::open(&Options { file: path.clone() }, Arc::new(Metrics::new().unwrap())).unwrap();
+    Case { _folder: folder, path, accounts: Arc::new(accounts) }
+}
+
+fn right(groups: &[&str]) -> Login {
+    Login::Right { groups: groups.iter().map(|group| Box::from(*group)).collect() }
+}
+
+impl Case {
+    async fn log_in(&self, user: &str, password: &str) -> Login {
+        let credentials = Credentials::new(user, password).unwrap();
+        self.accounts.verify(&credentials, "192.0.2.1", pending()).await
+    }
+
+    /// Begins to log in; ends when that waits.
+    async fn waits(&self, network: &'static str) -> tokio::task::JoinHandle<Login> {
+        let before = self.accounts.turns.waiting();
+        let (accounts, credentials) = (self.accounts.clone(), Credentials::new("alice", &format!("wrong {before}")));
+        let credentials = credentials.unwrap();
+        let login = tokio::spawn(async move { accounts.verify(&credentials, network, pending()).await });
+        while self.accounts.turns.waiting() == before {
+            tokio::task::yield_now().await;
+        }
+        login
+    }
+
+    /// Takes all turns, and all places of a network in the queue.
+    async fn occupy(&self, network: &'static str) -> (Vec<Turn>, Vec<tokio::task::JoinHandle<Login>>) {
+        let mut turns = Vec::new();
+        while self.accounts.turns.is_free() {
+            turns.push(self.accounts.turns.acquire(network).await.unwrap());
+        }
+        let mut waiting = Vec::new();
+        for _ in 0..MAX_WAITING_PER_NETWORK {
+            waiting.push(self.waits(network).await);
+        }
+        (turns, waiting)
+    }
+}
+
+#[tokio::test]
+async fn a_remembered_login_needs_no_turn_and_ends_with_its_password() {
+    let case = case();
+    assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
+    let _occupied = case.occupy("192.0.2.1").await;
+    assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
+    assert_eq!(case.log_in("ALICE", "sesame").await, right(&["staff"]));
+    // Whatever is not remembered would need a turn.
+    for (user, password) in [("alice", "Sesame"), ("alice", "wrong"), ("bob", "sesame")] {
+        assert_eq!(case.log_in(user, password).await, Login::Busy, "{user} {password}");
+    }
+    Users::set_groups(&case.path, "alice", &[]).unwrap();
+    assert_eq!(case.log_in("alice", "sesame").await, right(&[]));
+    Users::set_disabled(&case.path, "alice", true).unwrap();
+    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    Users::set_disabled(&case.path, "alice", false).unwrap();
+    assert_eq!(case.log_in("alice", "sesame").await, right(&[]));
+    Users::set_password(&case.path, "alice", "open").unwrap();
+    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    Users::set_password(&case.path, "alice", "sesame").unwrap();
+    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    Users::delete(&case.path, "alice").unwrap();
+    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+}
+
+#[tokio::test]
+async fn another_network_has_a_place_and_its_turn_when_one_has_all_there_are() {
+    let case = case();
+    let (mut turns, guesses) = case.occupy("192.0.2.7").await;
+    let credentials = Credentials::new("alice", "sesame").unwrap();
+    assert_eq!(case.accounts.verify(&credentials, "192.0.2.7", pending()).await, Login::Busy);
+    let honest = {
+        let accounts = case.accounts.clone();
+        tokio::spawn(async move { accounts.verify(&credentials, "192.0.2.1", pending()).await })
+    };
+    while case.accounts.turns.waiting() == MAX_WAITING_PER_NETWORK {
+        tokio::task::yield_now().await;
+    }
+    // One check at a time, to count those before the honest one.
+    turns.pop();
+    assert_eq!(honest.await.unwrap(), right(&["staff"]));
+    let wrong = case.accounts.metrics.logins.with_label_values(&["wrong"]).get();
+    assert!(wrong <= 2, "{wrong} guesses came first");
+    for guess in guesses {
+        assert_eq!(guess.await.unwrap(), Login::Wrong);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_gives_up_its_place() {
+    let case = case();
+    let (turns, mut guesses) = case.occupy("192.0.2.7").await;
+    guesses.pop().unwrap().abort();
+    while case.accounts.turns.waiting() == MAX_WAITING_PER_NETWORK {
+        tokio::task::yield_now().await;
+    }
+    let credentials = Credentials::new("alice", "sesame").unwrap();
+    assert_eq!(case.accounts.verify(&credentials, "192.0.2.7", async {}).await, Login::Left);
+    let last = case.waits("192.0.2.7").await;
+    drop(turns);
+    assert_eq!(last.await.unwrap(), Login::Wrong);
+}
+
+#[tokio::test]
+async fn nobody_is_refused_for_good_while_the_users_file_is_rewritten() {
+    let case = case();
+    Users::add(&case.path, "bob", "sesame", &[]).unwrap();
+    assert_eq!(case.log_in("bob", "sesame").await, right(&[]));
+    assert_eq!(case.log_in("bob", "wrong").await, Login::Wrong);
+    let whole = std::fs::read_to_string(&case.path).unwrap();
+    // As an editor or a script does: it is emptied, then one line, then all.
+    let half = whole.lines().next().unwrap().to_owned() + "\n";
+    for text in ["", &half] {
+        std::fs::write(&case.path, text).unwrap();
+        assert_eq!(case.log_in("bob", "sesame").await, right(&[]));
+        assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
+        assert_eq!(case.log_in("bob", "wrong").await, Login::Busy);
+    }
+    std::fs::write(&case.path, &half).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&case.path).unwrap();
+    file.set_modified(file.metadata().unwrap().modified().unwrap() - Duration::from_secs(2)).unwrap();
+    assert_eq!(case.log_in("bob", "sesame").await, Login::Wrong);
+    assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
+}
+
+#[tokio::test]
+async fn equal_logins_at_once_share_one_check() {
+    let case = case();
+    let (turns, waiting) = case.occupy("192.0.2.7").await;
+    // One more of a network has no place, and twenty equal ones have the place of one.
+    let begin = |password: &str, network: &'static str| {
+        let (accounts, credentials) = (case.accounts.clone(), Credentials::new("alice", password).unwrap());
+        tokio::spawn(async move { accounts.verify(&credentials, network, pending()).await })
+    };
+    let right_ones: Vec<_> = (0..20).map(|_| begin("sesame", "192.0.2.1")).collect();
+    let wrong_ones: Vec<_> = (0..20).map(|_| begin("guess", "192.0.2.1")).collect();
+    while case.accounts.turns.waiting() < MAX_WAITING_PER_NETWORK + 2 {
+        tokio::task::yield_now().await;
+    }
+    // The first of them gives up: another takes its place.
+    right_ones[0].abort();
+    drop(turns);
+    for login in right_ones.into_iter().skip(1) {
+        assert_eq!(login.await.unwrap(), right(&["staff"]));
+    }
+    for login in wrong_ones.into_iter().chain(waiting) {
+        assert_eq!(login.await.unwrap(), Login::Wrong);
+    }
+    assert!(case.accounts.turns.is_free() && case.accounts.turns.waiting() == 0);
+}

@@ -1,0 +1,249 @@
+//! Fair queue for password checks: a few checks run at once, and client networks take turns.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// Most checks of one network that wait. More would only wait longer than their clients do: a check takes tens of milliseconds, and
+/// other networks have their turns in between.
+pub const MAX_WAITING_PER_NETWORK: usize = 4;
+
+/// Queue of password checks, shared by all sessions.
+pub struct Turns {
+    /// The lock is confined to this file, and never held across `.await`.
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Checks that may begin now.
+    free: usize,
+    /// The checks that wait, by network, oldest first. No queue is empty.
+    waiting: HashMap<Box<str>, VecDeque<Waiting>>,
+    /// The networks of `waiting`, each once: the first has the next turn.
+    order: VecDeque<Box<str>>,
+    next_id: u64,
+}
+
+struct Waiting {
+    id: u64,
+    granted: oneshot::Sender<Turn>,
+}
+
+/// Permission for one check. The turn ends when this is dropped.
+pub struct Turn(Arc<Turns>);
+
+/// Too many checks of this network wait already.
+#[derive(Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+/// A check's place in the queue, which is free again when this is dropped.
+struct Place {
+    turns: Arc<Turns>,
+    network: Box<str>,
+    id: u64,
+}
+
+impl Turns {
+    /// A queue that lets `at_once` checks run at the same time.
+    pub fn new(at_once: usize) -> Arc<Self> {
+        let state = State { free: at_once, waiting: HashMap::new(), order: VecDeque::new(), next_id: 0 };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// Waits for a turn. A check whose future is dropped meanwhile leaves the queue.
+    pub async fn acquire(self: &Arc<Self>, network: &str) -> Result<Turn, QueueFull> {
+        let (place, granted) = {
+            let mut state = self.lock();
+            // Checks wait only while none is free.
+            if state.free > 0 {
+                state.free -= 1;
+                return Ok(Turn(self.clone()));
+            }
+            let (id, granted) = state.enqueue(network)?;
+            (Place { turns: self.clone(), network: network.into(), id }, granted)
+        };
+        let turn = granted.await;
+        drop(place);
+        turn.map_err(|_| QueueFull)
+    }
+
+    /// How many checks wait.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.values().map(VecDeque::len).sum()
+    }
+
+    /// Whether a check could begin now.
+    #[cfg(test)]
+    pub fn is_free(&self) -> bool {
+        self.lock().free > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a turn that has ended to the next check.
+    fn pass_on(self: &Arc<Self>) {
+        let mut state = self.lock();
+        match state.dequeue() {
+            Some(next) => {
+                drop(state);
+                // A client that has left at this moment drops the turn, which hands it to the next check.
+                let _ = next.send(Turn(self.clone()));
+            }
+            None => state.free += 1,
+        }
+    }
+}
+
+impl State {
+    fn enqueue(&mut self, network: &str) -> Result<(u64, oneshot::Receiver<Turn>), QueueFull> {
+        if self.waiting.get(network).is_some_and(|queue| queue.len() >= MAX_WAITING_PER_NETWORK) {
+            return Err(QueueFull);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let (granted, receiver) = oneshot::channel();
+        let queue = self.waiting.entry(network.into()).or_default();
+        if queue.is_empty() {
+            self.order.push_back(network.into());
+        }
+        queue.push_back(Waiting { id, granted });
+        Ok((id, receiver))
+    }
+
+    /// Takes the oldest check of the network whose turn it is, and moves the network to the end of the round.
+    fn dequeue(&mut self) -> Option<oneshot::Sender<Turn>> {
+        let network = self.order.pop_front()?;
+        let queue = self.waiting.get_mut(&network)?;
+        let next = queue.pop_front()?;
+        if queue.is_empty() {
+            self.waiting.remove(&network);
+        } else {
+            self.order.push_back(network);
+        }
+        Some(next.granted)
+    }
+
+    fn remove(&mut self, network: &str, id: u64) {
+        let Some(queue) = self.waiting.get_mut(network) else { return };
+        queue.retain(|waiting| waiting.id != id);
+        if queue.is_empty() {
+            self.waiting.remove(network);
+            self.order.retain(|name| **name != *network);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.pass_on();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.turns.lock().remove(&self.network, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    type Acquiring = Pin<Box<dyn Future<Output = Result<Turn, QueueFull>>>>;
+
+    fn poll(acquiring: &mut Acquiring) -> Poll<Result<Turn, QueueFull>> {
+        acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Begins to wait, as a session does.
+    fn waits(turns: &Arc<Turns>, network: &'static str) -> Acquiring {
+        let turns = turns.clone();
+        let mut acquiring: Acquiring = Box::pin(async move { turns.acquire(network).await });
+        assert!(poll(&mut acquiring).is_pending(), "{network} need not wait");
+        acquiring
+    }
+
+    fn at_once(turns: &Arc<Turns>, network: &'static str) -> Result<Turn, QueueFull> {
+        let turns = turns.clone();
+        match poll(&mut (Box::pin(async move { turns.acquire(network).await }) as Acquiring)) {
+            Poll::Ready(result) => result,
+            Poll::Pending => panic!("{network} has to wait"),
+        }
+    }
+
+    /// Runs check after check; the networks in the order in which their checks ran.
+    fn run(mut turn: Turn, mut waiting: Vec<(&'static str, Acquiring)>) -> Vec<&'static str> {
+        let mut ran = Vec::new();
+        while !waiting.is_empty() {
+            drop(turn);
+            let granted = waiting.iter_mut().enumerate().find_map(|(n, (_, acquiring))| match poll(acquiring) {
+                Poll::Ready(result) => Some((n, result.unwrap())),
+                Poll::Pending => None,
+            });
+            let (n, next) = granted.expect("a turn is lost");
+            ran.push(waiting.remove(n).0);
+            turn = next;
+        }
+        ran
+    }
+
+    #[test]
+    fn networks_take_turns_however_many_checks_one_of_them_wants() {
+        let turns = Turns::new(1);
+        let turn = at_once(&turns, "guesser").unwrap();
+        let mut waiting: Vec<_> = (0..MAX_WAITING_PER_NETWORK).map(|_| ("guesser", waits(&turns, "guesser"))).collect();
+        for _ in 0..2_500 {
+            assert_eq!(at_once(&turns, "guesser").err(), Some(QueueFull));
+        }
+        waiting.push(("honest", waits(&turns, "honest")));
+        waiting.push(("other", waits(&turns, "other")));
+        waiting.push(("honest", waits(&turns, "honest")));
+        let ran = run(turn, waiting);
+        assert_eq!(ran, ["guesser", "honest", "other", "guesser", "honest", "guesser", "guesser"]);
+        let state = turns.lock();
+        assert_eq!((state.free, state.waiting.len(), state.order.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_check_waits_for_one_check_of_each_network_before_it() {
+        let turns = Turns::new(2);
+        let held = [at_once(&turns, "n0").unwrap(), at_once(&turns, "n1").unwrap()];
+        let networks: [&str; 8] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"];
+        let mut waiting = Vec::new();
+        for network in networks {
+            waiting.extend((0..MAX_WAITING_PER_NETWORK).map(|_| (network, waits(&turns, network))));
+        }
+        waiting.push(("honest", waits(&turns, "honest")));
+        let [turn, _other] = held;
+        let ran = run(turn, waiting);
+        assert_eq!(ran.iter().position(|network| *network == "honest"), Some(networks.len()));
+    }
+
+    #[test]
+    fn a_check_that_is_given_up_leaves_its_place_and_its_turn_to_others() {
+        let turns = Turns::new(1);
+        let turn = at_once(&turns, "a").unwrap();
+        let mut waiting: Vec<_> = (0..MAX_WAITING_PER_NETWORK).map(|_| waits(&turns, "a")).collect();
+        assert_eq!(at_once(&turns, "a").err(), Some(QueueFull));
+        drop(waiting.remove(1));
+        waiting.push(waits(&turns, "a"));
+        assert_eq!(at_once(&turns, "a").err(), Some(QueueFull));
+        waiting.clear();
+        assert!(turns.lock().waiting.is_empty() && turns.lock().order.is_empty());
+        // A turn that was granted to a client that has left meanwhile goes to the next check.
+        let (gone, mut next) = (waits(&turns, "a"), waits(&turns, "b"));
+        drop(turn);
+        assert!(poll(&mut next).is_pending());
+        drop(gone);
+        let Poll::Ready(Ok(turn)) = poll(&mut next) else { panic!("the turn is lost") };
+        assert_eq!(turns.lock().free, 0);
+        drop(turn);
+        assert_eq!(turns.lock().free, 1);
+    }
+}

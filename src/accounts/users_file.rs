@@ -1,0 +1,233 @@
+//! The users as the running Weir believes them: the users file, read again when it has changed and is complete.
+
+use super::file::{Changed, ReadError, Users};
+use crate::clock;
+use crate::time::Timestamp;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a file that is rewritten in place must stay as it is until Weir believes it: a half-written file can look complete.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The same for an empty file: in `program > users`, the shell empties the file long before a slow program writes.
+const SETTLED_EMPTY: Duration = Duration::from_secs(10);
+
+/// The users file, watched.
+pub struct UsersFile {
+    path: PathBuf,
+    /// Held to look whether the file has changed and to read it again: only on threads that may block.
+    held: Mutex<Held>,
+}
+
+struct Held {
+    users: Arc<Users>,
+    /// The state of the file that was read last.
+    read: Changed,
+    /// A newer state of the file that may be half-written, and when Weir saw it first.
+    unsettled: Option<(Changed, Instant)>,
+    /// The users before the file was replaced, and when that was: for a second, the new file may be half-written, too.
+    former: Option<(Arc<Users>, Instant)>,
+}
+
+/// The users at a moment.
+pub struct Look {
+    pub users: Arc<Users>,
+    former: Option<Arc<Users>>,
+    is_rewritten: bool,
+}
+
+impl Look {
+    /// Returns whether the file may be about to say something else of this user: a login that fails now may be right.
+    pub fn is_doubtful(&self, user: &str) -> bool {
+        let is_lost = |former: &Arc<Users>| former.contains(user) && !self.users.contains(user);
+        self.is_rewritten || self.former.as_ref().is_some_and(is_lost)
+    }
+}
+
+impl UsersFile {
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let (users, read) = Users::read(path)?;
+        let held = Held { users: Arc::new(users), read, unsettled: None, former: None };
+        Ok(Self { path: path.to_owned(), held: Mutex::new(held) })
+    }
+
+    /// The users now. Reads the file again if another file has taken its place, or if it was rewritten and has settled. Blocks.
+    pub fn look(&self) -> Look {
+        self.look_at(clock::now(), Instant::now())
+    }
+
+    /// Reads the file again if it has changed, without waiting until it has settled: an administrator says that it is complete. Blocks.
+    pub fn reload(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = Changed::of(&self.path);
+        if seen != held.read {
+            held.read_again(&self.path, seen, Instant::now());
+        }
+    }
+
+    /// `now` and `instant` are the same moment, of the wall clock and of the monotonic clock.
+    fn look_at(&self, now: Timestamp, instant: Instant) -> Look {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
+        let seen = Changed::of(&self.path);
+        if seen == held.read {
+            held.unsettled = None;
+        } else {
+            let known = held.unsettled.filter(|(state, _)| *state == seen);
+            let since = known.map_or(instant, |(_, since)| since);
+            // By the monotonic clock, too: the file's time may lie in the future.
+            let age =
+                seen.modified().map(|modified| now.since(modified)).max(Some(instant.saturating_duration_since(since)));
+            let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
+            match held.read.is_same_file(&seen) && age.is_some_and(|age| age < needed) {
+                true => held.unsettled = Some((seen, since)),
+                false => held.read_again(&self.path, seen, instant),
+            }
+        }
+        let former = held.former.as_ref().map(|(users, _)| users.clone());
+        Look { users: held.users.clone(), former, is_rewritten: held.unsettled.is_some() }
+    }
+}
+
+impl Held {
+    /// Reads the file, which was in the state `seen`. A bad file keeps the former users, and is reported.
+    fn read_again(&mut self, path: &Path, seen: Changed, instant: Instant) {
+        let read = Users::read(path);
+        let after = Changed::of(path);
+        if after != seen {
+            // Half of it may be of either state.
+            self.unsettled = Some((after, instant));
+            return;
+        }
+        let is_replaced = !self.read.is_same_file(&seen);
+        self.read = seen;
+        self.unsettled = None;
+        match read {
+            Ok((users, _)) => {
+                tracing::info!(file = %path.display(), users = users.iter().count(), "users file read again");
+                let former = std::mem::replace(&mut self.users, Arc::new(users));
+                self.former = is_replaced.then_some((former, instant));
+            }
+            Err(error) => tracing::error!(%error, "users file not taken: the former users stay"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const HASH: &str = "$argon2id$v=19$m=8,t=1,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn lines(names: &[&str]) -> String {
+        names.iter().map(|name| format!("{name}:{HASH}\n")).collect()
+    }
+
+    fn names(look: &Look) -> String {
+        look.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A file with alice and bob, what Weir holds of it, and the moments so many seconds after its last change.
+    struct Case {
+        folder: tempfile::TempDir,
+        file: UsersFile,
+        began: Instant,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("users"), lines(&["alice", "bob"])).unwrap();
+            let file = UsersFile::open(&folder.path().join("users")).unwrap();
+            Self { folder, file, began: Instant::now() }
+        }
+
+        fn write(&self, names: &[&str]) {
+            fs::write(self.folder.path().join("users"), lines(names)).unwrap();
+        }
+
+        /// As `mv` does.
+        fn replace(&self, text: &str) {
+            fs::write(self.folder.path().join("new"), text).unwrap();
+            fs::rename(self.folder.path().join("new"), self.folder.path().join("users")).unwrap();
+        }
+
+        /// A look when the file has been as it is for so long.
+        fn look_after(&self, age: Duration) -> Look {
+            let modified = Changed::of(&self.folder.path().join("users")).modified().unwrap();
+            self.file.look_at(modified.after(age), self.began)
+        }
+    }
+
+    const YOUNG: Duration = Duration::from_millis(999);
+
+    #[test]
+    fn a_file_that_is_rewritten_in_place_is_believed_when_it_has_settled() {
+        let case = Case::new();
+        case.write(&["alice"]);
+        let look = case.look_after(YOUNG);
+        assert_eq!(names(&look), "alice bob");
+        // Who fails now may be right when the file is complete.
+        assert!(look.is_doubtful("bob") && look.is_doubtful("carol"));
+        case.write(&["alice", "bob", "carol"]);
+        assert_eq!(names(&case.look_after(YOUNG)), "alice bob");
+        let look = case.look_after(SETTLED);
+        assert_eq!(names(&look), "alice bob carol");
+        assert!(!look.is_doubtful("bob") && !look.is_doubtful("dave"));
+    }
+
+    #[test]
+    fn a_file_that_was_emptied_is_believed_later() {
+        let case = Case::new();
+        case.write(&[]);
+        assert_eq!(names(&case.look_after(SETTLED * 9)), "alice bob");
+        assert_eq!(names(&case.look_after(SETTLED_EMPTY)), "");
+    }
+
+    #[test]
+    fn a_file_from_the_future_is_believed_when_it_stays_as_it_is() {
+        let case = Case::new();
+        case.write(&["alice"]);
+        let modified = Changed::of(&case.folder.path().join("users")).modified().unwrap();
+        let past = Timestamp::from_micros(modified.micros() - 3_600_000_000);
+        for (after, expected) in [(Duration::ZERO, "alice bob"), (YOUNG, "alice bob"), (SETTLED, "alice")] {
+            assert_eq!(names(&case.file.look_at(past, case.began + after)), expected, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_takes_its_place_is_believed_at_once() {
+        let case = Case::new();
+        case.replace(&lines(&["alice", "carol"]));
+        let look = case.look_after(Duration::ZERO);
+        assert_eq!(names(&look), "alice carol");
+        // `install` removes the old file and writes a new one: bob may be about to come.
+        assert!(look.is_doubtful("bob") && !look.is_doubtful("alice") && !look.is_doubtful("dave"));
+        let later = case.file.look_at(clock::now(), case.began + SETTLED);
+        assert!(!later.is_doubtful("bob"));
+        // Again and again: a file may get the inode of the one before the last.
+        for n in 0..20 {
+            Users::add(&case.folder.path().join("users"), &format!("u{n}"), "sesame", &[]).unwrap();
+            Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();
+            Users::set_disabled(&case.folder.path().join("users"), "carol", n % 2 == 0).unwrap();
+            let look = case.look_after(Duration::ZERO);
+            assert_eq!(look.users.iter().map(|user| user.disabled).collect::<Vec<_>>(), [false, n % 2 == 0]);
+        }
+    }
+
+    #[test]
+    fn a_bad_file_keeps_the_users_and_a_told_reload_does_not_wait() {
+        let case = Case::new();
+        case.replace("nonsense\n");
+        assert_eq!(names(&case.look_after(Duration::ZERO)), "alice bob");
+        fs::remove_file(case.folder.path().join("users")).unwrap();
+        assert_eq!(names(&case.file.look()), "alice bob");
+        case.write(&["alice"]);
+        assert_eq!(names(&case.file.look()), "alice");
+        case.write(&["carol"]);
+        case.file.reload();
+        assert_eq!(names(&case.file.look()), "carol");
+    }
+}
