@@ -1,14 +1,173 @@
 //! The only place that reads the wall clock. Everything that decides is handed its `now`.
+//!
+//! The time it tells is [`Steady`]: a wall clock that jumps is followed only when it stays where it has jumped to. Else a clock that is
+//! wrong for seconds would end suspensions and empty budgets for good.
 
-use crate::time::Timestamp;
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::time::steady::{BELIEVED_AFTER, Change, Steady, micros};
+use crate::time::{Timestamp, format_duration};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The clock of the process.
+struct Clock {
+    /// What to add to the time since boot, in microseconds.
+    offset: AtomicI64,
+    /// The time since boot at which to compare the clocks next, in microseconds.
+    due: AtomicI64,
+    /// The lock is held to compare the clocks, which no one waits for but the first.
+    comparison: Mutex<Comparison>,
+}
+
+struct Comparison {
+    /// `None` before the first reading.
+    steady: Option<Steady>,
+    jumps: u64,
+    /// When a jump was last logged: time since boot, in microseconds.
+    logged: Option<i64>,
+}
+
+/// How the wall clock relates to the time that [`now`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// See [`Steady::doubt`].
+    pub doubt: Option<Timestamp>,
+    /// Microseconds by which the wall clock is ahead.
+    pub disagreement: i64,
+    /// Jumps of the wall clock since the start.
+    pub jumps: u64,
+}
+
+static CLOCK: Clock = Clock {
+    offset: AtomicI64::new(0),
+    due: AtomicI64::new(i64::MIN),
+    comparison: Mutex::new(Comparison { steady: None, jumps: 0, logged: None }),
+};
+
+/// How often the clocks are compared at most.
+const COMPARED_EVERY: Duration = Duration::from_millis(100);
+
+/// The thread was not scheduled for longer between its readings of the clocks: they are not of the same moment.
+const SAME_MOMENT: Duration = Duration::from_millis(20);
+
+/// Jumps that follow each other faster are counted, and not all logged.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// The present moment.
-#[expect(clippy::disallowed_methods, reason = "this is the place")]
 pub fn now() -> Timestamp {
+    let monotonic = since_boot();
+    // After `due` was read the offset is that of the same comparison, or a later one.
+    let due = CLOCK.due.load(Ordering::Acquire);
+    if micros(monotonic) >= due {
+        let comparison = match due {
+            i64::MIN => Some(CLOCK.comparison()),
+            _ => CLOCK.comparison.try_lock().ok(),
+        };
+        comparison.and_then(compare).into_iter().for_each(log);
+    }
+    Timestamp::from_micros(micros(monotonic).saturating_add(CLOCK.offset.load(Ordering::Relaxed)))
+}
+
+/// How things stood when the clocks were last compared.
+pub fn status() -> Status {
+    now();
+    let comparison = CLOCK.comparison();
+    let (doubt, disagreement) = comparison.steady.as_ref().map_or((None, 0), |one| (one.doubt(), one.disagreement()));
+    Status { doubt, disagreement, jumps: comparison.jumps }
+}
+
+impl Clock {
+    fn comparison(&self) -> MutexGuard<'_, Comparison> {
+        self.comparison.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compares the clocks, and returns what is to be logged.
+fn compare(mut comparison: MutexGuard<'_, Comparison>) -> Option<Change> {
+    let Comparison { steady, jumps, logged } = &mut *comparison;
+    let (wall, monotonic) = match read() {
+        (wall, monotonic, true) => (wall, monotonic),
+        // The first comparison has nothing to go by but this one.
+        (wall, monotonic, false) if steady.is_none() => (wall, monotonic),
+        _ => return None,
+    };
+    let steady = steady.get_or_insert_with(|| Steady::new(wall, monotonic));
+    let (_, change) = steady.look(wall, monotonic);
+    CLOCK.offset.store(steady.offset(), Ordering::Relaxed);
+    CLOCK.due.store(micros(monotonic + COMPARED_EVERY), Ordering::Release);
+    let change = change?;
+    let is_jump = matches!(change, Change::Jumped(_));
+    *jumps += u64::from(is_jump);
+    let now = micros(monotonic);
+    if is_jump && logged.is_some_and(|last| now.saturating_sub(last) < micros(LOGGED_EVERY)) {
+        return None;
+    }
+    *logged = Some(now).filter(|_| is_jump).or(*logged);
+    Some(change)
+}
+
+fn log(change: Change) {
+    let (size, direction) = match change {
+        Change::Jumped(by) | Change::Followed(by) => {
+            (format_duration(Duration::from_millis(by.unsigned_abs() / 1_000)), if by < 0 { "back" } else { "forward" })
+        }
+        Change::Returned => return tracing::info!("the wall clock is right again: its jump is not followed"),
+    };
+    match change {
+        Change::Jumped(_) => tracing::warn!(
+            size,
+            direction,
+            "the wall clock has jumped: it is not followed before it has stayed there for up to {}",
+            format_duration(BELIEVED_AFTER)
+        ),
+        _ => tracing::warn!(size, direction, "the jump of the wall clock has lasted: it is followed now"),
+    }
+}
+
+/// The wall clock and the time since boot; false, if they may not be of the same moment.
+fn read() -> (Timestamp, Duration, bool) {
+    let before = since_boot();
+    let wall = wall();
+    let after = since_boot();
+    (wall, after, after.saturating_sub(before) <= SAME_MOMENT)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
+fn wall() -> Timestamp {
     let micros = match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
         Err(before) => -i64::try_from(before.duration().as_micros()).unwrap_or(i64::MAX),
     };
     Timestamp::from_micros(micros)
+}
+
+/// The time since boot, with that in which the machine was suspended: to be resumed is no jump.
+fn since_boot() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_that_of_the_wall_clock_and_does_not_go_back() {
+        let threads = (0..4).map(|_| {
+            std::thread::spawn(|| {
+                let (began, mut former) = (std::time::Instant::now(), now());
+                while began.elapsed() < 3 * COMPARED_EVERY {
+                    let (before, time) = (wall(), now());
+                    let difference = time.micros().abs_diff(before.micros());
+                    assert!(difference < 60_000_000, "{difference} µs from the wall clock");
+                    // As far as a slewed clock may between two comparisons.
+                    assert!(former.since(time) <= COMPARED_EVERY, "from {former:?} to {time:?}");
+                    former = time;
+                }
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(status().doubt.is_some(), "the process is young");
+    }
 }

@@ -46,6 +46,13 @@ pub struct Metrics {
     pub budgets: IntGauge,
     /// Octets of changes that are in the state file's journal and not yet in its table of budgets.
     pub journal_octets: IntGauge,
+    /// Octets of the state file's write-ahead log.
+    pub wal_octets: IntGauge,
+    /// 1 while a reader of the state file prevents the reset of its write-ahead log.
+    pub wal_held: IntGauge,
+    /// Jumps of the wall clock, and by how many seconds it is ahead of the time that Weir goes by.
+    pub clock_jumps: IntCounter,
+    pub clock_ahead: IntGauge,
     /// Readings of the configuration since the start, by result.
     pub reloads: IntCounterVec,
     /// 1, or 0 while the configuration that lies there is bad and a former one is in force.
@@ -194,6 +201,8 @@ impl Metrics {
             Ok::<_, prometheus::Error>(metric)
         };
         let upstreams = Upstreams::register(&registry)?;
+        let clock_jumps = IntCounter::new("weir_clock_jumps_total", "Jumps of the wall clock since the start")?;
+        registry.register(Box::new(clock_jumps.clone()))?;
         let admit = HistogramOpts::new(
             "weir_admit_seconds",
             "Time until what is charged or given back is durable, or given up",
@@ -253,6 +262,16 @@ impl Metrics {
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
             journal_octets: gauge("weir_state_journal_bytes", "Changes in the state file's journal, to be folded")?,
+            wal_octets: gauge("weir_state_wal_bytes", "Length of the state file's write-ahead log")?,
+            wal_held: gauge(
+                "weir_state_wal_held",
+                "1 while a reader of the state file prevents the reset of its write-ahead log",
+            )?,
+            clock_jumps,
+            clock_ahead: gauge(
+                "weir_clock_ahead_seconds",
+                "Seconds by which the wall clock has jumped ahead of the time that Weir goes by",
+            )?,
             reloads,
             config_good,
             registry,

@@ -1,5 +1,7 @@
 //! Points in time, durations and rates, as integers and as people write them. No clock is read here.
 
+pub mod steady;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -125,6 +125,7 @@ impl Running {
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
+        store.set_clock_doubt(clock::status().doubt);
         let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
         let relay = Relay::new(&config.relay, &metrics).map_err(|e| fail(exit::CONFIG, &e))?;
         let server = Arc::new(Server {
@@ -273,14 +274,19 @@ fn of_server(server: &Arc<Server>, ask: impl Fn(Arc<Server>, String) -> Coming +
     })
 }
 
-/// Ends exceptions when their time is over.
+/// Ends exceptions when their time is over, and tells how the wall clock is.
 async fn end_exceptions(server: Weak<Server>) {
     let mut ticks = tokio::time::interval(EXCEPTIONS_END);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(server) = server.upgrade() else { break };
-        server.store.end_exceptions(clock::now());
+        let (now, status) = (clock::now(), clock::status());
+        let metrics = &server.metrics;
+        metrics.clock_jumps.inc_by(status.jumps.saturating_sub(metrics.clock_jumps.get()));
+        metrics.clock_ahead.set(status.disagreement / 1_000_000);
+        server.store.set_clock_doubt(status.doubt);
+        server.store.end_exceptions(now);
     }
 }
 

@@ -250,6 +250,11 @@ impl Filter {
         (self.epoch, self.newer.size)
     }
 
+    /// Has the newer generation begin then: a clock that was wrong has said when it began.
+    pub fn begin_at(&mut self, epoch: Timestamp) {
+        self.epoch = epoch;
+    }
+
     /// Learns once more what it had learnt before a store lost it, in the same generation.
     pub fn relearn(&mut self, value: Value) {
         self.newer.add(value);

@@ -2,7 +2,7 @@
 
 use super::Budget;
 use super::template::Template;
-use crate::engine::Rule;
+use crate::engine::{Rule, State};
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,9 @@ pub struct Notification {
 impl Notification {
     /// One more notice of a budget: what is to be remembered of it, if it may go out. `former` is what was remembered before.
     pub fn goes_out(&self, former: Option<&Budget>, now: Timestamp) -> Option<Budget> {
-        let (state, outcome) = self.at_most.step(former.map(|budget| budget.state), now, 1.0);
+        // One from the future is that of a clock that was wrong: nothing would go out until then.
+        let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
+        let (state, outcome) = self.at_most.step(former, now, 1.0);
         (!outcome.over).then_some(Budget { state, seen: None })
     }
 }

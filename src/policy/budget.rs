@@ -56,10 +56,17 @@ impl Loaded {
 impl Slot {
     /// A budget from the future was kept by a clock that was wrong. Nothing of it is forgotten, but from now on it decays: else it
     /// would refuse until that future has come.
+    ///
+    /// Values seen in that future stay known, too: their generation begins now.
     pub(super) fn heal(&mut self, now: Timestamp) {
-        if let Some(budget) = self.budget.as_mut().filter(|budget| budget.state.at > now) {
+        let Some(budget) = &mut self.budget else { return };
+        if budget.state.at > now {
             budget.state.at = now;
             self.change.get_or_insert_default();
+        }
+        if let Some(seen) = budget.seen.as_mut().filter(|seen| seen.generation().0 > now) {
+            Arc::make_mut(seen).begin_at(now);
+            self.change.get_or_insert_default().turned = true;
         }
     }
 

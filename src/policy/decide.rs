@@ -106,7 +106,8 @@ impl<'a> Decision<'a> {
         ledger: &'a mut Ledger,
     ) -> Self {
         loaded.0.iter_mut().for_each(|slot| slot.heal(now));
-        let own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
+        let mut own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
+        own.0.iter_mut().for_each(|slot| slot.heal(now));
         let suspension = question.suspension.clone();
         Self { policy, now, asked, question, loaded, own, ledger, suspension, waits: Duration::ZERO }
     }

@@ -87,6 +87,12 @@ impl Term {
     pub fn holds(&self, now: Timestamp) -> bool {
         now < self.until
     }
+
+    /// Returns whether the term has ended for certain. With `doubt` the clock may turn out to be wrong, and that can only be said of a
+    /// term that began then or later.
+    pub fn has_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
+        !self.holds(now) && doubt.is_none_or(|doubt| self.since >= doubt)
+    }
 }
 
 impl Grant {
@@ -141,9 +147,9 @@ impl Exceptions {
         self.suspensions.remove(owner)
     }
 
-    /// Drops those whose time is over, and returns them.
-    pub fn forget(&mut self, now: Timestamp) -> (Vec<Arc<Grant>>, Vec<Arc<Suspension>>) {
-        let is_over = |term: &Term| !term.holds(now);
+    /// Drops those whose time is over for certain (see [`Term::has_ended`]), and returns them.
+    pub fn forget(&mut self, now: Timestamp, doubt: Option<Timestamp>) -> (Vec<Arc<Grant>>, Vec<Arc<Suspension>>) {
+        let is_over = |term: &Term| term.has_ended(now, doubt);
         let of_limits = self.grants.values_mut();
         let grants = of_limits.flat_map(|grants| grants.extract_if(|_, grant| is_over(&grant.term)));
         let grants = grants.map(|(_, grant)| grant).collect();
@@ -156,10 +162,10 @@ impl Exceptions {
         (grants, suspensions)
     }
 
-    /// When the first of them ends.
-    pub fn next_end(&self) -> Option<Timestamp> {
-        let ends = self.suspensions().map(|suspension| suspension.term.until);
-        ends.chain(self.grants().map(|grant| grant.term.until)).min()
+    /// Returns whether [`Exceptions::forget`] would drop any.
+    pub fn any_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
+        let terms = self.suspensions().map(|suspension| &suspension.term);
+        terms.chain(self.grants().map(|grant| &grant.term)).any(|term| term.has_ended(now, doubt))
     }
 
     /// The grant for a budget, and the suspension of somebody, also if its time is over.

@@ -8,7 +8,7 @@ use super::record::{Act, Record};
 use super::troubles::Attempt;
 use super::writer::PATIENCE;
 use super::{Core, Store, Unavailable, slow};
-use crate::policy::exception::{By, Exceptions, Grant, Suspension};
+use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
 use crate::policy::key::{Key, Owner};
 use crate::policy::{self, Loaded, Policy};
 use crate::time::Timestamp;
@@ -121,9 +121,9 @@ impl Page {
         self.touched.insert((None, suspension.owner.clone()));
     }
 
-    /// Ends what is over.
-    fn end(&mut self, exceptions: &mut Exceptions, now: Timestamp) {
-        let (grants, suspensions) = exceptions.forget(now);
+    /// Ends what is over for certain.
+    fn end(&mut self, exceptions: &mut Exceptions, now: Timestamp, doubt: Option<Timestamp>) {
+        let (grants, suspensions) = exceptions.forget(now, doubt);
         for grant in grants {
             self.grant(&grant);
             self.add(Record::of_grant(Act::Ended, &grant, now, None));
@@ -135,7 +135,12 @@ impl Page {
     }
 
     /// Somebody is suspended by a limit, if there is room for that, and unless he is for longer.
-    fn suspend(&mut self, exceptions: &mut Exceptions, suspension: &Arc<Suspension>, now: Timestamp) {
+    fn suspend(
+        &mut self,
+        exceptions: &mut Exceptions,
+        suspension: &Arc<Suspension>,
+        (now, doubt): (Timestamp, Option<Timestamp>),
+    ) {
         let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now));
         if former.is_some_and(|former| former.term.until >= suspension.term.until) {
             return;
@@ -143,7 +148,7 @@ impl Page {
         // Who tries again and again is suspended for longer and longer: that is worth one line.
         let is_new = former.is_none_or(|former| former.term.by != suspension.term.by);
         if former.is_none() && !exceptions.has_room() {
-            self.end(exceptions, now);
+            self.end(exceptions, now, doubt);
             if !exceptions.has_room() {
                 return;
             }
@@ -173,7 +178,7 @@ impl Core {
         page.waiting.push(sender);
         self.book.any.store(true, Ordering::Release);
         drop(page);
-        self.count(exceptions);
+        self.count(exceptions, |_| true);
         *place = Arc::new(policy);
         drop(place);
         self.queue.send(Errand::Book);
@@ -181,10 +186,11 @@ impl Core {
         (changed, written)
     }
 
-    fn count(&self, exceptions: &Exceptions) {
+    fn count(&self, exceptions: &Exceptions, holds: impl Fn(&Term) -> bool) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.metrics.grants_in_force.set(number(exceptions.grants().count()));
-        self.metrics.suspensions_in_force.set(number(exceptions.suspensions().count()));
+        let (grants, suspensions) = (exceptions.grants(), exceptions.suspensions());
+        self.metrics.grants_in_force.set(number(grants.filter(|one| holds(&one.term)).count()));
+        self.metrics.suspensions_in_force.set(number(suspensions.filter(|one| holds(&one.term)).count()));
     }
 
     /// Takes in what the file has. What was done before it could be opened came later, and stays.
@@ -210,7 +216,7 @@ impl Core {
         for suspension in suspensions.into_iter().filter(|suspension| !is_newer(None, &suspension.owner)) {
             exceptions.suspend(Arc::new(suspension));
         }
-        self.count(exceptions);
+        self.count(exceptions, |_| true);
         let policy = Arc::new(policy);
         *place = policy.clone();
         drop((page, place));
@@ -236,8 +242,9 @@ impl Core {
 
     /// Those of whom limits say so are suspended from now on. False: that is not in the file.
     pub(super) async fn suspend(&self, suspensions: &[Arc<Suspension>], now: Timestamp) -> bool {
+        let time = (now, self.clock_doubt());
         let (_, written) =
-            self.except(|exceptions, page| suspensions.iter().for_each(|one| page.suspend(exceptions, one, now)));
+            self.except(|exceptions, page| suspensions.iter().for_each(|one| page.suspend(exceptions, one, time)));
         // While it cannot be written nobody waits.
         !self.troubles.with_writing() && self.written(written).await == Kept::InFile
     }
@@ -278,8 +285,9 @@ impl Store {
         (by, reason): (By, Arc<str>),
         now: Timestamp,
     ) -> Option<(Arc<Grant>, Kept)> {
+        let doubt = self.core.clock_doubt();
         let (revoked, written) = self.core.except(|exceptions, page| {
-            page.end(exceptions, now);
+            page.end(exceptions, now, doubt);
             let grant = exceptions.revoke(limit, owner)?;
             page.grant(&grant);
             page.add(Record::of_grant(Act::Revoked, &grant, now, Some((by, reason))));
@@ -308,8 +316,9 @@ impl Store {
         (by, reason): (By, Arc<str>),
         now: Timestamp,
     ) -> Option<(Arc<Suspension>, Kept)> {
+        let doubt = self.core.clock_doubt();
         let (ended, written) = self.core.except(|exceptions, page| {
-            page.end(exceptions, now);
+            page.end(exceptions, now, doubt);
             let suspension = exceptions.release(owner)?;
             page.suspension(&suspension);
             page.add(Record::of_suspension(Act::Released, &suspension, now, Some((by, reason))));
@@ -377,11 +386,18 @@ impl Store {
 
     /// Ends what is over at that time, and forgets what was done long ago. To be called every now and then: what is over holds no
     /// more anyway.
+    ///
+    /// While the clock is in doubt ([`Store::set_clock_doubt`]) only what began since then is ended, and nothing is forgotten.
     pub fn end_exceptions(&self, now: Timestamp) {
         let Core { book, queue, .. } = &*self.core;
-        if self.core.policy().exceptions.next_end().is_some_and(|end| end <= now) {
+        let doubt = self.core.clock_doubt();
+        if self.core.policy().exceptions.any_ended(now, doubt) {
             // Nobody waits for it.
-            drop(self.core.except(|exceptions, page| page.end(exceptions, now)));
+            drop(self.core.except(|exceptions, page| page.end(exceptions, now, doubt)));
+        }
+        if doubt.is_some() {
+            // Those that are over are still here, and do not count.
+            return self.core.count(&self.core.policy().exceptions, |term| term.holds(now));
         }
         let pruned = Timestamp::from_micros(book.pruned.load(Ordering::Relaxed));
         if now.since(pruned) >= PRUNED_EVERY || pruned.since(now) >= PRUNED_EVERY {
@@ -389,5 +405,11 @@ impl Store {
             let remembered = i64::try_from(REMEMBERED.as_micros()).unwrap_or(i64::MAX);
             queue.send(Errand::Prune(Timestamp::from_micros(now.micros().saturating_sub(remembered))));
         }
+    }
+
+    /// Tells the store whether `now` may turn out to be wrong, and since when it has not jumped; `None`: it is certain. In doubt the
+    /// store decides as always, and removes nothing on account of its age.
+    pub fn set_clock_doubt(&self, doubt: Option<Timestamp>) {
+        self.core.clock_doubt.store(doubt.map_or(i64::MIN, Timestamp::micros), Ordering::Relaxed);
     }
 }

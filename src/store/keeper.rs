@@ -158,7 +158,8 @@ impl Task {
             outcome.map_err(|error| format!("the write-ahead log cannot be brought home: {}", file::words(&error)));
         self.core.troubles.note(Attempt::Checkpoint, outcome);
         // Whatever is wrong, this can wait.
-        let Some(now) = self.core.hot.latest().filter(|_| !self.core.troubles.any()) else { return };
+        let can_wait = self.core.troubles.any() || self.core.clock_doubt().is_some();
+        let Some(now) = self.core.hot.latest().filter(|_| !can_wait) else { return };
         let rested = |(then, at): (Timestamp, Instant)| {
             now.since(then) >= REST || then.since(now) >= REST || at.elapsed() >= REST
         };
@@ -243,8 +244,9 @@ impl Walk {
                 // Its grant may remember for longer than its limit, and when that is over it is of no use.
                 _ if place.key.ungranted().is_some() => !exceptions.needs(&place.key, now),
                 (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
-                (None, Some(last)) => now.since(*last) >= KEEP,
-                (None, None) => {
+                (None, Some(last)) if *last <= now => now.since(*last) >= KEEP,
+                // One that was in force in the future was noted by a clock that was wrong.
+                (None, _) => {
                     core.queue.send(Errand::Note(vec![kind.clone()], now));
                     self.kinds.insert(kind.clone(), now);
                     false

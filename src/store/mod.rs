@@ -41,7 +41,7 @@ use queue::{Errand, Queue};
 pub use session_slots::SessionSlots;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -103,6 +103,8 @@ struct Core {
     keep_log: AtomicBool,
     /// Held while it is noted that something is to be caught up with, or that nothing is.
     stirring: Mutex<()>,
+    /// The time before which nothing can be compared with now, in microseconds: see [`Store::set_clock_doubt`]. `i64::MIN`: none.
+    clock_doubt: AtomicI64,
     /// The loader has not answered for long: nobody waits for it until it does.
     is_loader_stuck: AtomicBool,
 }
@@ -161,6 +163,7 @@ impl Store {
             log_is_long: AtomicBool::new(false),
             keep_log: AtomicBool::new(true),
             stirring: Mutex::default(),
+            clock_doubt: AtomicI64::new(i64::MIN),
             is_loader_stuck: AtomicBool::new(false),
         });
         let file = match core.open() {
@@ -393,6 +396,10 @@ impl Core {
         self.queue.stir();
     }
 
+    fn clock_doubt(&self) -> Option<Timestamp> {
+        Some(self.clock_doubt.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
+    }
+
     fn is_open(&self) -> bool {
         self.identity.get().is_some()
     }
@@ -412,7 +419,8 @@ impl Core {
         let former = std::mem::replace(&mut *place, policy.clone());
         drop(place);
         let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
-        if let Some(now) = self.hot.latest() {
+        // A kind keeps the time that the last walk noted if the present one may be wrong: its budgets would go too early.
+        if let Some(now) = self.hot.latest().filter(|_| self.clock_doubt().is_none()) {
             self.queue.send(Errand::Note(kinds.clone(), now));
         }
         Replaced { former, gone: self.tell_gone(kinds.into_iter()), inert: book::tell_inert(&policy) }

@@ -160,7 +160,7 @@ impl Replay {
     fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
         let exceptions = Arc::make_mut(&mut self.policy.exceptions);
         if !exceptions.has_room() {
-            exceptions.forget(now);
+            exceptions.forget(now, None);
         }
         if exceptions.has_room() {
             exceptions.suspend(suspension);

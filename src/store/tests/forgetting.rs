@@ -3,7 +3,7 @@
 use super::*;
 
 /// Rows of a table of the file.
-fn count(path: &Path, table: &str) -> i64 {
+pub fn count(path: &Path, table: &str) -> i64 {
     let file = rusqlite::Connection::open(path).unwrap();
     file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }

@@ -1,3 +1,4 @@
+mod clock;
 mod crash;
 mod exceptions;
 mod faults;

@@ -1,0 +1,272 @@
+//! Steady time: the wall clock as long as it agrees with the monotonic clock. Pure: the caller reads both clocks.
+
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// Time that follows the wall clock, but not its jumps.
+///
+/// The time is the monotonic clock plus an offset. Small differences to the wall clock are slewed away. After a jump the former offset
+/// stays in use until the wall clock has kept to the new one for a while: a wall clock that is wrong for some seconds changes nothing,
+/// and a correction by NTP or an administrator is believed some minutes later.
+#[derive(Clone, Debug)]
+pub struct Steady {
+    offset: Offset,
+    /// Where the wall clock has jumped to, as long as that is not believed.
+    candidate: Option<Offset>,
+    /// The monotonic clock when both were last compared.
+    looked: i64,
+    /// The time when `offset` came into use, or when the wall clock jumped to it.
+    began: Timestamp,
+}
+
+/// The difference between the wall clock and the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+struct Offset {
+    /// Wall clock minus monotonic clock, in microseconds.
+    micros: i64,
+    /// The monotonic clock when the wall clock was first seen there, in microseconds.
+    since: i64,
+}
+
+/// A change in how the wall clock relates to the steady time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The wall clock has jumped, and is now so many microseconds ahead of the steady time; behind it, if that is negative.
+    Jumped(i64),
+    /// The wall clock agrees with the steady time again.
+    Returned,
+    /// The steady time has followed a jump, by so many microseconds.
+    Followed(i64),
+}
+
+/// A larger difference is a jump: NTP slews what is smaller than 0.128 s, chrony what is smaller than its configuration says.
+pub const TOLERANCE: Duration = Duration::from_secs(2);
+
+/// The steady time gains or loses at most the elapsed time divided by this. chrony slews by at most a twelfth.
+const SLEW: i64 = 8;
+
+/// A jump is believed when it has lasted for so long. A glitch of the time source ends within seconds; a resumed virtual machine, an
+/// NTP client or an administrator sets the clock once. Until then dates, and windows in which limits hold, are those of the former
+/// time, which is the price of a longer wait.
+pub const BELIEVED_AFTER: Duration = Duration::from_secs(300);
+
+/// A jump of a clock that had itself been right for less than [`BELIEVED_AFTER`] is believed after as long as that, but no sooner than
+/// this: a machine that boots without a battery-backed clock starts services before NTP corrects it.
+const BELIEVED_AFTER_LEAST: Duration = Duration::from_secs(30);
+
+impl Steady {
+    /// Begins with the wall clock as it is: there is nothing yet to compare it with. `monotonic` counts from any fixed point.
+    pub fn new(wall: Timestamp, monotonic: Duration) -> Self {
+        let since = micros(monotonic);
+        let offset = Offset { micros: wall.micros().saturating_sub(since), since };
+        Self { offset, candidate: None, looked: since, began: wall }
+    }
+
+    /// Compares the clocks, which were read at the same moment. The time never goes back, except by [`Change::Followed`].
+    pub fn look(&mut self, wall: Timestamp, monotonic: Duration) -> (Timestamp, Option<Change>) {
+        let monotonic = micros(monotonic);
+        let slew = monotonic.saturating_sub(self.looked).max(0) / SLEW;
+        self.looked = self.looked.max(monotonic);
+        let seen = wall.micros().saturating_sub(monotonic);
+        let ahead = seen.saturating_sub(self.offset.micros);
+        let change = if self.offset.agrees(seen) {
+            self.offset.slew(seen, slew);
+            self.candidate.take().map(|_| Change::Returned)
+        } else if let Some(candidate) = self.candidate.as_mut().filter(|candidate| candidate.agrees(seen)) {
+            candidate.slew(seen, slew);
+            let candidate = *candidate;
+            self.believes(candidate).then(|| {
+                self.follow(candidate, seen);
+                Change::Followed(ahead)
+            })
+        } else {
+            self.candidate = Some(Offset { micros: seen, since: monotonic });
+            Some(Change::Jumped(ahead))
+        };
+        (self.at(monotonic), change)
+    }
+
+    /// Microseconds to add to the monotonic clock.
+    pub fn offset(&self) -> i64 {
+        self.offset.micros
+    }
+
+    /// Microseconds by which the wall clock is ahead of the steady time, if it has jumped and is not believed.
+    pub fn disagreement(&self) -> i64 {
+        self.candidate.map_or(0, |candidate| candidate.micros.saturating_sub(self.offset.micros))
+    }
+
+    /// `None` when the wall clock has agreed for [`BELIEVED_AFTER`]. Otherwise the time may turn out to be wrong, and only what began
+    /// at the returned time or later can be said to have ended.
+    pub fn doubt(&self) -> Option<Timestamp> {
+        let has_held = self.looked.saturating_sub(self.offset.since) >= micros(BELIEVED_AFTER);
+        (self.candidate.is_some() || !has_held).then_some(self.began)
+    }
+
+    fn believes(&self, candidate: Offset) -> bool {
+        let former = candidate.since.saturating_sub(self.offset.since);
+        let enough = former.clamp(micros(BELIEVED_AFTER_LEAST), micros(BELIEVED_AFTER));
+        self.looked.saturating_sub(candidate.since) >= enough
+    }
+
+    fn follow(&mut self, candidate: Offset, seen: i64) {
+        self.offset = Offset { micros: seen, since: candidate.since };
+        self.candidate = None;
+        self.began = self.at(candidate.since);
+    }
+
+    fn at(&self, monotonic: i64) -> Timestamp {
+        Timestamp::from_micros(monotonic.saturating_add(self.offset.micros))
+    }
+}
+
+impl Offset {
+    fn agrees(&self, seen: i64) -> bool {
+        seen.saturating_sub(self.micros).saturating_abs() <= micros(TOLERANCE)
+    }
+
+    fn slew(&mut self, seen: i64, most: i64) {
+        self.micros = self.micros.saturating_add(seen.saturating_sub(self.micros).clamp(-most, most));
+    }
+}
+
+/// Microseconds; the end of time rather than an overflow.
+pub const fn micros(duration: Duration) -> i64 {
+    let micros = duration.as_micros();
+    if micros > i64::MAX as u128 { i64::MAX } else { micros as i64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: i64 = 1_000_000;
+    const YEARS: i64 = 2 * 365 * 86_400 * SECOND;
+    /// The right offset; the monotonic clock starts at 0.
+    const START: i64 = 1_700_000_000 * SECOND;
+
+    /// Looks at both clocks from one second to another, four times a second, with the wall clock wrong by so much.
+    fn pass(steady: &mut Steady, seconds: std::ops::Range<i64>, wrong: i64) -> Vec<(i64, Change)> {
+        let mut changes = Vec::new();
+        for quarter in 4 * seconds.start..4 * seconds.end {
+            let monotonic = quarter * SECOND / 4;
+            let change = look(steady, monotonic, wrong).1;
+            changes.extend(change.map(|change| (monotonic / SECOND, change)));
+        }
+        changes
+    }
+
+    fn look(steady: &mut Steady, monotonic: i64, wrong: i64) -> (i64, Option<Change>) {
+        let wall = Timestamp::from_micros(START + monotonic + wrong);
+        let (time, change) = steady.look(wall, Duration::from_micros(monotonic as u64));
+        (time.micros(), change)
+    }
+
+    fn new() -> Steady {
+        Steady::new(Timestamp::from_micros(START), Duration::ZERO)
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_wrong_for_some_seconds_is_not_followed_and_said_once() {
+        for jump in [YEARS, -YEARS, 3 * SECOND, -3 * SECOND] {
+            let mut steady = new();
+            assert_eq!(pass(&mut steady, 0..1_000, 0), []);
+            assert_eq!(steady.doubt(), None);
+            assert_eq!(pass(&mut steady, 1_000..1_005, jump), [(1_000, Change::Jumped(jump))]);
+            assert_eq!((steady.offset(), steady.disagreement()), (START, jump));
+            assert!(steady.doubt().is_some());
+            assert_eq!(pass(&mut steady, 1_005..1_006, 0), [(1_005, Change::Returned)]);
+            assert_eq!((steady.offset(), steady.doubt()), (START, None));
+        }
+    }
+
+    #[test]
+    fn a_jump_that_lasts_is_believed_after_five_minutes() {
+        for jump in [YEARS, -YEARS, 3 * SECOND] {
+            let mut steady = new();
+            pass(&mut steady, 0..1_000, 0);
+            let changes = pass(&mut steady, 1_000..1_400, jump);
+            assert_eq!(changes, [(1_000, Change::Jumped(jump)), (1_300, Change::Followed(jump))]);
+            assert_eq!((steady.offset(), steady.doubt()), (START + jump, None));
+        }
+    }
+
+    #[test]
+    fn nothing_is_certain_in_the_first_minutes_of_a_process_but_what_began_in_it() {
+        let mut steady = new();
+        pass(&mut steady, 0..300, 0);
+        assert_eq!(steady.doubt(), Some(Timestamp::from_micros(START)));
+        pass(&mut steady, 300..301, 0);
+        assert_eq!(steady.doubt(), None);
+    }
+
+    #[test]
+    fn a_clock_that_ntp_corrects_after_booting_is_believed_as_soon_as_it_has_held_as_long_as_before() {
+        for (before, enough) in [(5, 30), (40, 40), (299, 299), (3_000, 300)] {
+            let mut steady = new();
+            pass(&mut steady, 0..before, 0);
+            let changes = pass(&mut steady, before..before + enough + 1, YEARS);
+            assert_eq!(changes[1..], [(before + enough, Change::Followed(YEARS))], "{before}");
+            assert_eq!(steady.doubt().is_none(), enough == 300, "{before}");
+        }
+    }
+
+    #[test]
+    fn a_wall_clock_that_jumps_about_is_never_believed() {
+        let mut steady = new();
+        pass(&mut steady, 0..1_000, 0);
+        for n in 0..100 {
+            let wrong = if n % 2 == 0 { YEARS } else { 2 * YEARS };
+            let changes = pass(&mut steady, 1_000 + 250 * n..1_250 + 250 * n, wrong);
+            assert_eq!(changes, [(1_000 + 250 * n, Change::Jumped(wrong))]);
+        }
+        assert_eq!(steady.offset(), START);
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_slewed_is_followed() {
+        let mut steady = new();
+        // An hour in which chrony slews as fast as it can, and a step of a second.
+        for monotonic in (0..3_600 * SECOND).step_by(SECOND as usize / 4) {
+            let (time, change) = look(&mut steady, monotonic, monotonic / 12);
+            assert_eq!((time, change), (START + monotonic + monotonic / 12, None));
+        }
+        let wrong = 300 * SECOND - SECOND;
+        assert_eq!(pass(&mut steady, 3_600..3_620, wrong), []);
+        assert_eq!(steady.offset(), START + wrong);
+    }
+
+    /// How long the wall clock is how wrong, in seconds and microseconds.
+    fn courses() -> impl Strategy<Value = Vec<(i64, i64)>> {
+        let wrong = prop_oneof![Just(0), -3 * SECOND..3 * SECOND, -YEARS..YEARS, Just(i64::MAX), Just(i64::MIN)];
+        prop::collection::vec((1i64..700, wrong), 1..12)
+    }
+
+    proptest! {
+        #[test]
+        fn the_time_goes_on_evenly_and_ends_with_a_wall_clock_that_holds(courses in courses(), step in 1i64..20) {
+            let (mut steady, mut monotonic) = (new(), 0);
+            let mut former = START;
+            for (seconds, wrong) in courses.into_iter().chain([(700, 5 * SECOND)]) {
+                let end = monotonic + seconds * SECOND;
+                while monotonic < end {
+                    monotonic += step * SECOND / 2;
+                    let wall = Timestamp::from_micros((START + monotonic).saturating_add(wrong));
+                    let (time, change) = steady.look(wall, Duration::from_micros(monotonic as u64));
+                    let passed = time.micros().saturating_sub(former);
+                    let expected = step * SECOND / 2;
+                    match change {
+                        Some(Change::Followed(by)) => prop_assert!(by.saturating_abs() > micros(TOLERANCE)),
+                        _ => prop_assert!((passed - expected).abs() <= expected / SLEW, "{} in {}", passed, expected),
+                    }
+                    prop_assert_eq!(time.micros(), steady.offset().saturating_add(monotonic));
+                    former = time.micros();
+                }
+            }
+            // A difference of up to the tolerance takes eight times as long to be slewed away.
+            prop_assert_eq!(steady.offset(), START + 5 * SECOND);
+            prop_assert_eq!(steady.doubt(), None);
+        }
+    }
+}
