@@ -122,12 +122,15 @@ impl<'a> Reading<'a> {
         Ok(Self { path, file, journal: Replayed::default(), missed: Missed::default() })
     }
 
-    /// Hands out every budget as it is at one moment. What is damaged is left out.
+    /// Hands out every budget, each as it is at some moment since this began. What is damaged is left out.
+    ///
+    /// The journal and every stretch of the table are read by themselves, and no transaction is open while `take` runs: it may wait for
+    /// a pager for hours, and meanwhile the write-ahead log could not begin anew. A budget of the journal is handed out as it was when
+    /// that was read, whatever has become of its row since; another one as its row is when its turn comes. None is missed, as a key
+    /// stays in its stretch, and none comes twice. To keep one moment for all, a copy of the whole file would have to be made and
+    /// removed again: whoever needs that makes one with [`backup`].
     fn each(&mut self, mut take: impl FnMut(Place, Budget)) -> Result<(), ArchiveError> {
-        let path = self.path;
-        let sqlite = |error| ArchiveError::Sqlite(path.to_owned(), error);
-        self.file.begin_look().map_err(sqlite)?;
-        match self.file.replay() {
+        match self.look(|file| file.replay())? {
             Ok((journal, damaged, _)) => {
                 self.journal = journal;
                 self.missed.reason = damaged.first().map(|seq| format!("entry {seq} of its journal"));
@@ -138,11 +141,16 @@ impl<'a> Reading<'a> {
         for n in 0..STRETCHES {
             let low = (i128::from(i64::MIN) + width * i128::from(n)) as i64;
             let high = (i128::from(low) + width - 1) as i64;
-            read_stretch(&self.file, (low, high), &mut self.missed, &mut |place, budget| {
-                // What stands in the journal is newer.
+            let (mut missed, mut rows) = (std::mem::take(&mut self.missed), Vec::new());
+            self.look(|file| {
+                read_stretch(file, (low, high), &mut missed, &mut |place, budget| rows.push((place, budget)))
+            })?;
+            self.missed = missed;
+            for (place, budget) in rows {
+                // What stood in the journal is newer, or was written to the table since.
                 let budget = self.journal.0.remove(&place).unwrap_or(budget);
                 take(place, budget);
-            });
+            }
         }
         let mut new: Vec<_> = std::mem::take(&mut self.journal).0.into_iter().collect();
         new.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -150,14 +158,22 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// The exceptions, of the same moment.
-    fn exceptions(&mut self) -> (Vec<Grant>, Vec<Suspension>, Vec<Record>) {
-        let read = self.file.exceptions().and_then(|known| Ok((known, self.file.trail(usize::MAX)?)));
+    /// Reads the exceptions and what was done about them, as they are at one moment.
+    fn exceptions(&mut self) -> Result<(Vec<Grant>, Vec<Suspension>, Vec<Record>), ArchiveError> {
+        let read = self.look(|file| file.exceptions().and_then(|known| Ok((known, file.trail(usize::MAX)?))))?;
         let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
             self.missed.reason = Some(file::words(&error));
             Default::default()
         });
-        (grants, suspensions, records)
+        Ok((grants, suspensions, records))
+    }
+
+    /// Reads something as it is at one moment, in a transaction that ends with this.
+    fn look<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, ArchiveError> {
+        self.file.begin_look().map_err(|error| ArchiveError::Sqlite(self.path.to_owned(), error))?;
+        let read = read(&self.file);
+        self.file.end_look();
+        Ok(read)
     }
 
     fn end(self) -> Result<(), ArchiveError> {
@@ -199,12 +215,13 @@ pub fn info(path: &Path) -> Result<Info, ArchiveError> {
         kind.oldest = kind.oldest.min(at);
         kind.latest = kind.latest.max(at);
     })?;
-    let (grants, suspensions, records) = reading.exceptions();
+    let (grants, suspensions, records) = reading.exceptions()?;
     reading.end()?;
     Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records: records.len() })
 }
 
-/// Writes every budget and every exception as a line of JSON, also while the file is in use.
+/// Writes every budget and every exception as a line of JSON, also while the file is in use. Budgets that change meanwhile are not all
+/// of the same moment; `out` may stall without harm to whoever writes the file.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), ArchiveError> {
     let mut reading = Reading::open(path)?;
     let mut outcome = Ok(());
@@ -213,7 +230,7 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), ArchiveError> {
             outcome = writeln!(out, "{}", lines::of_budget(&place.key, &budget));
         }
     })?;
-    let (grants, suspensions, records) = reading.exceptions();
+    let (grants, suspensions, records) = reading.exceptions()?;
     let exceptions = grants.iter().map(lines::of_grant).chain(suspensions.iter().map(lines::of_suspension));
     let mut lines = exceptions.chain(records.iter().map(lines::of_record));
     let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));

@@ -32,6 +32,9 @@ const CALM: Duration = Duration::from_secs(1);
 pub const HOME_AT: usize = 16 << 20;
 const HOME_AFTER: Duration = Duration::from_secs(10);
 
+/// A log that has been too long for so long is held by a reader. Under any load a log begins anew within a second.
+const HELD_AFTER: Duration = Duration::from_secs(10);
+
 /// Pages in a log that has to begin anew, even if commits have to wait for that.
 const MAX_LOG: i64 = 16_384;
 
@@ -67,6 +70,10 @@ struct Home {
     written: usize,
     /// All that the checkpoint knew of came home. It knows nothing of commits since it began: `written` tells of those.
     is_whole: bool,
+    /// Since when the log has been too long.
+    long: Option<Instant>,
+    /// Its pages at the last checkpoint.
+    pages: i64,
 }
 
 /// A walk through all budgets, in order.
@@ -93,7 +100,7 @@ impl Keeper {
             core,
             file: None,
             stop: stopping,
-            home: Home { at: Instant::now(), written: 0, is_whole: true },
+            home: Home { at: Instant::now(), written: 0, is_whole: true, long: None, pages: 0 },
             walk: Walk::default(),
             walked: None,
             checking: None,
@@ -189,8 +196,9 @@ fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()>
     let kept = core.keep_log.load(Ordering::Relaxed);
     let keep = is_worth_keeping(core.options.durability, kept, new, time);
     core.keep_log.store(keep, Ordering::Relaxed);
-    let length = || file::log_of(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
-    let is_to_be_cut = !keep && time >= CALM && length() > HOME_AT as u64;
+    let length = file::log_of(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
+    core.metrics.wal_octets.set(length.cast_signed());
+    let is_to_be_cut = !keep && time >= CALM && length > HOME_AT as u64;
     let is_to_begin_anew = is_to_be_cut || core.log_is_long.load(Ordering::Relaxed);
     let is_due = match new {
         0 => is_to_begin_anew && !home.is_whole,
@@ -201,8 +209,10 @@ fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()>
     }
     let (pages, at_home) = file.checkpoint()?;
     let at = if new > 0 { Instant::now() } else { home.at };
-    *home = Home { at, written, is_whole: at_home >= pages };
     let is_long = pages > MAX_LOG;
+    let has_grown = pages > home.pages;
+    *home = Home { at, written, is_whole: at_home >= pages, long: home.long, pages };
+    home.tell_held(core, is_long, has_grown);
     core.log_is_long.store(is_long, Ordering::Relaxed);
     if (is_long || is_to_be_cut) && new > 0 {
         // What came while the first was under way, of which that knows nothing: it leaves little to the writer.
@@ -210,6 +220,34 @@ fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()>
         core.queue.send(Errand::Checkpoint);
     }
     Ok(())
+}
+
+impl Home {
+    /// Tells of a reader that prevents the reset of the write-ahead log, and when there is none any more. What is charged is as durable
+    /// as ever, so the state is not degraded; but the log takes more and more of the disk.
+    ///
+    /// To be called after a checkpoint. A commit resets a log that is whole, unless a reader still needs it: one that is long, but does not
+    /// grow, may be held by no one.
+    fn tell_held(&mut self, core: &Core, is_long: bool, has_grown: bool) {
+        let was_held = core.metrics.wal_held.get() > 0;
+        if !is_long {
+            self.long = None;
+            if was_held {
+                core.metrics.wal_held.set(0);
+                tracing::info!("the write-ahead log of the state file has been reset");
+            }
+            return;
+        }
+        let since = *self.long.get_or_insert_with(Instant::now);
+        if has_grown && !was_held && since.elapsed() >= HELD_AFTER {
+            core.metrics.wal_held.set(1);
+            tracing::warn!(
+                bytes = core.metrics.wal_octets.get(),
+                "a program that reads the state file prevents the reset of its write-ahead log, which grows: \
+                 end that program, such as a shell of sqlite3"
+            );
+        }
+    }
 }
 
 /// Whether the write-ahead log is to keep its length when it begins anew, if so much has been written to it in this time, and it was to
