@@ -273,7 +273,11 @@ impl Play {
                             let text =
                                 String::from_utf8_lossy(&self.input.unused()[..message]).escape_debug().to_string();
                             self.input.consume(message + mark);
-                            if reader.size() > body.max_size() { Ending::TooLarge } else { self.end(&text) }
+                            match reader.size() > body.max_size() {
+                                true => Ending::TooLarge,
+                                false if reader.is_continuation() => Ending::Continuation,
+                                false => self.end(&text),
+                            }
                         }
                     };
                     body.answer(ending, reader.size(), self.now)
@@ -291,6 +295,9 @@ impl Play {
                     self.input.consume(size);
                     let ended = if chunk.is_last() { self.chunks.end(&mut self.message) } else { Ok(()) };
                     match read.and(ended) {
+                        Ok(()) if self.chunks.is_continuation() => {
+                            chunk.answer(Ending::Continuation, self.chunks.size(), self.now)
+                        }
                         Ok(()) if !chunk.is_last() => chunk.taken(),
                         Ok(()) => {
                             let text = String::from_utf8_lossy(&self.message).escape_debug().to_string();

@@ -1,5 +1,5 @@
 //! SMTP smuggling (CVE-2023-51764 to 51766): whatever somebody could take for the end of a message, the upstream sees one message or
-//! none, however the octets are cut into packets.
+//! none, however the octets are cut into packets. Nor can a message add to the `Received:` line that goes before it.
 
 use crate::harness::{Client, Site, Upstream};
 
@@ -63,5 +63,72 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
                 assert_eq!(upstream.acknowledged().len(), 0, "{end:?}");
             }
         }
+    }
+}
+
+/// Beginnings of a message that would continue the header line above them, as the upstream reads them; and whether BDAT has them say so,
+/// too, as no dot is taken away there.
+const CONTINUATIONS: [(&[u8], bool); 6] = [
+    (b" (authenticated user director)\r\n\tby other; Thu, 1 Jan 1970 00:00:00 +0000\r\n", true),
+    (b"\t(authenticated user director)\r\n", true),
+    (b" \r\n", true),
+    (b"\x0b(authenticated user director)\r\n", true),
+    (b". (authenticated user director)\r\n", false),
+    (b".\t(authenticated user director)\r\n", false),
+];
+
+#[test]
+fn no_message_continues_the_received_line() {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
+        upstream.address()
+    ));
+    let weir = site.start();
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    for (beginning, also_in_pieces) in CONTINUATIONS {
+        let text = [beginning, b"Subject: x\r\n\r\ny\r\n"].concat();
+        for in_pieces in [false, true] {
+            client.say("MAIL FROM:<a@example.org>", "250");
+            client.say("RCPT TO:<b@example.net>", "250");
+            let is_refused = !in_pieces || also_in_pieces;
+            match in_pieces {
+                true => {
+                    client.say("BDAT 0", "250");
+                    client.send(format!("BDAT {} LAST\r\n", text.len()).as_bytes());
+                    client.send(&text);
+                }
+                false => {
+                    client.say("DATA", "354");
+                    client.send(&text[..1]);
+                    client.send(&text[1..]);
+                    client.send(b".\r\n");
+                }
+            }
+            client.expect(if is_refused { "550 5.6.0" } else { "250" });
+            let acknowledged = upstream.acknowledged();
+            upstream.forget();
+            assert_eq!(acknowledged.len(), usize::from(!is_refused), "{beginning:?}");
+            for message in acknowledged {
+                // The dot is there as the message's own, stuffed.
+                let message = String::from_utf8(message).unwrap();
+                assert!(message.contains("\r\n..") && !message.contains("\r\n. "), "{message}");
+            }
+        }
+    }
+    // Refused once, and the session is as good as before.
+    assert_eq!(weir.metric("weir_messages_total{result=\"continuation\"}"), 10.0);
+    for text in ["\r\n body\r\n.", "hello\r\n there\r\n."] {
+        client.say("MAIL FROM:<a@example.org>", "250");
+        client.say("RCPT TO:<b@example.net>", "250");
+        client.say("DATA", "354");
+        client.say(text, "250");
+    }
+    for message in upstream.acknowledged() {
+        let message = String::from_utf8(message).unwrap();
+        let own = message.split("\r\n").take_while(|line| line.starts_with("Received:") || line.starts_with('\t'));
+        assert_eq!(own.count(), 3, "{message}");
     }
 }

@@ -26,6 +26,8 @@ fn convert(pieces: &[&[u8]]) -> Result<Vec<u8>, Ambiguity> {
     let (mut chunks, mut out) = (Chunks::default(), Vec::new());
     pieces.iter().try_for_each(|piece| chunks.read(piece, &mut out))?;
     chunks.end(&mut out)?;
+    let first = pieces.iter().find_map(|piece| piece.first());
+    assert_eq!(chunks.is_continuation(), first.is_some_and(|octet| b" \t\x0b\x0c".contains(octet)));
     assert_eq!(chunks.size(), pieces.iter().map(|piece| piece.len() as u64).sum::<u64>());
     Ok(out)
 }

@@ -10,6 +10,7 @@ pub fn target(input: &[u8]) {
     let (passed, outcome) = read(&[whole]);
     let (passed_in_pieces, outcome_in_pieces) = read(&pieces);
     assert_eq!(outcome, outcome_in_pieces);
+    assert_eq!(is_continuation(&[whole]), is_continuation(&pieces));
     assert!(whole.starts_with(&passed_in_pieces));
     for passed in [&passed, &passed_in_pieces] {
         assert_unambiguous(passed);
@@ -21,6 +22,9 @@ pub fn target(input: &[u8]) {
             assert!(passed.is_empty() || passed.ends_with(b"\r\n"));
             let stuffed = passed.split_inclusive(|b| *b == b'\n').filter(|line| line.starts_with(b".")).count();
             assert_eq!(size, (passed.len() - stuffed) as u64);
+            // What the upstream, which takes the first dot away, would read as more of the header line before the message.
+            let first = passed.strip_prefix(b".").unwrap_or(&passed).first();
+            assert_eq!(is_continuation(&[whole]), first.is_some_and(|octet| b" \t\x0b\x0c".contains(octet)));
         }
         Outcome::Open { left } => {
             assert_eq!(passed, passed_in_pieces);
@@ -63,6 +67,17 @@ fn read(pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
         }
     }
     (passed, Outcome::Open { left: waiting })
+}
+
+/// Whether the message would continue a header line before it.
+fn is_continuation(pieces: &[&[u8]]) -> bool {
+    let (mut reader, mut waiting) = (Reader::default(), Vec::new());
+    for piece in pieces {
+        waiting.extend_from_slice(piece);
+        let Piece::Message { held } = reader.read(&waiting) else { break };
+        waiting.drain(..waiting.len() - held);
+    }
+    reader.is_continuation()
 }
 
 /// No NUL, no CR or LF but in CRLF, and no line of a single dot.

@@ -32,6 +32,8 @@ pub struct Way<'a> {
 struct Passage {
     began: Instant,
     hops: Hops,
+    /// The message would continue the `Received:` line: the rest is read, and thrown away.
+    is_continuation: bool,
     /// Why the upstream is not there any more.
     lost: Option<Fault>,
 }
@@ -60,6 +62,7 @@ impl Way<'_> {
                 Piece::End { message, mark } => (message, Some(mark)),
                 Piece::Refused(what) => return (self.cut_off(Ending::Ambiguous(what)), reader.size()),
             };
+            passage.is_continuation = reader.is_continuation();
             let too_large = reader.size() > body.max_size();
             if too_large {
                 *self.upstream = None;
@@ -110,6 +113,7 @@ impl Way<'_> {
             if let Err(what) = chunks.read(&self.input.unused()[..here], &mut out) {
                 return (Some(self.cut_off(Ending::Ambiguous(what))), chunks.size());
             }
+            passage.is_continuation = chunks.is_continuation();
             self.input.consume(here);
             left -= here as u64;
             if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, &out).await {
@@ -134,7 +138,7 @@ impl Way<'_> {
     }
 
     async fn begin(&mut self, received: &str) -> Result<Passage, Ending> {
-        let mut passage = Passage { began: Instant::now(), hops: Hops::default(), lost: None };
+        let mut passage = Passage { began: Instant::now(), hops: Hops::default(), is_continuation: false, lost: None };
         passage.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
         Ok(passage)
     }
@@ -197,7 +201,7 @@ impl Passage {
         octets: &[u8],
     ) -> Result<(), Ending> {
         self.hops.read(octets);
-        if self.hops.is_loop() {
+        if self.is_unwanted() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {
             self.lost = tokio::select! {
@@ -211,10 +215,18 @@ impl Passage {
 
     /// Whether the message cannot arrive any more.
     fn failed(&self) -> bool {
-        self.lost.is_some() || self.hops.is_loop()
+        self.lost.is_some() || self.is_unwanted()
+    }
+
+    /// Whether what has come of the message shows that Weir refuses it.
+    fn is_unwanted(&self) -> bool {
+        self.is_continuation || self.hops.is_loop()
     }
 
     async fn end(&mut self, server: &Server, upstream: &mut Option<Box<relay::Transaction>>) -> Ending {
+        if self.is_continuation {
+            return Ending::Continuation;
+        }
         if self.hops.is_loop() {
             return Ending::Loop;
         }

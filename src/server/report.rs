@@ -162,6 +162,7 @@ impl Teller<'_> {
             Ending::Undecided => ("undecided", None),
             Ending::Ambiguous(_) => ("ambiguous", None),
             Ending::Loop => ("loop", None),
+            Ending::Continuation => ("continuation", None),
             Ending::ClientGone | Ending::ClientSilent => ("client-gone", None),
             Ending::Stopping => ("stopping", None),
             Ending::Abandoned => ("abandoned", None),

@@ -34,6 +34,8 @@ pub enum Ending {
     Endless,
     /// It has passed through so many servers that it must be going round in a circle.
     Loop,
+    /// Its first line would continue the `Received:` line that goes before it.
+    Continuation,
     /// A limit refuses it.
     OverLimit(Box<Refusal>),
     /// Whoever sends it is suspended by now.
@@ -249,6 +251,13 @@ impl State {
                 let text =
                     format!("5.4.6 The message has passed through too many servers: it goes round in a circle ({id})");
                 (Some(Reply::new(554, text)), false)
+            }
+            // The end of the message is not in doubt, so the session goes on.
+            Ending::Continuation => {
+                let text = format!(
+                    "5.6.0 The message begins with white space, which would continue the header line before it ({id})"
+                );
+                (Some(Reply::new(550, text)), false)
             }
             // The end of the message is in doubt, and so is everything after it.
             Ending::Ambiguous(what) => {

@@ -26,6 +26,7 @@ enum State {
 pub struct Reader {
     state: State,
     size: u64,
+    is_continuation: bool,
 }
 
 /// What a piece of input turned out to be.
@@ -42,14 +43,25 @@ pub enum Piece {
 /// A message begins at the beginning of a line.
 impl Default for Reader {
     fn default() -> Self {
-        Self { state: State::LineStart, size: 0 }
+        Self { state: State::LineStart, size: 0, is_continuation: false }
     }
+}
+
+/// Whether a line that begins with this octet continues the header line above it: white space (RFC 5322 §2.2.3). Readers that ask C's
+/// `isspace` count VT and FF, too.
+fn continues_header(octet: u8) -> bool {
+    matches!(octet, b' ' | b'\t' | 0x0b | 0x0c)
 }
 
 impl Reader {
     /// Octets of the message so far, dots unstuffed, as SIZE counts them (RFC 1870 §5).
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether the message's first line, dots unstuffed, would continue a header line that is put before the message.
+    pub fn is_continuation(&self) -> bool {
+        self.is_continuation
     }
 
     /// Reads a piece. Octets reported as held must be handed in again, followed by more.
@@ -72,7 +84,10 @@ impl Reader {
                 (State::Dot, b'\r') => State::DotCr,
                 (State::LineStart | State::Inside, b'\r') => State::Cr,
                 // A stuffed dot is not counted; nor is a lone one, which the receiver takes away too.
-                (State::LineStart | State::Dot | State::Inside, _) => {
+                (state @ (State::LineStart | State::Dot | State::Inside), _) => {
+                    if self.size == 0 && state != State::Inside {
+                        self.is_continuation = continues_header(byte);
+                    }
                     let plain = memchr3(b'\r', b'\n', 0, &bytes[at..]).unwrap_or(bytes.len() - at);
                     self.size += plain as u64;
                     at += plain;
@@ -103,11 +118,12 @@ impl Reader {
 pub struct Chunks {
     state: State,
     size: u64,
+    is_continuation: bool,
 }
 
 impl Default for Chunks {
     fn default() -> Self {
-        Self { state: State::LineStart, size: 0 }
+        Self { state: State::LineStart, size: 0, is_continuation: false }
     }
 }
 
@@ -115,6 +131,11 @@ impl Chunks {
     /// Octets of the message so far.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether the message's first line would continue a header line that is put before the message.
+    pub fn is_continuation(&self) -> bool {
+        self.is_continuation
     }
 
     /// Reads octets of a piece, and appends to `out` what goes on: dots at the beginning of a line are stuffed, and a CR waits for
@@ -132,6 +153,9 @@ impl Chunks {
                 (_, b'\n') => return Err(Ambiguity::BareLf),
                 (_, b'\r') => State::Cr,
                 (state, _) => {
+                    if self.size == 0 {
+                        self.is_continuation = continues_header(*byte);
+                    }
                     if state == State::LineStart && *byte == b'.' {
                         out.push(b'.');
                     }
@@ -264,6 +288,38 @@ mod tests {
             let bytes = [bytes, b"MAIL FROM:<evil@example.org>\r\n"].concat();
             for cut in 0..bytes.len() {
                 assert_eq!(read(&[&bytes[..cut], &bytes[cut..]]), Err(why), "{bytes:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_whose_first_line_would_continue_a_header_line_is_found_wherever_the_bytes_are_cut() {
+        for (bytes, by_data, by_bdat) in [
+            (&b" (authenticated user director)\r\n"[..], true, true),
+            (b"\tx\r\n", true, true),
+            (b" \r\n", true, true),
+            (b"\x0bx\r\n", true, true),
+            (b"\x0cx\r\n", true, true),
+            // The receiver takes the first dot away after DATA; after BDAT it is the message's own.
+            (b". x\r\n", true, false),
+            (b".\tx\r\n", true, false),
+            (b".. x\r\n", false, false),
+            (b"Subject: x\r\n y\r\n\r\n z\r\n", false, false),
+            (b"\r\n x\r\n", false, false),
+            (b"\r\n. x\r\n", false, false),
+            (b"hello\r\n x\r\n", false, false),
+            (b"", false, false),
+        ] {
+            for cut in 0..=bytes.len() {
+                let mut reader = Reader::default();
+                let Piece::Message { held } = reader.read(&bytes[..cut]) else { panic!("{bytes:?} cut at {cut}") };
+                reader.read(&bytes[cut - held..]);
+                assert_eq!(reader.is_continuation(), by_data, "{bytes:?} cut at {cut} by DATA");
+                let (mut chunks, mut out) = (Chunks::default(), Vec::new());
+                for piece in [&b""[..], &bytes[..cut], &bytes[cut..]] {
+                    chunks.read(piece, &mut out).unwrap();
+                }
+                assert_eq!(chunks.is_continuation(), by_bdat, "{bytes:?} cut at {cut} by BDAT");
             }
         }
     }
