@@ -28,6 +28,7 @@ mod reload;
 mod secrets;
 mod service;
 mod simulate;
+mod slow_clients;
 mod smuggling;
 mod state;
 mod test_command;

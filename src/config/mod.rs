@@ -327,6 +327,8 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
         idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),
         data_timeout: s.value("data-timeout", "\"3m\"", timeout),
+        min_data_rate: s.value("min-data-rate", "\"1K\"", octets),
+        message_timeout: s.value("message-timeout", "\"1h\"", timeout),
         drain_timeout: s.value("drain-timeout", "\"30s\"", timeout),
         certificate_pace: certificates::PACE,
     };

@@ -1,7 +1,7 @@
 //! A message on its way: from the client to the upstream as it comes, in bounded memory.
 
-use super::Server;
 use super::stream::{Client, Read};
+use super::{Options, Server};
 use crate::clock;
 use crate::relay::{self, Fault};
 use crate::session::{Body, Chunk, Ending, Session};
@@ -15,15 +15,14 @@ use tokio::time::Instant;
 /// Octets read from the client at once.
 const READ: usize = 64 * 1024;
 
-/// Octets a second below which a client is holding the upstream rather than sending a message.
-const SLOWEST: u64 = 100;
-
 /// Where a message comes from and where it goes.
 pub struct Way<'a> {
     pub server: &'a Server,
     pub client: &'a mut Client,
     pub input: &'a mut Input,
     pub upstream: &'a mut Option<Box<relay::Transaction>>,
+    /// When the message must have come whole.
+    pub message_by: Instant,
     /// Turns true when the server stops and waits no longer.
     pub cut: &'a mut watch::Receiver<bool>,
 }
@@ -31,6 +30,10 @@ pub struct Way<'a> {
 /// What has gone on so far.
 struct Passage {
     began: Instant,
+    /// How long the upstream has been waited for, which is no fault of the client.
+    waited: Duration,
+    /// When it must have come whole.
+    by: Instant,
     hops: Hops,
     /// The message would continue the `Received:` line: the rest is read, and thrown away.
     is_continuation: bool,
@@ -98,8 +101,8 @@ impl Way<'_> {
             },
         };
         let Parts { passage, chunks } = &mut *parts_now;
-        if passage.deadline(chunks.size(), self.server.options.data_timeout) <= Instant::now() {
-            return (Some(self.cut_off(Ending::ClientSilent)), chunks.size());
+        if let Some(ending) = passage.overdue(chunks.size(), &self.server.options) {
+            return (Some(self.cut_off(ending)), chunks.size());
         }
         let (mut left, mut out) = (chunk.size(), Vec::new());
         while left > 0 {
@@ -138,19 +141,25 @@ impl Way<'_> {
     }
 
     async fn begin(&mut self, received: &str) -> Result<Passage, Ending> {
-        let mut passage = Passage { began: Instant::now(), hops: Hops::default(), is_continuation: false, lost: None };
+        let (began, by) = (Instant::now(), self.message_by);
+        let mut passage =
+            Passage { began, waited: Duration::ZERO, by, hops: Hops::default(), is_continuation: false, lost: None };
         passage.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
         Ok(passage)
     }
 
     /// Waits for more of a message of which so many octets have come.
     async fn read(&mut self, passage: &Passage, size: u64) -> Result<(), Ending> {
-        let left = passage.deadline(size, self.server.options.data_timeout).saturating_duration_since(Instant::now());
+        let options = &self.server.options;
+        if let Some(ending) = passage.overdue(size, options) {
+            return Err(ending);
+        }
+        let left = passage.deadline(size, options).saturating_duration_since(Instant::now());
         tokio::select! {
             read = self.client.read(self.input, READ, left) => match read {
                 Read::Some => Ok(()),
                 Read::Gone => Err(Ending::ClientGone),
-                Read::TimedOut => Err(Ending::ClientSilent),
+                Read::TimedOut => Err(passage.overdue(size, options).unwrap_or(Ending::ClientSilent)),
             },
             _ = self.cut.wait_for(|cut| *cut) => Err(Ending::Stopping),
         }
@@ -177,19 +186,41 @@ impl Way<'_> {
 
 impl Parts {
     /// When the next piece must have come.
-    pub fn deadline(&self, data_timeout: Duration) -> Instant {
-        self.passage.deadline(self.chunks.size(), data_timeout)
+    pub fn deadline(&self, options: &Options) -> Instant {
+        self.passage.deadline(self.chunks.size(), options)
+    }
+
+    /// How the message ends if more of it should have come by now.
+    pub fn overdue(&self, options: &Options) -> Option<Ending> {
+        self.passage.overdue(self.chunks.size(), options)
     }
 }
 
 /// When more must have come of something that began then, and of which so many octets have come.
-pub fn slowest(began: Instant, octets: u64, data_timeout: Duration) -> Instant {
-    (began + data_timeout + Duration::from_secs(octets / SLOWEST)).min(Instant::now() + data_timeout)
+pub fn slowest(began: Instant, octets: u64, options: &Options) -> Instant {
+    slow_by(began, octets, options).min(Instant::now() + options.data_timeout)
+}
+
+/// When so many octets have come below the minimum rate, on average after the first `data-timeout`.
+fn slow_by(began: Instant, octets: u64, options: &Options) -> Instant {
+    let at_minimum = Duration::from_millis(octets.saturating_mul(1000) / options.min_data_rate.max(1));
+    let by = began.checked_add(options.data_timeout).and_then(|by| by.checked_add(at_minimum));
+    // Beyond what a clock can show there is time enough.
+    by.unwrap_or_else(|| Instant::now() + options.data_timeout)
 }
 
 impl Passage {
-    fn deadline(&self, octets: u64, data_timeout: Duration) -> Instant {
-        slowest(self.began, octets, data_timeout)
+    fn deadline(&self, octets: u64, options: &Options) -> Instant {
+        slowest(self.began + self.waited, octets, options).min(self.by)
+    }
+
+    /// How the message ends if it takes too long, or its octets come too slowly.
+    fn overdue(&self, octets: u64, options: &Options) -> Option<Ending> {
+        let now = Instant::now();
+        if self.by <= now {
+            return Some(Ending::TooLong(options.message_timeout));
+        }
+        (slow_by(self.began + self.waited, octets, options) <= now).then_some(Ending::TooSlow(options.min_data_rate))
     }
 
     /// Passes octets on, as long as there is somebody to take them. The error is the server's stopping.
@@ -204,11 +235,13 @@ impl Passage {
         if self.is_unwanted() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {
+            let began = Instant::now();
             self.lost = tokio::select! {
                 biased;
                 written = server.relay.write(upstream, octets) => written.err(),
                 _ = cut.wait_for(|cut| *cut) => return Err(Ending::Stopping),
             };
+            self.waited += began.elapsed();
         }
         Ok(())
     }

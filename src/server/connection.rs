@@ -34,6 +34,8 @@ pub struct Connection {
     client: Client,
     input: Input,
     upstream: Option<Box<relay::Transaction>>,
+    /// Since when a connection to an upstream has been held for a message that is not there yet.
+    upstream_since: Option<Instant>,
     /// The name of the upstream that was asked last in a transaction.
     via: Option<Arc<str>>,
     /// As whom the client has logged in; and with what, if an upstream wants to be told.
@@ -74,6 +76,7 @@ impl Connection {
             client: Client::new(tcp),
             input: Input::default(),
             upstream: None,
+            upstream_since: None,
             via: None,
             login: None,
             parts: None,
@@ -125,7 +128,11 @@ impl Connection {
         if !session.in_message() {
             self.give_up_parts();
         }
+        if self.upstream.is_none() {
+            self.upstream_since = None;
+        }
         if !session.in_transaction() {
+            self.upstream_since = None;
             self.server.relay.release(self.upstream.take());
             self.via = None;
         }
@@ -140,15 +147,23 @@ impl Connection {
         let within_line = self.input.is_within_line();
         let began = Instant::now();
         let patience = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
-        let message_by = self.parts.as_ref().map(|parts| parts.deadline(timeouts.data_timeout));
+        let parts_by = self.parts.as_ref().map(|parts| parts.deadline(timeouts));
+        let message_by = self.upstream_since.map(|since| since + timeouts.message_timeout);
+        let overdue = || match message_by {
+            Some(by) if by <= Instant::now() => Some(Ending::TooLong(timeouts.message_timeout)),
+            _ => self.parts.as_ref().and_then(|parts| parts.overdue(timeouts)),
+        };
+        if let Some(ending) = overdue() {
+            return session.message_overdue(ending);
+        }
         let unwanted = self.input.unwanted();
         loop {
             let deadline = match unwanted {
                 0 => began + patience,
                 // As for what is wanted: neither silence for long, nor next to nothing for ever.
-                _ => slowest(began, unwanted - self.input.unwanted(), timeouts.data_timeout),
+                _ => slowest(began, unwanted - self.input.unwanted(), timeouts).min(began + timeouts.message_timeout),
             };
-            let deadline = [login_by, message_by].into_iter().flatten().fold(deadline, Instant::min);
+            let deadline = [login_by, parts_by, message_by].into_iter().flatten().fold(deadline, Instant::min);
             let left = deadline.saturating_duration_since(Instant::now());
             let read = tokio::select! {
                 read = self.client.read(&mut self.input, MOST_READ, left) => read,
@@ -163,7 +178,12 @@ impl Connection {
                 }
                 Read::Gone => return session.client_gone(),
                 Read::TimedOut if login_overdue() => return session.login_overdue(),
-                Read::TimedOut => return session.time_out(),
+                Read::TimedOut => {
+                    return match overdue() {
+                        Some(ending) => session.message_overdue(ending),
+                        None => session.time_out(),
+                    };
+                }
             }
         }
     }
@@ -318,12 +338,16 @@ impl Connection {
         if let Request::Envelope { .. } = relay.request() {
             self.give_up_parts();
         }
+        if self.upstream.is_none() {
+            self.upstream_since = None;
+        }
         let client = client(relay.session(), self.login.as_ref());
         let answers = tokio::select! {
             answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
         };
         if let Some(transaction) = &self.upstream {
+            self.upstream_since.get_or_insert_with(Instant::now);
             self.via = Some(transaction.upstream().clone());
         }
         match answers {
@@ -365,8 +389,10 @@ impl Connection {
     }
 
     fn way(&mut self) -> (Way<'_>, &mut Option<Box<Parts>>) {
+        let since = self.upstream_since.unwrap_or_else(Instant::now);
+        let message_by = since + self.server.options.message_timeout;
         let Self { server, client, input, upstream, parts, stop, .. } = self;
-        (Way { server, client, input, upstream, cut: &mut stop.cut }, parts)
+        (Way { server, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
     }
 
     async fn close(&mut self, mut session: Session) {

@@ -56,6 +56,10 @@ pub struct Options {
     pub command_timeout: Duration,
     /// How long a client may be silent within a message.
     pub data_timeout: Duration,
+    /// Octets a second of a message that must come on average, after the first `data_timeout`.
+    pub min_data_rate: u64,
+    /// How long a message may occupy an upstream's connection, from its first recipient to its last octet.
+    pub message_timeout: Duration,
     /// How long sessions may take to end their transactions when the server stops.
     pub drain_timeout: Duration,
     /// How long until certificate files are looked at again.

@@ -11,7 +11,8 @@ use crate::smtp::command;
 use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, format_duration};
+use std::time::Duration;
 
 /// The client and the upstream wait for the message: the reply to DATA is written.
 pub struct Body(Session);
@@ -48,8 +49,12 @@ pub enum Ending {
     Away(String),
     /// The client went away in mid-message.
     ClientGone,
-    /// The client stopped sending in mid-message, or sends next to nothing.
+    /// The client stopped sending in mid-message.
     ClientSilent,
+    /// Fewer octets came than this minimum, in octets a second.
+    TooSlow(u64),
+    /// The message took longer than this, the longest time that a message may take.
+    TooLong(Duration),
     /// The server stops and cannot wait for the rest.
     Stopping,
     /// The client never sent it: it began anew, or left.
@@ -269,6 +274,16 @@ impl State {
             Ending::ClientGone | Ending::Abandoned => (None, true),
             Ending::Stopping => (Some(self.stopping()), true),
             Ending::ClientSilent => (Some(self.nothing_heard()), true),
+            Ending::TooSlow(rate) => {
+                let host = &self.options.hostname;
+                let text = format!("4.4.2 {host} The message came too slowly: below {rate} octets a second ({id})");
+                (Some(Reply::new(421, text)), true)
+            }
+            Ending::TooLong(time) => {
+                let (host, time) = (&self.options.hostname, format_duration(*time));
+                let text = format!("4.4.2 {host} The message took too long: more than {time} ({id})");
+                (Some(Reply::new(421, text)), true)
+            }
         }
     }
 }
@@ -334,6 +349,13 @@ impl Session {
         self.0.gather(Gathered::Data);
         // The upstream that refused DATA is asked again: it is still one message.
         if is_charged { self.relay_or_answer() } else { self.ask() }
+    }
+
+    /// Ends the session because the message is not there in time: as [`Ending::TooSlow`] or [`Ending::TooLong`] says.
+    pub fn message_overdue(self, ending: Ending) -> Step {
+        let size = self.0.transaction.as_ref().and_then(|transaction| transaction.chunked).unwrap_or(0);
+        let now = self.0.now;
+        self.message_ended(ending, size, now)
     }
 
     fn message_ended(mut self, ending: Ending, size: u64, now: Timestamp) -> Step {

@@ -1,0 +1,166 @@
+//! A client that sends a message slowly, or never, does not occupy a connection to the upstream for long.
+
+use crate::harness::{Client, Process, Site, Upstream, wait_for};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+fn site(upstream: SocketAddr, session: &str) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ name = \"u\", address = \"{upstream}\", tls = \"none\", max-idle-connections = 0 }}]\n\
+         session = {{ {session} }}\n"
+    ))
+}
+
+/// A client whose recipient is accepted.
+fn with_recipient(weir: &Process) -> Client {
+    let mut client = Client::connect(weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    client.say("RCPT TO:<b@example.net>", "250");
+    client
+}
+
+/// Sends this again and again, 20 times a second, until Weir says something else than 250; what it says.
+fn drip(client: &mut Client, octets: &[u8], is_answered: bool) -> String {
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "Weir goes on for ever");
+        let pause = Duration::from_millis(50);
+        if is_answered {
+            client.send(octets);
+            let reply = client.reply();
+            if !reply.starts_with("250") {
+                return reply;
+            }
+            std::thread::sleep(pause);
+        } else if client.is_silent(pause) && client.try_send(octets).is_ok() {
+            continue;
+        } else {
+            return client.reply();
+        }
+    }
+}
+
+fn none_left(weir: &Process) {
+    wait_for("end of the connection to the upstream", || {
+        (weir.metric("weir_upstream_connections{upstream=\"u\"}") == 0.0).then_some(())
+    });
+}
+
+#[test]
+fn a_message_below_the_minimum_rate_is_ended() {
+    let upstream = Upstream::start();
+    let site = site(upstream.address(), "data-timeout = \"0.5s\", min-data-rate = \"100K\"");
+    let weir = site.start();
+    for (begin, octets, is_answered) in
+        [("DATA\r\n", &b"Subject: some 800 octets a second\r\n\r\n"[..], false), ("BDAT 1\r\nx", b"BDAT 1\r\nx", true)]
+    {
+        let mut client = with_recipient(&weir);
+        client.send(begin.as_bytes());
+        client.reply();
+        let last = drip(&mut client, octets, is_answered);
+        assert!(last.starts_with("421 4.4.2 weir.example The message came too slowly: below 102400 octets"), "{last}");
+        assert!(client.is_closed());
+        none_left(&weir);
+    }
+    assert_eq!(weir.metric("weir_messages_total{result=\"too-slow\"}"), 2.0);
+    // One that is fast enough passes.
+    Client::connect(weir.address("s")).send_message();
+    assert_eq!(upstream.acknowledged().len(), 1);
+}
+
+#[test]
+fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_meanwhile() {
+    let upstream = Upstream::start();
+    let site = site(upstream.address(), "message-timeout = \"1s\", min-data-rate = \"1\"");
+    let weir = site.start();
+    for (begin, octets, is_answered) in [
+        ("DATA\r\n", &b"x"[..], false),
+        ("BDAT 1\r\nx", b"BDAT 1\r\nx", true),
+        // Without any message: the upstream waits for DATA.
+        ("NOOP\r\n", b"NOOP\r\n", true),
+        ("RCPT TO:<c@example.net>\r\n", b"RCPT TO:<c@example.net>\r\n", true),
+    ] {
+        let mut client = with_recipient(&weir);
+        client.send(begin.as_bytes());
+        client.reply();
+        let last = drip(&mut client, octets, is_answered);
+        assert!(last.starts_with("421 4.4.2 weir.example The message took too long: more than 1s"), "{begin}: {last}");
+        assert!(client.is_closed());
+        none_left(&weir);
+    }
+    // A session may last for longer than one message may.
+    let mut client = Client::connect(weir.address("s"));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        client.send_message();
+    }
+}
+
+#[test]
+fn time_in_which_the_upstream_takes_nothing_is_not_counted_against_the_client() {
+    let (upstream, received) = slow_upstream(Duration::from_secs(3));
+    let site = site(upstream, "data-timeout = \"0.5s\", min-data-rate = \"10M\"");
+    let weir = site.start();
+    let mut client = with_recipient(&weir);
+    client.say("DATA", "354");
+    // More than the buffers of both connections hold.
+    let line = [&[b'x'; 998][..], b"\r\n"].concat();
+    let message = line.repeat(20_000);
+    client.send(&message);
+    client.say(".", "250");
+    assert!(received.recv().unwrap() > message.len());
+}
+
+/// An upstream that takes nothing of a message at first; the receiver is told the size of the message.
+fn slow_upstream(pause: Duration) -> (SocketAddr, std::sync::mpsc::Receiver<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            std::thread::spawn(move || slow_dialogue(stream, pause, &sender));
+        }
+    });
+    (address, receiver)
+}
+
+fn slow_dialogue(
+    mut stream: std::net::TcpStream,
+    pause: Duration,
+    sender: &std::sync::mpsc::Sender<usize>,
+) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?);
+    let (mut reply, mut size, mut in_message) = ("220 upstream", 0, false);
+    loop {
+        if !reply.is_empty() {
+            stream.write_all(format!("{reply}\r\n").as_bytes()).ok()?;
+        }
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        reply = match (in_message, &line[..]) {
+            (true, b".\r\n") => {
+                sender.send(size).ok()?;
+                in_message = false;
+                "250 2.0.0 Queued"
+            }
+            (true, _) => {
+                if size == 0 {
+                    std::thread::sleep(pause);
+                }
+                size += line.len();
+                ""
+            }
+            (false, b"DATA\r\n") => {
+                in_message = true;
+                "354 Go on"
+            }
+            (false, _) => "250 2.0.0 Ok",
+        };
+    }
+}
