@@ -33,6 +33,7 @@ mod smuggling;
 mod state;
 mod test_command;
 mod transcript;
+mod upstream_bound;
 mod upstream_changes;
 mod upstream_failover;
 mod upstream_faults;

@@ -65,6 +65,10 @@ struct Shared {
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
+    /// Connections that are served at once; 0: all. Of them those that are, and how many were refused.
+    max_served: usize,
+    served: usize,
+    refused: usize,
     held: Vec<TcpStream>,
     /// By number, those that are open.
     open: HashMap<usize, TcpStream>,
@@ -92,16 +96,23 @@ impl Upstream {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = accepting.clone();
                 stream.set_nodelay(true).unwrap();
-                let number = {
+                let (number, is_served) = {
                     let mut shared = shared.lock().unwrap();
                     shared.connections += 1;
                     let number = shared.connections;
                     shared.open.insert(number, stream.try_clone().unwrap());
-                    number
+                    let is_served = shared.max_served == 0 || shared.served < shared.max_served;
+                    *(if is_served { &mut shared.served } else { &mut shared.refused }) += 1;
+                    (number, is_served)
                 };
                 std::thread::spawn(move || {
-                    converse(stream, &shared);
-                    shared.lock().unwrap().open.remove(&number);
+                    match is_served {
+                        true => converse(stream, &shared),
+                        false => say(&mut { stream }, "421 4.7.0 Too many connections from your address"),
+                    };
+                    let mut shared = shared.lock().unwrap();
+                    shared.served -= usize::from(is_served);
+                    shared.open.remove(&number);
                 });
             }
         });
@@ -148,6 +159,16 @@ impl Upstream {
 
     pub fn connections(&self) -> usize {
         self.shared.lock().unwrap().connections
+    }
+
+    /// Serves so many connections at once from now on, and refuses the others with 421.
+    pub fn serve_at_most(&self, connections: usize) {
+        self.shared.lock().unwrap().max_served = connections;
+    }
+
+    /// How many connections it refused as too many.
+    pub fn refused(&self) -> usize {
+        self.shared.lock().unwrap().refused
     }
 
     /// Cuts all connections.

@@ -67,6 +67,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let login = login(&mut s, folder);
     let announcements = [("none", Announce::None), ("xforward", Announce::Xforward), ("xclient", Announce::Xclient)];
     let announce = s.value("announce-client", "\"none\"", choice(&announcements));
+    let max_connections = s.value("max-connections", "0", count(0..=100_000));
     let pool = pool::Options {
         max_idle: s.value("max-idle-connections", "50", count(0..=100_000)),
         idle_timeout: s.value("idle-timeout", "\"30s\"", timeout),
@@ -105,6 +106,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         tls,
         login,
         announce,
+        max_connections,
         pool,
     };
     Some(Placed { value, span })

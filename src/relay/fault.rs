@@ -15,6 +15,8 @@ pub enum Fault {
     Closed,
     /// It is to get no mail, nor is any other.
     Disabled,
+    /// All connections that it takes, or that one client network may have, are in use.
+    Busy,
     /// It is at this address, where Weir itself listens.
     Itself(SocketAddr),
     Io(std::io::Error),
@@ -79,6 +81,7 @@ impl fmt::Display for Fault {
             Self::Silent => f.write_str("it does not answer"),
             Self::Itself(address) => write!(f, "{address} is Weir itself: mail would go round in a circle"),
             Self::Closed => f.write_str("it closed the connection"),
+            Self::Busy => f.write_str("all connections that it takes, or the client's share of them, are in use"),
             Self::Disabled => f.write_str("no upstream is enabled"),
             Self::Io(error) => write!(f, "the connection broke: {}", tls::explain(error)),
             Self::Garbage(garbage) => garbage.fmt(f),

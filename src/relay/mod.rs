@@ -25,6 +25,7 @@ pub use dns::Resolver;
 pub use fault::Fault;
 pub use options::{ConfigError, Options, UpstreamOptions};
 pub use transaction::Transaction;
+use upstream::WAIT;
 pub use upstream::{Upstream, pool};
 pub use upstreams::Unusable;
 
@@ -37,6 +38,8 @@ use order::Standing;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+use upstream::Slot;
 use upstreams::{Upstreams, is_among};
 
 /// Asks the upstreams.
@@ -270,16 +273,26 @@ impl Relay {
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
         let mut last = Fault::Disabled;
         let mut asked = Vec::new();
+        let begun = |upstream: &Arc<Upstream>, (connection, answers)| {
+            Transaction::begun(upstream, connection, client, mail, recipients, answers, route)
+        };
+        let mut busy = None;
         while let Some(upstream) = self.next(mail, &asked, left, route) {
-            match tell(&upstream, client, mail, recipients).await {
-                Ok((connection, answers)) => {
-                    return Ok(Transaction::begun(&upstream, connection, client, mail, recipients, answers, route));
-                }
+            match tell(&upstream, client, mail, recipients, Duration::ZERO).await {
+                Ok(told) => return Ok(begun(&upstream, told)),
+                Err(Fault::Busy) if busy.is_none() => busy = Some(upstream.clone()),
                 Err(fault) => last = fault,
             }
             asked.push(upstream);
         }
-        Err(last)
+        // Another one would have been as good at once.
+        match busy {
+            Some(upstream) => {
+                let told = tell(&upstream, client, mail, recipients, WAIT).await?;
+                Ok(begun(&upstream, told))
+            }
+            None => Err(last),
+        }
     }
 
     async fn go_on(
@@ -305,7 +318,9 @@ impl Relay {
         recipients: &[&Rcpt],
         fault: Fault,
     ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
-        let Transaction { upstream, client, mail, accepted, route, .. } = *lost;
+        let Transaction { upstream, connection, client, mail, accepted, route } = *lost;
+        // So that it may take the slot of this one.
+        drop(connection);
         upstream.doubted(&client, &fault);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
         let Ok((other, mut answers)) =
@@ -321,16 +336,40 @@ impl Relay {
     }
 }
 
-/// Tells an upstream of a message: first over a connection that waits, which may prove to be dead, then over a new one.
+/// Tells an upstream of a message, as soon as there is a connection for it within `patience`.
 async fn tell(
     upstream: &Upstream,
     client: &Client,
     mail: &Mail,
     recipients: &[&Rcpt],
+    patience: Duration,
 ) -> Result<(Connection, Vec<Answered>), Fault> {
+    let until = Instant::now() + patience;
+    loop {
+        match tell_in(upstream.slot(client, until).await?, upstream, client, mail, recipients, until).await {
+            Err(Fault::Busy) if Instant::now() < until => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The same, in this slot: first over a connection that waits, which may prove to be dead, then over a new one.
+async fn tell_in(
+    slot: Slot,
+    upstream: &Upstream,
+    client: &Client,
+    mail: &Mail,
+    recipients: &[&Rcpt],
+    until: Instant,
+) -> Result<(Connection, Vec<Answered>), Fault> {
+    let mut slot = slot;
     if let Some(mut connection) = upstream.waiting(client).await {
+        slot.opened();
         match connection.envelope(client, Some(mail), recipients).await {
-            Ok(answers) => return Ok((connection, answers)),
+            Ok(answers) => {
+                connection.occupy(slot);
+                return Ok((connection, answers));
+            }
             // It is there, and would be silent again.
             Err(fault @ Fault::Silent) if connection.is_proven() => {
                 upstream.doubted(client, &fault);
@@ -339,8 +378,9 @@ async fn tell(
             Err(Fault::Silent) => upstream.forget_waiting(),
             Err(_) => {}
         }
+        slot.closed();
     }
-    let mut connection = upstream.connect(Some(client)).await?;
+    let mut connection = upstream.connect_in(slot, client, until).await?;
     let answers = connection.envelope(client, Some(mail), recipients).await;
     answers.inspect_err(|fault| upstream.doubted(client, fault)).map(|answers| (connection, answers))
 }

@@ -48,6 +48,8 @@ pub struct UpstreamOptions {
     pub tls: tls::Options,
     /// What is logged in with there.
     pub login: Option<login::Options>,
+    /// How many connections may be open to it at once for mail; 0: as many as it takes.
+    pub max_connections: usize,
     pub pool: pool::Options,
     /// Whether it is told who the client is.
     pub announce: Announce,

@@ -15,6 +15,7 @@ use crate::session::{
     StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
+use crate::smtp::reply::Reply;
 use crate::store::{Admitted, SessionSlots, Unavailable};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -464,7 +465,14 @@ fn answer(outcome: Result<Answered, Fault>) -> Answer {
         Err(Fault::ClientLogin(reply)) => Answer::MailRefused(reply),
         Err(fault) => {
             let reason = fault.to_string();
-            let words = if let Fault::Refused(reply) = fault { Some(reply) } else { None };
+            let words = match fault {
+                Fault::Refused(reply) => Some(reply),
+                Fault::Busy => {
+                    let text = "All connections to the mail server behind this one are in use; try again later";
+                    Some(Reply::new(421, text))
+                }
+                _ => None,
+            };
             Answer::Away { reason, words }
         }
     }

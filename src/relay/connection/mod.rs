@@ -13,7 +13,7 @@ use crate::relay::Fault;
 use crate::relay::announce::Announcer;
 use crate::relay::client::Client;
 use crate::relay::tls::Plain;
-use crate::relay::upstream::Connector;
+use crate::relay::upstream::{Connector, Slot};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
@@ -44,6 +44,8 @@ pub struct Connection {
     has_refused_data: bool,
     /// Messages that were begun over it.
     messages: u32,
+    /// While it is in use for a client's mail.
+    slot: Option<Slot>,
     _counted: Counted,
 }
 
@@ -105,12 +107,23 @@ impl Connection {
                         is_proven: false,
                         has_refused_data: false,
                         messages: 0,
+                        slot: None,
                         _counted: counted,
                     });
                 }
                 Next::Failed(fault) => return Err(fault),
             }
         }
+    }
+
+    /// It is in use from now on, in this slot.
+    pub fn occupy(&mut self, slot: Slot) {
+        self.slot = Some(slot);
+    }
+
+    /// It is in use no more.
+    pub fn vacate(&mut self) -> Option<Slot> {
+        self.slot.take()
     }
 
     /// What it said to EHLO.

@@ -1,7 +1,7 @@
 //! One upstream: connections to it, what it offers, and whether it is of use.
 //!
 //! A [`connector`] opens connections, to addresses that are [`failing`] last; those that wait are in a [`pool`]. [`health`] is whether it
-//! is of use, [`service`] whether it is to be used, and [`knowledge`] what it offers.
+//! is of use, [`service`] whether it is to be used, and [`knowledge`] what it offers. [`slots`] bound the connections in use.
 
 mod connector;
 mod failing;
@@ -9,8 +9,10 @@ mod health;
 mod knowledge;
 pub mod pool;
 mod service;
+mod slots;
 
 pub(super) use connector::Connector;
+pub(super) use slots::{Slot, WAIT};
 
 use crate::metrics;
 use crate::relay::Fault;
@@ -24,6 +26,7 @@ use health::{Found, Health};
 use knowledge::{Knowledge, REFRESH};
 use pool::Pool;
 use service::Use;
+use slots::Slots;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +37,7 @@ use tokio::time::Instant;
 pub struct Upstream {
     connector: Connector,
     pool: Pool,
+    slots: Arc<Slots>,
     health: Health,
     known: Knowledge,
     /// Held while what it offers is learnt for clients that wait to be told.
@@ -42,6 +46,13 @@ pub struct Upstream {
 
 /// How often connections that have waited for too long are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// How long until an upstream is looked at again that had no connection left for that, as mail has them all.
+const PROBE_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long until an upstream is asked again that refused a connection though it should take one more: it may not have noticed yet that
+/// another has ended.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Upstream {
     /// Its files are read, to see whether they are good.
@@ -54,6 +65,7 @@ impl Upstream {
         let metrics = metrics.of(&upstream.name);
         Ok(Self {
             pool: Pool::new(upstream.pool, metrics.waiting.clone()),
+            slots: Slots::new(upstream.max_connections),
             connector: Connector::new(options, upstream, resolver, metrics)?,
             health: Health::default(),
             known: Knowledge::default(),
@@ -145,7 +157,7 @@ impl Upstream {
 
     fn empty(&self) {
         for connection in self.pool.close() {
-            self.dismiss(connection);
+            self.dismiss(connection, None);
         }
     }
 
@@ -173,10 +185,11 @@ impl Upstream {
                 () = self.health.retry() => {}
                 () = tokio::time::sleep(fresh_for), if self.health.is_well() => {}
             }
-            let _one_at_a_time = self.probing.lock().await;
+            let one_at_a_time = self.probing.lock().await;
             let is_known = self.known.get().is_some_and(|known| known.at.elapsed() < REFRESH);
-            if !is_known || !self.health.is_well() {
-                let _ = self.probe().await;
+            if (!is_known || !self.health.is_well()) && self.probe().await.is_err() && self.health.is_well() {
+                drop(one_at_a_time);
+                tokio::time::sleep(PROBE_PAUSE).await;
             }
         }
     }
@@ -185,7 +198,7 @@ impl Upstream {
         loop {
             tokio::time::sleep(SWEEP).await;
             for connection in self.pool.expired(Instant::now()) {
-                self.dismiss(connection);
+                self.dismiss(connection, None);
             }
         }
     }
@@ -215,6 +228,36 @@ impl Upstream {
         }
     }
 
+    /// Permission for a connection for mail of this client, waited for until then.
+    pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, Fault> {
+        let patience = until.saturating_duration_since(Instant::now());
+        self.slots.take(client.address, patience).await.ok_or(Fault::Busy)
+    }
+
+    /// A new connection in this slot. [`Fault::Busy`] where the upstream takes no more than are open; not before a pause, where it
+    /// seemed to take one more and there is somebody to wait until then.
+    pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, Fault> {
+        // Those that wait for a message count, too.
+        if self.slots.is_exceeded(self.pool.len()) {
+            self.make_room().await;
+        }
+        match self.connect(Some(client)).await {
+            Ok(mut connection) => {
+                slot.opened();
+                connection.occupy(slot);
+                Ok(connection)
+            }
+            Err(Fault::Refused(reply)) if reply.code() < 500 && self.slots.refused() => {
+                let has_time = Instant::now() + REFUSAL_PAUSE < until;
+                if has_time && !self.slots.is_exceeded(0) {
+                    tokio::time::sleep(REFUSAL_PAUSE).await;
+                }
+                Err(Fault::Busy)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// A new connection, past its opening: for mail of this client. Where the upstream takes no more, one that waits, for others
     /// perhaps, makes room.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
@@ -226,6 +269,13 @@ impl Upstream {
             began = Instant::now();
             outcome = self.connector.connect(client).await;
         }
+        // One more than it takes at once says nothing about whether it is of use.
+        let is_one_too_many = match &outcome {
+            Err(Fault::Refused(reply)) if reply.code() < 500 => {
+                self.slots.has_others(usize::from(client.is_some())).await
+            }
+            _ => false,
+        };
         let connection = outcome.inspect_err(|fault| {
             let says_nothing = match fault {
                 Fault::Disabled => true,
@@ -234,7 +284,7 @@ impl Upstream {
                 Fault::Login(..) => self.options().wants_credentials(),
                 _ => false,
             };
-            if !says_nothing {
+            if !says_nothing && !is_one_too_many {
                 self.failed(fault, began);
             }
         })?;
@@ -293,7 +343,7 @@ impl Upstream {
     /// It is silent on a connection that waited: so may the others be.
     pub fn forget_waiting(&self) {
         for connection in self.pool.drain() {
-            self.dismiss(connection);
+            self.dismiss(connection, None);
         }
     }
 
@@ -320,15 +370,19 @@ impl Upstream {
         });
     }
 
-    fn keep(&self, connection: Connection) {
+    fn keep(&self, mut connection: Connection) {
+        let slot = connection.vacate();
         if let Some(surplus) = self.pool.put(connection, Instant::now()) {
-            self.dismiss(surplus);
+            self.dismiss(surplus, slot);
         }
     }
 
-    /// Nobody waits for an upstream's good-bye.
-    fn dismiss(&self, connection: Connection) {
-        tokio::spawn(connection.quit());
+    /// Nobody waits for an upstream's good-bye, but for its slot, if there is one.
+    fn dismiss(&self, connection: Connection, slot: Option<Slot>) {
+        tokio::spawn(async move {
+            connection.quit().await;
+            drop(slot);
+        });
     }
 
     /// Takes leave of it on all connections that wait.

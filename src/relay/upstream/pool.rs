@@ -71,6 +71,11 @@ impl Pool {
         Some(idle.remove(at).connection)
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().idle.len()
+    }
+
     /// The one that has waited for longest, whomever it is for.
     pub fn take_oldest(&self) -> Option<Connection> {
         let idle = &mut self.lock().idle;

@@ -1,0 +1,140 @@
+//! An upstream takes so many connections at once: clients wait for one for a moment, in their order, and no client gets all of them.
+
+use crate::harness::{Client, Process, Site, Upstream, wait_for};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+const HONEST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn site(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
+    let one = |(n, (upstream, more)): (usize, &(&Upstream, &str))| {
+        let address = upstream.address();
+        format!("{{ name = \"u{n}\", address = \"{address}\", tls = \"none\", priority = {n}, {more} }}")
+    };
+    let upstreams: Vec<String> = upstreams.iter().enumerate().map(one).collect();
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{}]\n\
+         session = {{ max-connections-per-client = 1000, {session} }}\n",
+        upstreams.join(", ")
+    ))
+}
+
+/// Waits until Weir has looked what the upstreams offer, which takes a connection of its own.
+fn settled(weir: &Process, upstreams: usize) {
+    for n in 0..upstreams {
+        weir.logged(&format!("\"upstream offers\" upstream=u{n}"));
+        wait_for("end of the first look", || {
+            (weir.metric(&format!("weir_upstream_connections{{upstream=\"u{n}\"}}")) == 0.0).then_some(())
+        });
+    }
+}
+
+/// A client with MAIL said, and its reply to RCPT.
+fn with_recipient(weir: &Process, from: Ipv4Addr) -> (Client, String) {
+    let mut client = Client::connect_from(from, weir.address("s"));
+    client.say("EHLO client.example", "250");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let reply = client.ask("RCPT TO:<b@example.net>");
+    (client, reply)
+}
+
+fn is_up(weir: &Process) -> bool {
+    let is_down = weir.log_lines().iter().any(|line| line.contains("upstream down"));
+    weir.metric("weir_upstream_up{upstream=\"u0\"}") == 1.0 && !is_down
+}
+
+#[test]
+fn of_more_clients_than_connections_all_get_their_message_through() {
+    for (bound, may_be_refused) in [("max-connections = 50", false), ("max-connections = 0", true)] {
+        let upstream = Upstream::start();
+        let site = site(&[(&upstream, bound)], "");
+        let weir = site.start();
+        settled(&weir, 1);
+        upstream.serve_at_most(50);
+        let replies: Vec<String> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..80)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let (mut client, reply) = with_recipient(&weir, HONEST);
+                        // For so long it needs the connection.
+                        std::thread::sleep(Duration::from_millis(300));
+                        match reply.starts_with("250") {
+                            true => {
+                                client.say("DATA", "354");
+                                client.ask("hello\r\n.")
+                            }
+                            false => reply,
+                        }
+                    })
+                })
+                .collect();
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        let failed: Vec<_> = replies.iter().filter(|reply| !reply.starts_with("250")).collect();
+        assert!(failed.is_empty(), "{bound}: {} of 80 failed: {}", failed.len(), failed[0]);
+        assert_eq!(upstream.acknowledged().len(), 80);
+        assert_eq!(upstream.refused() > 0, may_be_refused, "{bound}: {} refused", upstream.refused());
+        assert!(is_up(&weir), "{bound}");
+    }
+}
+
+#[test]
+fn one_client_with_slow_messages_leaves_connections_for_others_and_loses_its_own() {
+    let upstream = Upstream::start();
+    let site = site(&[(&upstream, "max-connections = 6")], "data-timeout = \"3s\"");
+    let weir = site.start();
+    settled(&weir, 1);
+    upstream.serve_at_most(6);
+    let mut slow: Vec<_> = (0..4).map(|_| with_recipient(&weir, GREEDY)).collect();
+    for (client, reply) in &mut slow {
+        assert!(reply.starts_with("250"), "{reply}");
+        client.say("DATA", "354");
+    }
+    // A fifth one waits for its own kind alone, and the others for nobody.
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let fifth = scope.spawn(|| with_recipient(&weir, GREEDY).1);
+        for _ in 0..20 {
+            Client::connect_from(HONEST, weir.address("s")).send_message();
+        }
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        for (client, _) in &mut slow {
+            client.expect("421 4.4.2");
+        }
+        // Those that are ended for their slowness leave their connections.
+        let reply = fifth.join().unwrap();
+        assert!(reply.starts_with("250"), "{reply}");
+    });
+    assert_eq!((upstream.acknowledged().len(), upstream.refused()), (20, 0));
+    assert!(is_up(&weir));
+}
+
+#[test]
+fn who_waits_in_vain_is_told_so_and_another_upstream_is_asked_first() {
+    let [first, second] = [Upstream::start(), Upstream::start()];
+    let site = site(&[(&first, "max-connections = 1"), (&second, "max-connections = 1")], "");
+    let weir = site.start();
+    settled(&weir, 2);
+    let mut holding: Vec<_> = (0..2).map(|_| with_recipient(&weir, HONEST)).collect();
+    assert!(holding.iter().all(|(_, reply)| reply.starts_with("250")), "{:?}", (&holding[0].1, &holding[1].1));
+    let began = Instant::now();
+    let (mut third, reply) = with_recipient(&weir, HONEST);
+    assert!(reply.starts_with("451 4.3.2 All connections"), "{reply}");
+    assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(is_up(&weir));
+    // One that gives up its transaction, or loses its connection, takes nothing along.
+    holding[0].0.say("RSET", "250");
+    assert_eq!(&third.ask("RCPT TO:<b@example.net>")[..3], "451", "the upstream is lost to this transaction");
+    third.say("RSET", "250");
+    third.say("MAIL FROM:<a@example.org>", "250");
+    third.say("RCPT TO:<b@example.net>", "250");
+    first.cut_all();
+    second.cut_all();
+    third.say("DATA", "354");
+    third.say("hello\r\n.", "250");
+    holding[1].0.say("DATA", "354");
+    holding[1].0.say("hello\r\n.", "250");
+    assert_eq!(first.acknowledged().len() + second.acknowledged().len(), 2);
+}

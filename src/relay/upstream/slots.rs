@@ -1,0 +1,340 @@
+//! Bound on the connections to an upstream that carry messages, and the queue of clients that wait for one.
+//!
+//! The bound is configured, or learned: an upstream that refuses one more connection, while others to it are open, takes as many as are
+//! open. Clients wait in the order in which they came. One client network gets at most [`SHARE`] times as many connections as are
+//! left, so that it never takes all of many.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// How long a client waits for a connection: other clients' messages mostly take less, and the client waits 5 minutes for its answer.
+pub const WAIT: Duration = Duration::from_secs(5);
+
+/// A client network may hold as many connections as this times those that are free: of 50 it gets 34, a second one 11 of the 16 left.
+const SHARE: usize = 2;
+
+/// How long after a refusal those connections that are on their way may take to show that the upstream takes them.
+const GREETING_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a learned bound holds: then the upstream may take more, and is asked. Meanwhile one client network cannot take all of them.
+const LEARNED_FOR: Duration = Duration::from_secs(3600);
+
+/// The bound, and the slots in use. The lock is held to count and to hand slots over, and never over anything that waits.
+pub struct Slots {
+    /// As configured; 0 for none.
+    max: usize,
+    state: Mutex<State>,
+    /// Told when a connection is past its greeting.
+    opened: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Slots in use, and by client network.
+    used: usize,
+    networks: HashMap<IpAddr, usize>,
+    /// Those of them that have a connection past its greeting.
+    open: usize,
+    /// What the upstream seems to take, and until when that holds.
+    learned: Option<(usize, Instant)>,
+    queue: VecDeque<Waiter>,
+}
+
+struct Waiter {
+    network: IpAddr,
+    tell: oneshot::Sender<Slot>,
+}
+
+/// Permission for one connection, for as long as this lives.
+pub struct Slot {
+    slots: Arc<Slots>,
+    network: IpAddr,
+    is_open: bool,
+    /// Not to be given back: it never came to its client.
+    is_void: bool,
+}
+
+impl Slots {
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, state: Mutex::default(), opened: Notify::new() })
+    }
+
+    /// A slot for a connection for this client, at once or within `patience`; `None` if there was none.
+    pub async fn take(self: &Arc<Self>, client: IpAddr, patience: Duration) -> Option<Slot> {
+        let network = network(client);
+        let receiver = {
+            let mut state = self.lock();
+            if state.has_room_for(network, self.max) {
+                return Some(self.hand_over(&mut state, network));
+            }
+            if patience.is_zero() {
+                return None;
+            }
+            let (tell, receiver) = oneshot::channel();
+            state.queue.push_back(Waiter { network, tell });
+            receiver
+        };
+        tokio::time::timeout(patience, receiver).await.ok()?.ok()
+    }
+
+    /// Whether there are more connections than there may be, when so many wait for a message besides those in use.
+    pub fn is_exceeded(&self, waiting: usize) -> bool {
+        let state = self.lock();
+        state.bound(self.max).is_some_and(|bound| state.used + waiting > bound)
+    }
+
+    /// The upstream refused a connection. True: it takes others, so that it was one too many.
+    pub fn refused(&self) -> bool {
+        let mut state = self.lock();
+        if state.open == 0 {
+            return false;
+        }
+        // Refused at fewer than before: a connection that has just ended may still count there.
+        let until = Instant::now() + LEARNED_FOR;
+        let (former, until) = state.learned.filter(|(_, until)| Instant::now() < *until).unwrap_or((0, until));
+        state.learned = Some((state.open.max(former), until));
+        true
+    }
+
+    /// Whether the upstream, which has just refused a connection, takes others: those that are open, or of those on their way one that
+    /// gets past its greeting soon. `own` is how many slots the refused connection has itself.
+    pub async fn has_others(&self, own: usize) -> bool {
+        let opened = self.opened.notified();
+        {
+            let state = self.lock();
+            if state.open > 0 || state.used <= own {
+                return state.open > 0;
+            }
+        }
+        tokio::time::timeout(GREETING_PATIENCE, opened).await.is_ok()
+    }
+
+    fn hand_over(self: &Arc<Self>, state: &mut State, network: IpAddr) -> Slot {
+        state.used += 1;
+        *state.networks.entry(network).or_default() += 1;
+        Slot { slots: self.clone(), network, is_open: false, is_void: false }
+    }
+
+    /// Gives free slots to clients that wait, in their order, but for those whose network has its share.
+    fn serve(self: &Arc<Self>, state: &mut State) {
+        state.queue.retain(|waiter| !waiter.tell.is_closed());
+        while let Some(at) = state.queue.iter().position(|waiter| state.has_room_for(waiter.network, self.max)) {
+            let Some(waiter) = state.queue.remove(at) else { return };
+            let slot = self.hand_over(state, waiter.network);
+            if let Err(mut slot) = waiter.tell.send(slot) {
+                // The client has left meanwhile. Its slot cannot give itself back, as the lock is held.
+                slot.is_void = true;
+                state.give_back(slot.network);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn bound(&self, max: usize) -> Option<usize> {
+        let learned = self.learned.filter(|(_, until)| Instant::now() < *until).map(|(bound, _)| bound);
+        [learned, (max > 0).then_some(max)].into_iter().flatten().min()
+    }
+
+    fn has_room_for(&self, network: IpAddr, max: usize) -> bool {
+        let Some(bound) = self.bound(max) else { return true };
+        let free = bound.saturating_sub(self.used);
+        self.networks.get(&network).copied().unwrap_or(0) < SHARE * free
+    }
+
+    fn give_back(&mut self, network: IpAddr) {
+        self.used -= 1;
+        if let Some(count) = self.networks.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                self.networks.remove(&network);
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Its connection is past the greeting. The upstream takes as many as are open, whatever it seemed to take.
+    pub fn opened(&mut self) {
+        let mut state = self.slots.lock();
+        if !std::mem::replace(&mut self.is_open, true) {
+            state.open += 1;
+            self.slots.opened.notify_waiters();
+            let open = state.open;
+            if let Some((learned, _)) = &mut state.learned
+                && *learned < open
+            {
+                *learned = open;
+                self.slots.serve(&mut state);
+            }
+        }
+    }
+
+    /// Its connection is gone, and another may come.
+    pub fn closed(&mut self) {
+        self.slots.lock().open -= usize::from(std::mem::take(&mut self.is_open));
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.is_void {
+            return;
+        }
+        let mut state = self.slots.lock();
+        state.give_back(self.network);
+        state.open -= usize::from(self.is_open);
+        self.slots.serve(&mut state);
+    }
+}
+
+/// The network that counts as one client: an IPv4 address, or an IPv6 /64.
+fn network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    const ONE: &str = "192.0.2.1";
+    const OTHER: &str = "192.0.2.2";
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn poll<T>(future: &mut Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn bound(slots: &Slots) -> Option<usize> {
+        slots.lock().bound(slots.max)
+    }
+
+    fn used(slots: &Slots) -> usize {
+        slots.lock().used
+    }
+
+    fn take(slots: &Arc<Slots>, client: &str) -> Option<Slot> {
+        match poll(&mut pin!(slots.take(address(client), Duration::ZERO))) {
+            Poll::Ready(slot) => slot,
+            Poll::Pending => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_bound_everybody_gets_a_slot() {
+        let slots = Slots::new(0);
+        let taken: Vec<_> = (0..1000).filter_map(|_| take(&slots, ONE)).collect();
+        assert_eq!((taken.len(), used(&slots), bound(&slots)), (1000, 1000, None));
+        drop(taken);
+        assert_eq!(used(&slots), 0);
+    }
+
+    #[tokio::test]
+    async fn one_network_never_takes_all_of_many() {
+        for (bound, of_one) in [(1, 1), (2, 2), (3, 2), (50, 34), (300, 200)] {
+            let slots = Slots::new(bound);
+            let greedy: Vec<_> = (0..bound).map_while(|_| take(&slots, ONE)).collect();
+            assert_eq!(greedy.len(), of_one, "of {bound}");
+            assert_eq!(take(&slots, OTHER).is_some(), of_one < bound, "of {bound}");
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_are_served_in_their_order_and_who_left_costs_nothing() {
+        let slots = Slots::new(1);
+        let first = take(&slots, ONE);
+        let (mut second, mut third) = (pin!(slots.take(address(ONE), WAIT)), pin!(slots.take(address(OTHER), WAIT)));
+        assert!(poll(&mut second).is_pending() && poll(&mut third).is_pending());
+        {
+            let mut gone = pin!(slots.take(address(ONE), WAIT));
+            assert!(poll(&mut gone).is_pending());
+        }
+        drop(first);
+        assert!(poll(&mut third).is_pending(), "the second came before");
+        let Poll::Ready(Some(slot)) = poll(&mut second) else { panic!("the second has none") };
+        assert!(take(&slots, OTHER).is_none());
+        drop(slot);
+        let Poll::Ready(Some(slot)) = poll(&mut third) else { panic!("the third has none") };
+        drop(slot);
+        assert_eq!(used(&slots), 0);
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_is_handed_over_to_a_client_that_left_is_free_again() {
+        let slots = Slots::new(1);
+        let first = take(&slots, ONE);
+        {
+            let mut second = pin!(slots.take(address(ONE), WAIT));
+            assert!(poll(&mut second).is_pending());
+            drop(first);
+            assert_eq!(used(&slots), 1, "it is on its way");
+        }
+        assert_eq!(used(&slots), 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_beyond_its_patience() {
+        let slots = Slots::new(1);
+        let _first = take(&slots, ONE);
+        assert!(slots.take(address(OTHER), Duration::from_millis(1)).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_refusal_teaches_how_many_the_upstream_takes_for_a_while() {
+        let slots = Slots::new(0);
+        assert!(!slots.refused(), "it takes none at all");
+        let mut taken: Vec<_> = [ONE, ONE, OTHER].iter().filter_map(|client| take(&slots, client)).collect();
+        taken[0].opened();
+        assert!(slots.refused());
+        assert_eq!(bound(&slots), Some(1));
+        // It was on its way already, so that the upstream takes more.
+        taken[1].opened();
+        assert_eq!(bound(&slots), Some(2));
+        drop(taken.pop());
+        assert!(take(&slots, OTHER).is_none());
+        // One ends, and the upstream still counts it when the next one comes.
+        drop(taken.pop());
+        assert!(slots.refused());
+        assert_eq!(bound(&slots), Some(2));
+        taken.extend(take(&slots, OTHER));
+        assert!(taken.len() == 2 && take(&slots, OTHER).is_none());
+        slots.lock().learned = Some((2, Instant::now()));
+        assert!(take(&slots, OTHER).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_refusal_waits_for_those_on_their_way_to_tell_what_it_means() {
+        let slots = Slots::new(0);
+        assert!(!slots.has_others(0).await);
+        let mut one = take(&slots, ONE).unwrap();
+        assert!(!slots.has_others(1).await, "it is the refused one");
+        let mut meaning = pin!(slots.has_others(0));
+        assert!(poll(&mut meaning).is_pending());
+        one.opened();
+        assert!(meaning.await && slots.has_others(0).await);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_client() {
+        assert_eq!(network(address("2001:db8::1")), network(address("2001:db8::2:0:0:1")));
+        assert_ne!(network(address("2001:db8::1")), network(address("2001:db8:0:1::1")));
+        assert_eq!(network(address("::ffff:192.0.2.1")), address(ONE));
+    }
+}
