@@ -64,6 +64,100 @@ fn a_script_that_expects_something_else_fails() {
     }
 }
 
+/// Plays these lines of a script, then sends RCPT so often, `in_one` at once, until the session ends. Returns the player, and how
+/// often the client heard each reply code.
+fn harvest(lines: &str, recipients: usize, in_one: usize) -> (Play, HashMap<String, usize>) {
+    let mut play = Play::new();
+    for line in lines.lines() {
+        play.line(line).unwrap();
+    }
+    play.play();
+    play.said.clear();
+    for first in (0..recipients).step_by(in_one) {
+        if play.closed {
+            break;
+        }
+        let run: String =
+            (first..recipients.min(first + in_one)).map(|n| format!("RCPT TO:<{n}@example.net>\r\n")).collect();
+        play.send(run.as_bytes());
+        play.play();
+    }
+    let mut codes = HashMap::new();
+    for reply in play.said.drain(..) {
+        *codes.entry(reply[..3].to_owned()).or_default() += 1;
+    }
+    play.asked.clear();
+    (play, codes)
+}
+
+const BEGINNING: &str = "listener recipients=1000\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n";
+
+#[test]
+fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() {
+    // A client that means well sends the message to those that were accepted.
+    for in_one in [1, 1500] {
+        let (mut play, codes) = harvest(BEGINNING, 1500, in_one);
+        assert_eq!((codes.get("250"), codes.get("452"), codes.len()), (Some(&1000), Some(&500), 2));
+        for line in ["c -> DATA", "c => x\\r\\n.\\r\\n", "c <~ 354", "c <- 250 2.0.0 Ok"] {
+            play.line(line).unwrap();
+        }
+    }
+    // One that means something else is sent away.
+    let (play, codes) = harvest(BEGINNING, 20_000, 100);
+    assert!(play.closed);
+    assert_eq!((codes["250"], codes["452"], codes["421"]), (1000, 10_001, 1));
+}
+
+#[test]
+fn recipients_after_a_refused_mail_are_refused_until_there_are_too_many_of_them() {
+    let by_upstream = format!("u -> 550 5.7.1 not you\n{BEGINNING}");
+    for in_one in [1, 100] {
+        let (play, codes) = harvest(&by_upstream, 5000, in_one);
+        assert!(play.closed && !codes.contains_key("250"), "{codes:?}");
+        assert!(codes["550"] + codes.get("452").unwrap_or(&0) <= 1001 && codes["421"] == 1, "{codes:?}");
+    }
+    // Where policy refuses MAIL there is no transaction, and RCPT that comes with MAIL is refused with it.
+    let by_policy = "limit recipients sender 2 / 1d\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n\
+        c -> RCPT TO:<b@example.net>\nc -> RSET\n";
+    let run = format!("c -> MAIL FROM:<a@example.org>{}", "\nc -> RCPT TO:<b@example.net>".repeat(9));
+    let mut play = Play::new();
+    by_policy.lines().for_each(|line| play.line(line).unwrap());
+    let rounds = (1..500).find(|_| {
+        run.lines().for_each(|line| play.line(line).unwrap());
+        play.play();
+        play.closed
+    });
+    assert_eq!(rounds, Some(101), "1001 refusals: {:?}", play.said.back());
+}
+
+#[test]
+fn an_envelope_has_so_many_octets() {
+    let mut play = Play::new();
+    for line in BEGINNING.replace("HELO", "EHLO").replacen('\n', "\nupstream DSN\n", 1).lines() {
+        play.line(line).unwrap();
+    }
+    play.play();
+    play.said.clear();
+    let orcpt = "x".repeat(480);
+    let run: String = (0..1000).map(|n| format!("RCPT TO:<{n:03}@example.net> ORCPT=rfc822;{orcpt}\r\n")).collect();
+    play.send(run.as_bytes());
+    play.play();
+    let accepted = play.said.iter().filter(|reply| reply.starts_with("250")).count();
+    // 15 octets of address, 7 and 480 of ORCPT; of 256 for each of 1000.
+    assert_eq!(accepted, 256_000 / 502);
+    assert_eq!(play.said.len(), 1000);
+    assert!(play.said.back().unwrap().starts_with("452 4.5.3 The recipients and their parameters are too long"));
+    // What is shorter still fits.
+    play.line("c -> RCPT TO:<a@example.net>").unwrap();
+    play.play();
+    assert_eq!(play.said.pop_back().unwrap(), "250 2.0.0 Ok");
+    play.said.clear();
+    play.asked.clear();
+    for line in ["c -> DATA", "c => x\\r\\n.\\r\\n", "c <~ 354", "c <- 250 2.0.0 Ok"] {
+        play.line(line).unwrap();
+    }
+}
+
 /// What an upstream says that has nothing to say.
 const OK: &str = "250 2.0.0 Ok";
 

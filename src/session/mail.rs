@@ -47,6 +47,7 @@ impl State {
             began: now,
             asked: 0,
             recipients: Vec::new(),
+            octets: 0,
             charges: Vec::new(),
             message_charged: false,
             chunked: None,

@@ -125,6 +125,8 @@ struct Transaction {
     asked: usize,
     /// The recipients that were accepted.
     recipients: Vec<Arc<str>>,
+    /// Octets of them and their parameters.
+    octets: usize,
     /// What was charged, and may have to be given back when the transaction ends.
     charges: Vec<Charged>,
     /// DATA has been charged, and is not charged again.
@@ -479,7 +481,7 @@ impl State {
     /// the others.
     fn exhausted_by(&self) -> Option<&'static str> {
         let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
-        let refused = self.patience.is_tired_of_refusals() && !may_go_on;
+        let refused = self.patience.is_tired_of_refusals() && !may_go_on || self.patience.is_out_of_refusals();
         self.patience.exhausted_by().or(refused.then_some("Too much has been refused"))
     }
 

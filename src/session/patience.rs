@@ -18,6 +18,9 @@ const MAX_IDLE_COMMANDS: u32 = 200;
 /// Recipients refused, mostly: a mailing may have many that do not exist, and a harvester of addresses has more.
 const MAX_REFUSALS: u32 = 1000;
 
+/// So many are refused to nobody who still means to send the message to those that were accepted.
+const MAX_REFUSALS_OF_ANYBODY: u32 = 10 * MAX_REFUSALS;
+
 /// Passwords tried on one connection.
 const MAX_WRONG_PASSWORDS: u32 = 3;
 
@@ -50,6 +53,11 @@ impl Patience {
     /// So much has been refused that nothing more should be asked.
     pub fn is_tired_of_refusals(&self) -> bool {
         self.refusals > MAX_REFUSALS
+    }
+
+    /// So much has been refused that the session ends even where recipients were accepted.
+    pub fn is_out_of_refusals(&self) -> bool {
+        self.refusals > MAX_REFUSALS_OF_ANYBODY
     }
 
     /// What there has been too much of, but for refusals.

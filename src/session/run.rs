@@ -34,8 +34,12 @@ impl Gathered {
         self.mail().is_some()
     }
 
+    pub(super) fn rcpt(&self) -> Option<&Rcpt> {
+        if let Self::Rcpt(rcpt, _) = self { Some(rcpt) } else { None }
+    }
+
     pub(super) fn is_rcpt(&self) -> bool {
-        matches!(self, Self::Rcpt(..))
+        self.rcpt().is_some()
     }
 
     pub(super) fn is_answered(&self) -> bool {
@@ -94,10 +98,7 @@ pub enum Answer {
 impl Relay {
     pub fn request(&self) -> Request<'_> {
         let State { run, transaction, .. } = &*self.0.0;
-        let recipients: Vec<&Rcpt> = run
-            .iter()
-            .filter_map(|gathered| if let Gathered::Rcpt(rcpt, _) = gathered { Some(rcpt) } else { None })
-            .collect();
+        let recipients: Vec<&Rcpt> = run.iter().filter_map(Gathered::rcpt).collect();
         if recipients.is_empty() {
             return Request::Data;
         }
@@ -230,7 +231,10 @@ impl State {
                 self.keep_charges(charges);
                 gathered
             }
-            (Ruling::Void, _) => Gathered::Answered(Reply::new(503, "5.5.1 Say MAIL first")),
+            (Ruling::Void, _) => {
+                self.patience.count_refusal();
+                Gathered::Answered(Reply::new(503, "5.5.1 Say MAIL first"))
+            }
             (Ruling::Refuse(refusal), gathered) => {
                 // Of limits in shadow, for which it would have happened.
                 self.settlement.give_back(charges);
@@ -279,6 +283,7 @@ impl State {
         match &mut self.transaction {
             Some(transaction) if reply.is_positive() => {
                 transaction.recipients.push(rcpt.recipient.to_string().into());
+                transaction.octets += rcpt.octets();
                 transaction.charges.extend(charges);
             }
             _ => {

@@ -34,6 +34,15 @@ impl Mailbox {
 }
 
 impl Path {
+    /// Octets between the angle brackets.
+    pub fn octets(&self) -> usize {
+        match self {
+            Self::Null => 0,
+            Self::Postmaster(text) => text.len(),
+            Self::Mailbox(mailbox) => mailbox.text.len(),
+        }
+    }
+
     /// Whether it can go to a server without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
         match self {

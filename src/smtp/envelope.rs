@@ -108,6 +108,12 @@ impl Mail {
 }
 
 impl Rcpt {
+    /// Octets of the address and the parameters.
+    pub fn octets(&self) -> usize {
+        let parameters = [&self.notify, &self.orcpt].map(|value| value.as_ref().map_or(0, |value| value.len()));
+        self.recipient.octets() + parameters.iter().sum::<usize>()
+    }
+
     /// RCPT without parameters.
     pub fn new(recipient: Path) -> Self {
         Self { recipient, notify: None, orcpt: None }
