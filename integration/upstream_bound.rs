@@ -138,3 +138,38 @@ fn who_waits_in_vain_is_told_so_and_another_upstream_is_asked_first() {
     holding[1].0.say("hello\r\n.", "250");
     assert_eq!(first.acknowledged().len() + second.acknowledged().len(), 2);
 }
+
+#[test]
+fn a_client_that_took_all_connections_before_their_number_was_known_gives_some_back() {
+    let upstream = Upstream::start();
+    let site = site(&[(&upstream, "max-connections = 0")], "");
+    let weir = site.start();
+    settled(&weir, 1);
+    upstream.serve_at_most(6);
+    // Half of them in mid-message, half before it.
+    let mut slow: Vec<_> = (0..6).map(|_| with_recipient(&weir, GREEDY)).collect();
+    for (n, (client, reply)) in slow.iter_mut().enumerate() {
+        assert!(reply.starts_with("250"), "{reply}");
+        if n < 3 {
+            client.say("DATA", "354");
+        }
+    }
+    let (_, reply) = with_recipient(&weir, GREEDY);
+    assert!(reply.starts_with("451 4.3.2 All connections"), "{reply}");
+    // It has waited for so long that the others are old.
+    let mut honest: Vec<_> = (0..2).map(|_| with_recipient(&weir, HONEST)).collect();
+    for (client, reply) in &mut honest {
+        assert!(reply.starts_with("250"), "{reply}");
+        client.say("DATA", "354");
+        client.say("hello\r\n.", "250");
+    }
+    for (client, _) in &mut slow[..2] {
+        client.expect("421 4.3.2 weir.example Too many slow messages at once");
+    }
+    for (client, _) in &mut slow[3..] {
+        client.say("DATA", "354");
+        client.say("hello\r\n.", "250");
+    }
+    assert_eq!(upstream.acknowledged().len(), 5);
+    assert!(is_up(&weir));
+}

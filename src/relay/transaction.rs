@@ -48,6 +48,19 @@ impl Transaction {
         self.accepted.extend(heard.filter(|(_, answer)| is_accepted(answer)).map(|(rcpt, _)| (*rcpt).clone()));
     }
 
+    /// Waits until its connection is wanted for clients of other networks: this one has lasted long, and its client has more than a share.
+    pub fn revoked(transaction: Option<&Self>) -> impl Future<Output = ()> + Send + use<> {
+        let revoked = transaction.and_then(|transaction| transaction.connection.revoked());
+        async move {
+            if let Some(mut revoked) = revoked
+                && revoked.wait_for(|is_revoked| *is_revoked).await.is_ok()
+            {
+                return;
+            }
+            std::future::pending().await
+        }
+    }
+
     /// The upstream's name in logs.
     pub fn upstream(&self) -> &Arc<str> {
         self.upstream.name()

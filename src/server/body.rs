@@ -161,6 +161,7 @@ impl Way<'_> {
                 Read::Gone => Err(Ending::ClientGone),
                 Read::TimedOut => Err(passage.overdue(size, options).unwrap_or(Ending::ClientSilent)),
             },
+            () = relay::Transaction::revoked(self.upstream.as_deref()) => Err(Ending::Revoked),
             _ = self.cut.wait_for(|cut| *cut) => Err(Ending::Stopping),
         }
     }

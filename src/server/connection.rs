@@ -168,6 +168,9 @@ impl Connection {
             let left = deadline.saturating_duration_since(Instant::now());
             let read = tokio::select! {
                 read = self.client.read(&mut self.input, MOST_READ, left) => read,
+                () = relay::Transaction::revoked(self.upstream.as_deref()) => {
+                    return session.message_overdue(Ending::Revoked);
+                }
                 () = self.stop.may_end(session.in_transaction()) => return session.shut_down(),
             };
             match read {

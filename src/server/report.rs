@@ -164,7 +164,7 @@ impl Teller<'_> {
             Ending::Loop => ("loop", None),
             Ending::Continuation => ("continuation", None),
             Ending::ClientGone | Ending::ClientSilent => ("client-gone", None),
-            Ending::TooSlow(_) | Ending::TooLong(_) => ("too-slow", None),
+            Ending::TooSlow(_) | Ending::TooLong(_) | Ending::Revoked => ("too-slow", None),
             Ending::Stopping => ("stopping", None),
             Ending::Abandoned => ("abandoned", None),
         };

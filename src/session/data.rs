@@ -53,6 +53,8 @@ pub enum Ending {
     ClientSilent,
     /// Fewer octets came than this minimum, in octets a second.
     TooSlow(u64),
+    /// Other clients wait for the connection to the upstream, and this one has more than its share of them.
+    Revoked,
     /// The message took longer than this, the longest time that a message may take.
     TooLong(Duration),
     /// The server stops and cannot wait for the rest.
@@ -279,6 +281,13 @@ impl State {
                 let text = format!("4.4.2 {host} The message came too slowly: below {rate} octets a second ({id})");
                 (Some(Reply::new(421, text)), true)
             }
+            Ending::Revoked => {
+                let host = &self.options.hostname;
+                let text = format!(
+                    "4.3.2 {host} Too many slow messages at once: others wait for the mail server behind this one ({id})"
+                );
+                (Some(Reply::new(421, text)), true)
+            }
             Ending::TooLong(time) => {
                 let (host, time) = (&self.options.hostname, format_duration(*time));
                 let text = format!("4.4.2 {host} The message took too long: more than {time} ({id})");
@@ -351,7 +360,7 @@ impl Session {
         if is_charged { self.relay_or_answer() } else { self.ask() }
     }
 
-    /// Ends the session because the message is not there in time: as [`Ending::TooSlow`] or [`Ending::TooLong`] says.
+    /// Ends the session because the message is not there in time: as [`Ending::TooSlow`], [`Ending::TooLong`] or [`Ending::Revoked`] says.
     pub fn message_overdue(self, ending: Ending) -> Step {
         let size = self.0.transaction.as_ref().and_then(|transaction| transaction.chunked).unwrap_or(0);
         let now = self.0.now;

@@ -22,6 +22,7 @@ use opening::Next;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use wire::Wire;
 
@@ -119,6 +120,11 @@ impl Connection {
     /// It is in use from now on, in this slot.
     pub fn occupy(&mut self, slot: Slot) {
         self.slot = Some(slot);
+    }
+
+    /// Turns true when its slot is wanted back for another client.
+    pub fn revoked(&self) -> Option<watch::Receiver<bool>> {
+        self.slot.as_ref().map(Slot::revoked)
     }
 
     /// It is in use no more.

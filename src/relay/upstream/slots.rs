@@ -2,13 +2,14 @@
 //!
 //! The bound is configured, or learned: an upstream that refuses one more connection, while others to it are open, takes as many as are
 //! open. Clients wait in the order in which they came. One client network gets at most [`SHARE`] times as many connections as are
-//! left, so that it never takes all of many.
+//! left, so that it never takes all of many. Where it has more since before the bound was known, it loses those that have lasted longest
+//! to clients that wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 /// How long a client waits for a connection: other clients' messages mostly take less, and the client waits 5 minutes for its answer.
@@ -17,11 +18,17 @@ pub const WAIT: Duration = Duration::from_secs(5);
 /// A client network may hold as many connections as this times those that are free: of 50 it gets 34, a second one 11 of the 16 left.
 const SHARE: usize = 2;
 
+/// A message that has lasted for as long as a client waits for a connection may lose its own to that client.
+const REVOCABLE_AFTER: Duration = WAIT;
+
 /// How long after a refusal those connections that are on their way may take to show that the upstream takes them.
 const GREETING_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a learned bound holds: then the upstream may take more, and is asked. Meanwhile one client network cannot take all of them.
-const LEARNED_FOR: Duration = Duration::from_secs(3600);
+/// So many refusals in a row teach a bound: one may have another reason.
+const REFUSALS_TO_LEARN: u32 = 10;
+
+/// How long a learned bound holds after the last refusal: then the upstream may take more, and is asked.
+const LEARNED_FOR: Duration = Duration::from_secs(30);
 
 /// The bound, and the slots in use. The lock is held to count and to hand slots over, and never over anything that waits.
 pub struct Slots {
@@ -39,9 +46,21 @@ struct State {
     networks: HashMap<IpAddr, usize>,
     /// Those of them that have a connection past its greeting.
     open: usize,
+    /// Connections refused since one was opened, and the most that were open then.
+    refusals: u32,
+    open_at_refusal: usize,
     /// What the upstream seems to take, and until when that holds.
     learned: Option<(usize, Instant)>,
     queue: VecDeque<Waiter>,
+    /// Slots in use, in the order in which they were taken.
+    holders: VecDeque<Holder>,
+}
+
+struct Holder {
+    network: IpAddr,
+    since: Instant,
+    /// Set when the slot is wanted back.
+    revoked: Arc<watch::Sender<bool>>,
 }
 
 struct Waiter {
@@ -53,6 +72,7 @@ struct Waiter {
 pub struct Slot {
     slots: Arc<Slots>,
     network: IpAddr,
+    revoked: Arc<watch::Sender<bool>>,
     is_open: bool,
     /// Not to be given back: it never came to its client.
     is_void: bool,
@@ -76,6 +96,7 @@ impl Slots {
             }
             let (tell, receiver) = oneshot::channel();
             state.queue.push_back(Waiter { network, tell });
+            state.revoke_for(network, self.max);
             receiver
         };
         tokio::time::timeout(patience, receiver).await.ok()?.ok()
@@ -93,10 +114,14 @@ impl Slots {
         if state.open == 0 {
             return false;
         }
+        let now = Instant::now();
+        let former = state.learned.filter(|(_, until)| now < *until).map(|(bound, _)| bound);
+        state.refusals += 1;
         // Refused at fewer than before: a connection that has just ended may still count there.
-        let until = Instant::now() + LEARNED_FOR;
-        let (former, until) = state.learned.filter(|(_, until)| Instant::now() < *until).unwrap_or((0, until));
-        state.learned = Some((state.open.max(former), until));
+        state.open_at_refusal = state.open.max(state.open_at_refusal).max(former.unwrap_or(0));
+        if former.is_some() || state.refusals >= REFUSALS_TO_LEARN {
+            state.learned = Some((state.open_at_refusal, now + LEARNED_FOR));
+        }
         true
     }
 
@@ -116,7 +141,9 @@ impl Slots {
     fn hand_over(self: &Arc<Self>, state: &mut State, network: IpAddr) -> Slot {
         state.used += 1;
         *state.networks.entry(network).or_default() += 1;
-        Slot { slots: self.clone(), network, is_open: false, is_void: false }
+        let revoked = Arc::new(watch::Sender::new(false));
+        state.holders.push_back(Holder { network, since: Instant::now(), revoked: revoked.clone() });
+        Slot { slots: self.clone(), network, revoked, is_open: false, is_void: false }
     }
 
     /// Gives free slots to clients that wait, in their order, but for those whose network has its share.
@@ -128,7 +155,7 @@ impl Slots {
             if let Err(mut slot) = waiter.tell.send(slot) {
                 // The client has left meanwhile. Its slot cannot give itself back, as the lock is held.
                 slot.is_void = true;
-                state.give_back(slot.network);
+                state.give_back(&slot);
             }
         }
     }
@@ -150,13 +177,32 @@ impl State {
         self.networks.get(&network).copied().unwrap_or(0) < SHARE * free
     }
 
-    fn give_back(&mut self, network: IpAddr) {
+    fn give_back(&mut self, slot: &Slot) {
         self.used -= 1;
-        if let Some(count) = self.networks.get_mut(&network) {
+        self.holders.retain(|holder| !Arc::ptr_eq(&holder.revoked, &slot.revoked));
+        if let Some(count) = self.networks.get_mut(&slot.network) {
             *count -= 1;
             if *count == 0 {
-                self.networks.remove(&network);
+                self.networks.remove(&slot.network);
             }
+        }
+    }
+
+    /// Wants one slot back for a client of this network that waits, from a network that has more than its share of all.
+    fn revoke_for(&mut self, network: IpAddr, max: usize) {
+        let Some(bound) = self.bound(max) else { return };
+        let share = (bound * SHARE).div_ceil(SHARE + 1);
+        let Some((&greedy, &count)) = self.networks.iter().max_by_key(|(_, count)| **count) else { return };
+        let is_on_its_way_back = |holder: &&Holder| holder.network == greedy && *holder.revoked.borrow();
+        let left = count - self.holders.iter().filter(is_on_its_way_back).count();
+        if greedy == network || left <= share {
+            return;
+        }
+        let is_revocable = |holder: &&Holder| {
+            holder.network == greedy && !*holder.revoked.borrow() && holder.since.elapsed() >= REVOCABLE_AFTER
+        };
+        if let Some(holder) = self.holders.iter().find(is_revocable) {
+            holder.revoked.send_replace(true);
         }
     }
 }
@@ -167,6 +213,7 @@ impl Slot {
         let mut state = self.slots.lock();
         if !std::mem::replace(&mut self.is_open, true) {
             state.open += 1;
+            (state.refusals, state.open_at_refusal) = (0, 0);
             self.slots.opened.notify_waiters();
             let open = state.open;
             if let Some((learned, _)) = &mut state.learned
@@ -176,6 +223,11 @@ impl Slot {
                 self.slots.serve(&mut state);
             }
         }
+    }
+
+    /// Turns true when the slot is wanted back.
+    pub fn revoked(&self) -> watch::Receiver<bool> {
+        self.revoked.subscribe()
     }
 
     /// Its connection is gone, and another may come.
@@ -190,7 +242,7 @@ impl Drop for Slot {
             return;
         }
         let mut state = self.slots.lock();
-        state.give_back(self.network);
+        state.give_back(self);
         state.open -= usize::from(self.is_open);
         self.slots.serve(&mut state);
     }
@@ -297,11 +349,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_teaches_how_many_the_upstream_takes_for_a_while() {
+    async fn refusals_teach_how_many_the_upstream_takes_for_a_while() {
         let slots = Slots::new(0);
         assert!(!slots.refused(), "it takes none at all");
         let mut taken: Vec<_> = [ONE, ONE, OTHER].iter().filter_map(|client| take(&slots, client)).collect();
         taken[0].opened();
+        // One that is followed by a success has another reason.
+        assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()));
+        assert_eq!(bound(&slots), None);
+        taken[0].closed();
+        taken[0].opened();
+        assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()) && bound(&slots).is_none());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(1));
         // It was on its way already, so that the upstream takes more.
@@ -329,6 +387,31 @@ mod tests {
         assert!(poll(&mut meaning).is_pending());
         one.opened();
         assert!(meaning.await && slots.has_others(0).await);
+    }
+
+    #[tokio::test]
+    async fn a_network_with_more_than_its_share_loses_what_has_lasted_longest_to_others_who_wait() {
+        let slots = Slots::new(0);
+        let mut greedy: Vec<_> = (0..6).filter_map(|_| take(&slots, ONE)).collect();
+        greedy.iter_mut().for_each(Slot::opened);
+        assert!((0..REFUSALS_TO_LEARN).all(|_| slots.refused()));
+        let is_revoked = |slot: &Slot| *slot.revoked.borrow();
+        let mut early = pin!(slots.take(address(OTHER), WAIT));
+        assert!(poll(&mut early).is_pending() && !greedy.iter().any(is_revoked), "none has lasted for long");
+        for holder in &mut slots.lock().holders {
+            holder.since -= REVOCABLE_AFTER;
+        }
+        let mut own = pin!(slots.take(address(ONE), WAIT));
+        assert!(poll(&mut own).is_pending() && !greedy.iter().any(is_revoked), "it has enough");
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(slots.take(address(OTHER), WAIT))).collect();
+        for one in &mut waiting {
+            assert!(poll(&mut one.as_mut()).is_pending());
+        }
+        let revoked: Vec<bool> = greedy.iter().map(is_revoked).collect();
+        assert_eq!(revoked, [true, true, false, false, false, false], "four of six are its share");
+        assert!(*greedy[0].revoked().borrow());
+        greedy.drain(..1);
+        assert!(poll(&mut early).is_ready() && poll(&mut own).is_pending());
     }
 
     #[test]
