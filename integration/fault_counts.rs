@@ -1,0 +1,82 @@
+//! The command that counts faults, for seconds: nothing may be lost, doubled or leaked.
+
+use crate::faults::client::Sent;
+use crate::faults::judge::Judge;
+use crate::faults::message::Message;
+use crate::faults::upstream::Accepted;
+use crate::faults::{Kills, Plan, faults, kill};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+#[test]
+fn seconds_of_faults_lose_double_and_leak_nothing() {
+    assert!(faults(Plan { seed: 22, time: Duration::from_secs(4), faults: None, with_delays: false }));
+}
+
+#[test]
+fn a_few_kills_lose_no_charge() {
+    assert!(kill(Kills { seed: 22, count: 3 }));
+}
+
+/// A message that was sent whole, and what its client heard.
+fn sent(message: &Message, told: Option<&str>) -> Sent {
+    Sent {
+        token: message.token,
+        client: Ipv4Addr::LOCALHOST,
+        told: told.map(str::to_owned),
+        accepted: message.recipients.clone(),
+        asked: message.recipients.len(),
+        is_whole: true,
+    }
+}
+
+/// The message as it should arrive.
+fn accepted(message: &Message) -> Accepted {
+    Accepted {
+        token: Some(message.token),
+        recipients: message.recipients.clone(),
+        octets: [b"Received: from x\r\n\tby y; z\r\n", &message.octets[..]].concat(),
+        is_unsure: false,
+    }
+}
+
+/// What is lost and doubled of one message that an upstream accepted like this.
+fn judged(sent: &Sent, accepted: &[Accepted]) -> [u64; 2] {
+    let mut judge = Judge::new(1);
+    let findings = judge.round(std::slice::from_ref(sent), accepted);
+    assert_eq!(findings.len() as u64, judge.counts.lost + judge.counts.doubled);
+    [judge.counts.lost, judge.counts.doubled]
+}
+
+#[test]
+fn the_judge_finds_what_is_lost_and_what_is_doubled() {
+    let message = Message::new(1, 4711);
+    let (good, bad) = (Some("250 2.0.0 Queued"), Some("451 4.3.0 No"));
+    let changed = |change: &dyn Fn(&mut Accepted)| {
+        let mut accepted = accepted(&message);
+        change(&mut accepted);
+        accepted
+    };
+    let shorter = changed(&|accepted| accepted.octets.truncate(accepted.octets.len() - 1));
+    let untraced = changed(&|accepted| drop(accepted.octets.drain(..accepted.octets.len() - message.octets.len())));
+    let misdirected = changed(&|accepted| accepted.recipients.push("x@example.net".to_owned()));
+    let unsure = changed(&|accepted| accepted.is_unsure = true);
+    for (told, arrived, expected) in [
+        (good, vec![accepted(&message)], [0, 0]),
+        (good, vec![], [1, 0]),
+        (good, vec![shorter], [1, 0]),
+        (good, vec![untraced], [1, 0]),
+        (good, vec![misdirected], [1, 0]),
+        (good, vec![accepted(&message), accepted(&message)], [0, 1]),
+        (bad, vec![], [0, 0]),
+        (bad, vec![accepted(&message)], [0, 1]),
+        (bad, vec![unsure], [0, 0]),
+        (None, vec![], [0, 0]),
+        (None, vec![accepted(&message)], [0, 0]),
+        (None, vec![accepted(&message), accepted(&message)], [0, 1]),
+    ] {
+        assert_eq!(judged(&sent(&message, told), &arrived), expected, "{told:?}, {} arrived", arrived.len());
+    }
+    let half = Sent { is_whole: false, ..sent(&message, None) };
+    assert_eq!(judged(&half, &[accepted(&message)]), [1, 0]);
+}

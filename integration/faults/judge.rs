@@ -1,0 +1,151 @@
+//! Compares what the clients were told with what the upstreams accepted, message by message.
+
+use super::client::Sent;
+use super::message::{Message, Token, without_received};
+use super::upstream::Accepted;
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+/// What must be 0, and what was seen.
+#[derive(Default)]
+pub struct Counts {
+    pub messages: u64,
+    pub delivered: u64,
+    pub refused: u64,
+    /// The client did not hear the outcome.
+    pub left: u64,
+    /// The client was told 2xx, and no upstream has the whole message with exactly its recipients; or an upstream has accepted
+    /// what is not the whole message.
+    pub lost: u64,
+    /// Accepted twice; or accepted once and refused to the client, which will send it again.
+    pub doubled: u64,
+    /// Whatever is not given back: sessions, connections, descriptors, places in limits of what is there at once, charges.
+    pub leaked: u64,
+}
+
+/// Something that must not be, and the message that it concerns.
+pub struct Finding {
+    pub token: Option<Token>,
+    pub what: String,
+}
+
+/// Bounds of what the budgets of a client hold. Both ends are the same, unless a reply was lost in a reset.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub struct Charges {
+    /// Of charge = "sent": recipients of messages that an upstream accepted.
+    pub sent: [u64; 2],
+    /// Of charge = "accepted": recipients that were accepted, and those that were named.
+    pub accepted: [u64; 2],
+}
+
+#[derive(Default)]
+pub struct Judge {
+    pub counts: Counts,
+    pub charges: HashMap<Ipv4Addr, Charges>,
+    seed: u64,
+}
+
+impl Judge {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Judges a round, in which all sessions have ended.
+    pub fn round(&mut self, sent: &[Sent], accepted: &[Accepted]) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut by_token = HashMap::<Token, Vec<&Accepted>>::new();
+        for one in accepted {
+            match one.token {
+                Some(token) => by_token.entry(token).or_default().push(one),
+                None => findings.push(self.lost(None, "accepted from a sender whom no client named")),
+            }
+        }
+        for message in sent {
+            self.counts.messages += 1;
+            let times = by_token.remove(&message.token).unwrap_or_default();
+            findings.extend(self.message(message, &times));
+            self.charge(message, &times);
+        }
+        for token in by_token.into_keys() {
+            findings.push(self.lost(Some(token), "accepted, and no client sent it in this round"));
+        }
+        findings
+    }
+
+    fn message(&mut self, sent: &Sent, times: &[&Accepted]) -> Option<Finding> {
+        let token = Some(sent.token);
+        let wrong = times.iter().find_map(|accepted| self.compare(sent, accepted));
+        if let Some(wrong) = wrong {
+            return Some(self.lost(token, &wrong));
+        }
+        if times.len() > 1 {
+            return Some(self.doubled(token, &format!("accepted {} times", times.len())));
+        }
+        let is_good = sent.told.as_ref().map(|reply| reply.starts_with('2'));
+        match (is_good, times) {
+            (Some(true), []) => Some(self.lost(token, "2xx to the client, and no upstream has accepted it")),
+            (Some(true), _) => {
+                self.counts.delivered += 1;
+                None
+            }
+            (Some(false), [accepted]) if !accepted.is_unsure => {
+                Some(self.doubled(token, "accepted, and the client was told that it failed"))
+            }
+            (Some(false), _) => {
+                self.counts.refused += 1;
+                None
+            }
+            (None, _) => {
+                self.counts.left += 1;
+                None
+            }
+        }
+    }
+
+    /// What of an accepted message is not as the client meant it.
+    fn compare(&self, sent: &Sent, accepted: &Accepted) -> Option<String> {
+        if !sent.is_whole {
+            return Some(
+                "accepted, and the client never sent the whole message, or one that must be refused".to_owned(),
+            );
+        }
+        let meant = Message::new(self.seed, sent.token);
+        if accepted.recipients != sent.accepted {
+            return Some(format!("accepted for {:?}; 250 for {:?}", accepted.recipients, sent.accepted));
+        }
+        let Some(octets) = without_received(&accepted.octets) else {
+            return Some("accepted without Received: on top".to_owned());
+        };
+        if octets == meant.octets {
+            return None;
+        }
+        let at = octets.iter().zip(&meant.octets).take_while(|(one, other)| one == other).count();
+        Some(format!("{} octets accepted, {} sent; they differ from octet {at} on", octets.len(), meant.octets.len()))
+    }
+
+    fn charge(&mut self, sent: &Sent, times: &[&Accepted]) {
+        let charges = self.charges.entry(sent.client).or_default();
+        for accepted in times {
+            let recipients = accepted.recipients.len() as u64;
+            charges.sent[0] += if accepted.is_unsure { 0 } else { recipients };
+            charges.sent[1] += recipients;
+        }
+        charges.accepted[0] += sent.accepted.len() as u64;
+        charges.accepted[1] += sent.asked as u64;
+    }
+
+    fn lost(&mut self, token: Option<Token>, what: &str) -> Finding {
+        self.counts.lost += 1;
+        Finding { token, what: format!("lost: {what}") }
+    }
+
+    fn doubled(&mut self, token: Option<Token>, what: &str) -> Finding {
+        self.counts.doubled += 1;
+        Finding { token, what: format!("doubled: {what}") }
+    }
+
+    pub fn leaked(&mut self, what: String) -> Finding {
+        self.counts.leaked += 1;
+        Finding { token: None, what: format!("leaked: {what}") }
+    }
+}

@@ -1,0 +1,176 @@
+//! `kill -9` under load, again and again: each charge that a client heard of is in the state file afterwards.
+
+use super::random::Random;
+use crate::harness::{Client, Process, Site, Upstream, run, weir};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Clients at the same time, and the addresses that they come from: so many that no filter of different recipients becomes dense,
+/// and takes what is new for known.
+const TASKS: u64 = 16;
+const ADDRESSES: u64 = 250;
+
+/// How often the whole file is checked: once in so many kills. It takes a while.
+const CHECK_EVERY: u64 = 50;
+
+/// What to run.
+#[derive(Clone, Copy)]
+pub struct Kills {
+    pub seed: u64,
+    pub count: u64,
+}
+
+/// Charges that a client was told of: recipients, different ones, and those of messages that were taken.
+type Acknowledged = HashMap<Ipv4Addr, [u64; 3]>;
+
+/// The limits that count them, in this order. None decays to speak of.
+const LIMITS: [&str; 3] = ["all", "new", "sent"];
+
+fn site(upstream: &Upstream) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         limit = [{{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
+         {{ name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"10K / 3650d\", distinct = \"recipient\" }},\n\
+         {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
+         algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }}]\n",
+        upstream.address()
+    ))
+}
+
+/// Kills Weir so often, prints the counts, and tells whether no charge was lost.
+pub fn kill(plan: Kills) -> bool {
+    let upstream = Upstream::start();
+    let site = site(&upstream);
+    let acknowledged = Mutex::new(Acknowledged::new());
+    let began = Instant::now();
+    let mut random = Random::new(plan.seed, &[0]);
+    let (mut lost, mut kills) = (0, 0);
+    while kills < plan.count && lost == 0 {
+        let weir = site.start();
+        // What is acknowledged from here on is not in it yet.
+        let before = acknowledged.lock().unwrap().clone();
+        let pause = Duration::from_millis(random.below(250));
+        lost += under_load(plan.seed, kills, &weir, &acknowledged, || {
+            let lost = compare(&site, &before, kills);
+            // The moment is random, that is the point.
+            std::thread::sleep(pause);
+            (weir.signal(rustix::process::Signal::KILL), lost).1
+        });
+        weir.kill();
+        upstream.forget();
+        kills += 1;
+        if kills % CHECK_EVERY == 0 {
+            check_file(&site);
+            let all: u64 = acknowledged.lock().unwrap().values().flatten().sum();
+            eprintln!("{kills} kills, {all} charges acknowledged");
+        }
+    }
+    let _weir = site.start();
+    let acknowledged = acknowledged.into_inner().unwrap();
+    lost += compare(&site, &acknowledged, kills);
+    check_file(&site);
+    let all: u64 = acknowledged.values().flatten().sum();
+    println!("seed {}, {:.0} s", plan.seed, began.elapsed().as_secs_f64());
+    println!("kills {kills}, acknowledged {all}, lost {lost}");
+    lost == 0 && all > kills
+}
+
+/// Does something while clients come, until it has killed Weir.
+fn under_load<T>(
+    seed: u64,
+    round: u64,
+    weir: &Process,
+    acknowledged: &Mutex<Acknowledged>,
+    work: impl FnOnce() -> T,
+) -> T {
+    let address = weir.address("s");
+    std::thread::scope(|scope| {
+        for task in 0..TASKS {
+            scope.spawn(move || {
+                let mut random = Random::new(seed, &[round, task]);
+                let mut mark = (round * TASKS + task) << 24;
+                while session(address, &mut random, &mut mark, acknowledged).is_ok() {}
+            });
+        }
+        work()
+    })
+}
+
+/// One session with recipients that are new to its client, and half of the time a message. Fails when Weir is killed.
+fn session(
+    address: SocketAddr,
+    random: &mut Random,
+    mark: &mut u64,
+    acknowledged: &Mutex<Acknowledged>,
+) -> std::io::Result<()> {
+    let number = random.below(ADDRESSES);
+    let from = Ipv4Addr::new(127, 1, 0, 1 + number as u8);
+    let mut client = Client::try_connect_from(from, address)?;
+    client.try_reply()?;
+    client.try_send(b"EHLO client.example\r\nMAIL FROM:<a@example.org>\r\n")?;
+    client.try_reply()?;
+    client.try_reply()?;
+    let count = 1 + random.below(8);
+    *mark += 1;
+    let lines: Vec<String> = (0..count).map(|n| format!("RCPT TO:<{mark}.{n}@example.net>\r\n")).collect();
+    client.try_send(lines.concat().as_bytes())?;
+    let mut accepted = 0;
+    for _ in 0..count {
+        if client.try_reply()?.starts_with("250") {
+            accepted += 1;
+            add(acknowledged, from, [1, 1, 0]);
+        }
+    }
+    if accepted > 0 && random.per_mille(500) {
+        client.try_send(b"DATA\r\n")?;
+        client.try_reply()?;
+        client.try_send(b"Subject: x\r\n\r\nx\r\n.\r\n")?;
+        if client.try_reply()?.starts_with("250") {
+            add(acknowledged, from, [0, 0, accepted]);
+        }
+    }
+    Ok(())
+}
+
+fn add(acknowledged: &Mutex<Acknowledged>, client: Ipv4Addr, more: [u64; 3]) {
+    let mut acknowledged = acknowledged.lock().unwrap();
+    let counts = acknowledged.entry(client).or_default();
+    for (count, more) in counts.iter_mut().zip(more) {
+        *count += more;
+    }
+}
+
+/// How many acknowledged charges the state does not hold.
+fn compare(site: &Site, acknowledged: &Acknowledged, round: u64) -> u64 {
+    let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
+    assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+    let budget = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
+        ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
+    };
+    let levels: HashMap<(String, Ipv4Addr), f64> = str::from_utf8(&dump.stdout).unwrap().lines().map(budget).collect();
+    let mut lost = 0;
+    for (client, counts) in acknowledged {
+        for (limit, count) in LIMITS.into_iter().zip(counts) {
+            let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
+            let missing = *count as f64 - level;
+            // What decays in an hour is far below that.
+            if missing > 0.1 {
+                println!("--- after kill {round}: {limit} of {client} holds {level}, acknowledged {count}");
+                lost += missing.ceil() as u64;
+            }
+        }
+    }
+    lost
+}
+
+/// SQLite's own opinion of the file.
+fn check_file(site: &Site) {
+    let file = rusqlite::Connection::open(site.path("state.db")).unwrap();
+    let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(verdict, "ok");
+}

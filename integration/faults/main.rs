@@ -1,0 +1,49 @@
+//! Counts faults: see `mod.rs`. `integration/faults/run --help` says what can be asked for.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
+
+#[path = "mod.rs"]
+mod faults;
+#[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "it is there for the tests, which use all of it")]
+mod harness;
+
+use clap::Parser as _;
+use faults::{Kills, Plan};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Runs Weir among clients that misbehave and upstreams that fail, and counts what is lost, doubled or leaked.
+#[derive(clap::Parser)]
+#[command(name = "integration/faults/run")]
+struct Arguments {
+    /// Where the random numbers begin
+    #[arg(long, default_value_t = 22)]
+    seed: u64,
+    /// How long to run, in seconds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Stop earlier, when there were so many faults
+    #[arg(long)]
+    faults: Option<u64>,
+    /// Have no limit delay anybody
+    #[arg(long)]
+    no_delays: bool,
+    /// Instead: kill Weir so often under load, and count the acknowledged charges that are lost
+    #[arg(long, value_name = "COUNT")]
+    kills: Option<u64>,
+    /// Said by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let Arguments { seed, seconds, faults: most, no_delays, kills, bench: _ } = Arguments::parse();
+    let is_good = match kills {
+        Some(count) => faults::kill(Kills { seed, count }),
+        None => {
+            faults::faults(Plan { seed, time: Duration::from_secs(seconds), faults: most, with_delays: !no_delays })
+        }
+    };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

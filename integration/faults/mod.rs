@@ -1,0 +1,263 @@
+//! Faults, counted: clients that misbehave and upstreams that fail, at random, around a real Weir that is reloaded and restarted
+//! meanwhile. No message may be lost or doubled, and nothing may be left behind. `integration/faults/run` runs this for as long as
+//! one likes; the tests run it for seconds.
+//!
+//! * A fault is whatever an upstream or a client does wrong, counted when it is done; slowness within the time-outs is none.
+//! * Clients send no message twice. So one that is accepted twice is doubled, and so is one that was accepted while its client heard
+//!   that it failed: the client would send it again.
+//! * Where the client has left before it heard the outcome, both outcomes are right, and the message must be whole.
+//! * Where an upstream resets the connection right after its 250, that reply may be lost. The client may hear either, and
+//!   charge = "sent" may hold the recipients or not. Everything else has one right outcome.
+
+pub mod client;
+pub mod judge;
+mod kills;
+pub mod message;
+mod random;
+mod site;
+pub mod upstream;
+mod wire;
+
+use crate::harness::{Process, Site};
+use client::{Sent, Session};
+use judge::{Counts, Finding, Judge};
+use message::{MOST_IN_SESSION, Token};
+use random::Random;
+use rustix::process::Signal;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+use upstream::Upstreams;
+
+pub use kills::{Kills, kill};
+
+/// Addresses that clients share.
+const ADDRESSES: usize = 30;
+
+/// Clients at the same time: more for each address than the limit allows. Most of them wait for something most of the time.
+const CLIENTS: usize = 120;
+
+/// How long clients come before everything must come to rest.
+const ROUND: Duration = Duration::from_secs(20);
+
+/// Descriptors that may be open beyond the first measurement: the connection that asked for the metrics may linger.
+const SPARE_FILES: usize = 2;
+
+/// What to report at most of one round.
+const MOST_FINDINGS: usize = 5;
+
+/// What to run.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub seed: u64,
+    pub time: Duration,
+    /// Ends earlier when there were so many.
+    pub faults: Option<u64>,
+    /// Limits delay half of the clients.
+    pub with_delays: bool,
+}
+
+/// Runs faults, prints the counts, and tells whether nothing was found.
+pub fn faults(plan: Plan) -> bool {
+    let upstreams = Upstreams::new(plan.seed);
+    let addresses: Vec<SocketAddr> = (0..3).map(|_| upstreams.start()).collect();
+    let site = site::site(&addresses, plan.with_delays);
+    let mut run = Run::new(plan, &site, upstreams);
+    let began = Instant::now();
+    let mut is_good = true;
+    while is_good && began.elapsed() < plan.time && plan.faults.is_none_or(|most| run.faults() < most) {
+        is_good = run.round(plan.time.saturating_sub(began.elapsed()).min(ROUND));
+    }
+    println!("{}", run.summary(began.elapsed()));
+    is_good
+}
+
+struct Run<'a> {
+    plan: Plan,
+    site: &'a Site,
+    upstreams: Arc<Upstreams>,
+    clients: Vec<Ipv4Addr>,
+    weir: Process,
+    judge: Judge,
+    random: Random,
+    tally: Arc<Tally>,
+    rounds: u64,
+    reloads: u64,
+    restarts: u64,
+    /// Descriptors of a Weir that has served and is at rest.
+    files: Option<usize>,
+}
+
+/// What the clients count.
+#[derive(Default)]
+struct Tally {
+    sessions: AtomicU64,
+    faults: AtomicU64,
+}
+
+/// What came of the sessions of a round.
+#[derive(Default)]
+struct Came {
+    sent: Vec<Sent>,
+    transcripts: HashMap<Token, String>,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: Plan, site: &'a Site, upstreams: Arc<Upstreams>) -> Self {
+        Self {
+            plan,
+            site,
+            upstreams,
+            clients: (0..ADDRESSES).map(site::address).collect(),
+            weir: site.start(),
+            judge: Judge::new(plan.seed),
+            random: Random::new(plan.seed, &[0]),
+            tally: Arc::default(),
+            rounds: 0,
+            reloads: 0,
+            restarts: 0,
+            files: None,
+        }
+    }
+
+    fn faults(&self) -> u64 {
+        self.upstreams.faults() + self.tally.faults.load(Ordering::Relaxed)
+    }
+
+    /// Clients for so long, then a look at everything. False: something was found, and printed.
+    fn round(&mut self, time: Duration) -> bool {
+        let came = self.chaos(time);
+        let mut findings = Vec::new();
+        let leaks = site::Leaks { site: self.site, weir: &self.weir, addresses: &self.clients };
+        leaks.sessions_at_once(&mut self.judge, &mut findings);
+        let files = leaks.files(&mut self.judge, &mut findings);
+        let (accepted, events) = self.upstreams.take();
+        findings.extend(self.judge.round(&came.sent, &accepted));
+        leaks.charges(&mut self.judge, &mut findings);
+        match (self.files, files) {
+            (Some(before), Some(files)) if files > before + SPARE_FILES => {
+                findings.push(self.judge.leaked(format!("{files} open descriptors, {before} before")));
+            }
+            (None, files) => self.files = files,
+            _ => {}
+        }
+        self.rounds += 1;
+        eprintln!("round {}: {} faults, {} messages", self.rounds, self.faults(), self.judge.counts.messages);
+        for finding in findings.iter().take(MOST_FINDINGS) {
+            self.report(finding, &came, &events);
+        }
+        findings.is_empty()
+    }
+
+    /// Lets clients come for so long, reloads Weir every few seconds, and restarts it in every second round.
+    fn chaos(&mut self, time: Duration) -> Came {
+        let (came, is_over) = (Mutex::new(Came::default()), AtomicBool::new(false));
+        let address = RwLock::new(self.weir.address("s"));
+        let (tally, seed) = (self.tally.clone(), self.plan.seed);
+        let work = |client: Ipv4Addr| {
+            while !is_over.load(Ordering::Relaxed) {
+                let number = tally.sessions.fetch_add(1, Ordering::Relaxed);
+                let to = *address.read().unwrap();
+                let Ok(session) = Session::connect(seed, number, client, to) else {
+                    std::thread::sleep(Duration::from_millis(20));
+                    continue;
+                };
+                let (sent, faults, transcript) = session.run();
+                tally.faults.fetch_add(faults, Ordering::Relaxed);
+                if sent.is_empty() && faults == 0 {
+                    // The limit of sessions at once refused it.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                let mut came = came.lock().unwrap();
+                came.sent.extend(sent);
+                came.transcripts.insert(number, transcript);
+            }
+        };
+        std::thread::scope(|scope| {
+            for n in 0..CLIENTS {
+                let (client, work) = (self.clients[n % ADDRESSES], &work);
+                scope.spawn(move || work(client));
+            }
+            let end = Instant::now() + time;
+            let restart_at = end - time.mul_f64(self.random.below(80) as f64 / 100.0 + 0.1);
+            let mut has_restarted = !self.rounds.is_multiple_of(2);
+            while let Some(left) = end.checked_duration_since(Instant::now()) {
+                std::thread::sleep(left.min(Duration::from_millis(300 + self.random.below(3000))));
+                if !has_restarted && Instant::now() > restart_at {
+                    has_restarted = true;
+                    self.restarts += 1;
+                    self.restart(&address);
+                } else {
+                    self.reloads += 1;
+                    self.reload();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        came.into_inner().unwrap()
+    }
+
+    fn restart(&mut self, address: &RwLock<SocketAddr>) {
+        let began = Instant::now();
+        self.weir.signal(Signal::TERM);
+        self.weir.logged("(end of log)");
+        self.weir = self.site.start();
+        *address.write().unwrap() = self.weir.address("s");
+        eprintln!("restarted in {:.1} s", began.elapsed().as_secs_f64());
+    }
+
+    /// Takes one upstream out, or in, or changes how another is used.
+    fn reload(&mut self) {
+        let file = self.site.path("weir.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let [one, other] = self.random.one_of(&[
+            ["max-messages = 20", "max-messages = 7"],
+            ["name = \"u1\",", "name = \"u1\", enabled = false,"],
+        ]);
+        let text = if text.contains(other) { text.replace(other, one) } else { text.replace(one, other) };
+        let new = file.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, &file).unwrap();
+        self.weir.signal(Signal::HUP);
+    }
+
+    fn report(&self, finding: &Finding, came: &Came, events: &HashMap<Token, Vec<String>>) {
+        println!("--- {}", finding.what);
+        let Some(token) = finding.token else { return };
+        let session = token / MOST_IN_SESSION;
+        println!("message {token}, session {session}");
+        println!("{}", came.transcripts.get(&session).map_or("", |transcript| transcript));
+        for event in events.get(&token).into_iter().flatten() {
+            println!("{event}");
+        }
+        let address = format!("t{token}@example.org");
+        for line in self.weir.log_lines().iter().filter(|line| line.contains(&address)) {
+            println!("log: {line}");
+        }
+    }
+
+    fn summary(&self, time: Duration) -> String {
+        let Counts { messages, delivered, refused, left, lost, doubled, leaked } = self.judge.counts;
+        let kinds = self.upstreams.kinds();
+        let mut text = String::new();
+        for ((stage, fault), count) in kinds {
+            text.push_str(&format!("{count:7} {stage:?} {fault:?}\n"));
+        }
+        let (by_upstreams, by_clients) = (self.upstreams.faults(), self.tally.faults.load(Ordering::Relaxed));
+        text.push_str(&format!(
+            "seed {}, {:.0} s, rounds {}, reloads {}, restarts {}, sessions {}, faults of upstreams {by_upstreams}, of clients \
+             {by_clients}, messages delivered {delivered}, refused {refused}, left {left}\n\
+             faults {}, messages {messages}, lost {lost}, doubled {doubled}, leaked {leaked}",
+            self.plan.seed,
+            time.as_secs_f64(),
+            self.rounds,
+            self.reloads,
+            self.restarts,
+            self.tally.sessions.load(Ordering::Relaxed),
+            self.faults(),
+        ));
+        text
+    }
+}

@@ -1,0 +1,38 @@
+//! Random numbers from a seed: SplitMix64. Each session, message and upstream stage has its own stream, so that what one draws does
+//! not depend on the order in which threads run.
+
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of this seed that these numbers name.
+    pub fn new(seed: u64, names: &[u64]) -> Self {
+        let mut random = Self(seed);
+        for name in names {
+            random.0 = random.next() ^ name.wrapping_mul(0xD134_2543_DE82_EF95);
+        }
+        random
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn per_mille(&mut self, cases: u64) -> bool {
+        self.below(1000) < cases
+    }
+
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}

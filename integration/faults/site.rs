@@ -1,0 +1,181 @@
+//! The Weir under test: its configuration, and what it must hold no longer once all sessions have ended.
+
+use super::judge::{Charges, Finding, Judge};
+use super::wire::Wire;
+use crate::harness::{Process, Site, run, weir};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Sessions that a client may have at once; more clients than these share each address.
+pub const AT_ONCE: usize = 3;
+
+/// How long anything may take to be given back. Weir's own time-outs here are 2 s at most.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Addresses whose connections and recipients wait.
+const DELAYED: &str = "127.2.0.0/16";
+
+/// A site with short time-outs, so that a silent party costs little.
+pub fn site(upstreams: &[SocketAddr], with_delays: bool) -> Site {
+    let upstream = |(n, address): (usize, &SocketAddr)| {
+        let priority = if n < 2 { 10 } else { 20 };
+        format!(
+            "{{ name = \"u{n}\", address = \"{address}\", tls = \"none\", priority = {priority}, max-messages = 20, \
+             max-idle-connections = 10, idle-timeout = \"1s\" }}"
+        )
+    };
+    let upstreams: Vec<String> = upstreams.iter().enumerate().map(upstream).collect();
+    let late = |name: &str, count: &str, delay: &str| {
+        format!(
+            "{{ name = \"{name}\", count = \"{count}\", per = [\"client\"], match = [{{ client = \"{DELAYED}\" }}], \
+             rate = \"1 / 3650d\", action = [{{ at = 1.0, delay = \"{delay}\" }}] }},\n"
+        )
+    };
+    let delays = late("late", "connections", "0.1s") + &late("late-recipients", "recipients", "0.02s");
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{}]\n\
+         session = {{ upstream-timeout = \"0.5s\", upstream-data-timeout = \"1s\", idle-timeout = \"2s\", \
+         command-timeout = \"2s\", data-timeout = \"2s\", drain-timeout = \"2s\" }}\n\
+         limit = [{}\n\
+         {{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
+         {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
+         algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }},\n\
+         {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{AT_ONCE} at once\" }}]\n",
+        upstreams.join(",\n"),
+        if with_delays { &delays } else { "" },
+    ))
+}
+
+/// The address of a client; every second one is delayed, if any is.
+pub fn address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 1 + (number % 2) as u8, 0, 1 + (number / 2) as u8)
+}
+
+/// What must be back at its level, looked at when all clients are gone.
+pub struct Leaks<'a> {
+    pub site: &'a Site,
+    pub weir: &'a Process,
+    pub addresses: &'a [Ipv4Addr],
+}
+
+impl Leaks<'_> {
+    /// Waits until a sum of metrics is so much; `false` if it never is.
+    fn falls_to(&self, metric: &str, value: f64) -> Result<(), f64> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let sum = self.sum(metric);
+            if sum == value {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(sum);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The sum of a metric over all its labels.
+    fn sum(&self, metric: &str) -> f64 {
+        let (_, body) = self.weir.get("/metrics");
+        let value = |line: &str| {
+            let rest = line.strip_prefix(metric)?;
+            rest.starts_with(['{', ' ']).then(|| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+        };
+        body.lines().filter_map(value).sum()
+    }
+
+    /// Descriptors that the process has open, once nothing is under way. `None` where something stays.
+    pub fn files(&self, judge: &mut Judge, findings: &mut Vec<Finding>) -> Option<usize> {
+        let before = findings.len();
+        for metric in ["weir_sessions", "weir_delayed_sessions", "weir_upstream_connections"] {
+            if let Err(left) = self.falls_to(metric, 0.0) {
+                findings.push(judge.leaked(format!("{metric} stays at {left} after the last session")));
+            }
+        }
+        let folder = format!("/proc/{}/fd", self.weir.id());
+        (findings.len() == before).then(|| std::fs::read_dir(folder).unwrap().count())
+    }
+
+    /// Whether each client gets exactly [`AT_ONCE`] sessions, first after others of it have left early.
+    pub fn sessions_at_once(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
+        for probe in [Self::leave_early, Self::no_more_than_limit] {
+            for (address, got, allowed) in probe(self) {
+                if got != allowed {
+                    findings.push(
+                        judge.leaked(format!("{address} gets {got} sessions at once where the limit leaves {allowed}")),
+                    );
+                }
+            }
+            if let Err(left) = self.falls_to("weir_sessions", 0.0) {
+                findings.push(judge.leaked(format!("weir_sessions stays at {left} after the probes")));
+            }
+        }
+    }
+
+    /// How many of so many connections that begin at the same time are greeted; they are open as long as what is returned.
+    fn greeted(&self, address: Ipv4Addr, count: usize) -> Vec<Wire> {
+        let connect = || Wire::connect(address, self.weir.address("s")).unwrap();
+        let mut wires: Vec<Wire> = (0..count).map(|_| connect()).collect();
+        wires.retain_mut(|wire| wire.reply().is_ok_and(|reply| reply.starts_with("220")));
+        wires
+    }
+
+    /// For each address: how many of one more than the limit are greeted, and the limit.
+    fn no_more_than_limit(&self) -> Vec<(Ipv4Addr, usize, usize)> {
+        let probe = |address: &Ipv4Addr| (*address, self.greeted(*address, AT_ONCE + 1).len(), AT_ONCE);
+        each(self.addresses, probe)
+    }
+
+    /// One place is free while sessions come and leave in their first milliseconds. Then it must be one place still.
+    fn leave_early(&self) -> Vec<(Ipv4Addr, usize, usize)> {
+        let held: Vec<Vec<Wire>> = each(self.addresses, |address| self.greeted(*address, AT_ONCE - 1));
+        let count = held.iter().map(Vec::len).sum::<usize>();
+        each(self.addresses, |address| {
+            for n in 0..2 * AT_ONCE {
+                let wire = Wire::connect(*address, self.weir.address("s")).unwrap();
+                std::thread::sleep(Duration::from_millis(10 * n as u64));
+                drop(wire);
+            }
+        });
+        let _ = self.falls_to("weir_sessions", count as f64);
+        each(self.addresses, |address| (*address, self.greeted(*address, AT_ONCE + 1).len(), 1))
+    }
+
+    /// Whether the budgets hold what the upstreams accepted.
+    pub fn charges(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
+        let levels = self.levels();
+        let mut wrong = Vec::new();
+        for (client, Charges { sent, accepted }) in &judge.charges {
+            for (limit, [least, most]) in [("sent", sent), ("all", accepted)] {
+                let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
+                // What leaks in an hour is far below that.
+                if level < *least as f64 - 0.1 || level > *most as f64 + 0.1 {
+                    wrong.push(format!("the budget of {limit} for {client} holds {level}, not {least} to {most}"));
+                }
+            }
+        }
+        findings.extend(wrong.into_iter().map(|what| judge.leaked(what)));
+    }
+
+    fn levels(&self) -> HashMap<(String, Ipv4Addr), f64> {
+        let dump = run(weir().args(["state", "dump", "-c"]).arg(self.site.path("weir.toml")), "");
+        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+        let budget = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let client = line["owner"]["client"].as_str()?.parse().ok()?;
+            Some(((line["limit"].as_str()?.to_owned(), client), line["level"].as_f64()?))
+        };
+        str::from_utf8(&dump.stdout).unwrap().lines().filter_map(budget).collect()
+    }
+}
+
+/// Does something for each address, for all at the same time.
+fn each<T: Send>(addresses: &[Ipv4Addr], work: impl Fn(&Ipv4Addr) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = addresses.iter().map(|address| scope.spawn(move || work(address))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
