@@ -7,13 +7,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Clients at the same time, and the addresses that they come from: so many that no filter of different recipients becomes dense,
-/// and takes what is new for known.
+/// Clients at the same time, and the addresses that they come from.
 const TASKS: u64 = 16;
-const ADDRESSES: u64 = 250;
+const ADDRESSES: u64 = 60;
 
-/// How often the whole file is checked: once in so many kills. It takes a while.
-const CHECK_EVERY: u64 = 50;
+/// A state file is killed so often, and then checked as a whole. By then no filter of different recipients is so dense that it takes
+/// what is new for known.
+const KILLS_OF_A_FILE: u64 = 50;
+
+/// How long clients come before a kill, at most.
+const LONGEST_LOAD: Duration = Duration::from_millis(250);
 
 /// What to run.
 #[derive(Clone, Copy)]
@@ -33,70 +36,62 @@ fn site(upstream: &Upstream) -> Site {
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
          upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
          limit = [{{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
-         {{ name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"10K / 3650d\", distinct = \"recipient\" }},\n\
+         {{ name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5K / 3650d\", distinct = \"recipient\" }},\n\
          {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
          algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }}]\n",
         upstream.address()
     ))
 }
 
+/// What the budgets hold, by limit and client.
+type Levels = HashMap<(String, Ipv4Addr), f64>;
+
 /// Kills Weir so often, prints the counts, and tells whether no charge was lost.
 pub fn kill(plan: Kills) -> bool {
     let upstream = Upstream::start();
-    let site = site(&upstream);
-    let acknowledged = Mutex::new(Acknowledged::new());
     let began = Instant::now();
-    let mut random = Random::new(plan.seed, &[0]);
-    let (mut lost, mut kills) = (0, 0);
+    let (mut kills, mut acknowledged, mut lost) = (0, 0, 0);
     while kills < plan.count && lost == 0 {
-        let weir = site.start();
-        // What is acknowledged from here on is not in it yet.
-        let before = acknowledged.lock().unwrap().clone();
-        let pause = Duration::from_millis(random.below(250));
-        lost += under_load(plan.seed, kills, &weir, &acknowledged, || {
-            let lost = compare(&site, &before, kills);
-            // The moment is random, that is the point.
-            std::thread::sleep(pause);
-            (weir.signal(rustix::process::Signal::KILL), lost).1
-        });
-        weir.kill();
-        upstream.forget();
-        kills += 1;
-        if kills % CHECK_EVERY == 0 {
-            check_file(&site);
-            let all: u64 = acknowledged.lock().unwrap().values().flatten().sum();
-            eprintln!("{kills} kills, {all} charges acknowledged");
+        let until = plan.count.min(kills + KILLS_OF_A_FILE);
+        let site = site(&upstream);
+        let (mut weir, mut before) = (site.start(), Levels::new());
+        while kills < until && lost == 0 {
+            let told = load(plan.seed, kills, weir);
+            upstream.forget();
+            weir = site.start();
+            let after = levels(&site);
+            kills += 1;
+            lost += compare(&before, &told, &after, kills);
+            acknowledged += told.values().flatten().sum::<u64>();
+            before = after;
         }
+        check_file(&site);
+        eprintln!("{kills} kills, {acknowledged} charges acknowledged");
     }
-    let _weir = site.start();
-    let acknowledged = acknowledged.into_inner().unwrap();
-    lost += compare(&site, &acknowledged, kills);
-    check_file(&site);
-    let all: u64 = acknowledged.values().flatten().sum();
     println!("seed {}, {:.0} s", plan.seed, began.elapsed().as_secs_f64());
-    println!("kills {kills}, acknowledged {all}, lost {lost}");
-    lost == 0 && all > kills
+    println!("kills {kills}, acknowledged {acknowledged}, lost {lost}");
+    lost == 0 && acknowledged > kills
 }
 
-/// Does something while clients come, until it has killed Weir.
-fn under_load<T>(
-    seed: u64,
-    round: u64,
-    weir: &Process,
-    acknowledged: &Mutex<Acknowledged>,
-    work: impl FnOnce() -> T,
-) -> T {
+/// Clients come until Weir is killed at a random moment; what they were told.
+fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
     let address = weir.address("s");
+    let acknowledged = Mutex::new(Acknowledged::new());
     std::thread::scope(|scope| {
         for task in 0..TASKS {
+            let acknowledged = &acknowledged;
             scope.spawn(move || {
                 let mut random = Random::new(seed, &[round, task]);
                 let mut mark = (round * TASKS + task) << 24;
                 while session(address, &mut random, &mut mark, acknowledged).is_ok() {}
             });
         }
-        work()
-    })
+        let longest = LONGEST_LOAD.as_millis() as u64;
+        // The moment is random, that is the point.
+        std::thread::sleep(Duration::from_millis(Random::new(seed, &[round]).below(longest)));
+        weir.kill();
+    });
+    acknowledged.into_inner().unwrap()
 }
 
 /// One session with recipients that are new to its client, and half of the time a message. Fails when Weir is killed.
@@ -143,8 +138,7 @@ fn add(acknowledged: &Mutex<Acknowledged>, client: Ipv4Addr, more: [u64; 3]) {
     }
 }
 
-/// How many acknowledged charges the state does not hold.
-fn compare(site: &Site, acknowledged: &Acknowledged, round: u64) -> u64 {
+fn levels(site: &Site) -> Levels {
     let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
     let budget = |line: &str| {
@@ -152,15 +146,20 @@ fn compare(site: &Site, acknowledged: &Acknowledged, round: u64) -> u64 {
         let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
         ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
     };
-    let levels: HashMap<(String, Ipv4Addr), f64> = str::from_utf8(&dump.stdout).unwrap().lines().map(budget).collect();
+    str::from_utf8(&dump.stdout).unwrap().lines().map(budget).collect()
+}
+
+/// How many charges that were acknowledged since `before` are not in `after`.
+fn compare(before: &Levels, acknowledged: &Acknowledged, after: &Levels, kills: u64) -> u64 {
     let mut lost = 0;
     for (client, counts) in acknowledged {
         for (limit, count) in LIMITS.into_iter().zip(counts) {
-            let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
-            let missing = *count as f64 - level;
-            // What decays in an hour is far below that.
+            let key = (limit.to_owned(), *client);
+            let [before, after] = [before, after].map(|levels| levels.get(&key).copied().unwrap_or(0.0));
+            let missing = before + *count as f64 - after;
+            // What decays in minutes is far below that.
             if missing > 0.1 {
-                println!("--- after kill {round}: {limit} of {client} holds {level}, acknowledged {count}");
+                println!("--- kill {kills}: {limit} of {client} held {before}, then {after}; {count} acknowledged");
                 lost += missing.ceil() as u64;
             }
         }

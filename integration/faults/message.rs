@@ -46,7 +46,12 @@ impl Message {
 fn octets(token: Token, random: &mut Random) -> Vec<u8> {
     let mut text = format!("Message-ID: <{token}@example.org>\r\nSubject: message {token}\r\n\r\n");
     // Most are short. Some exceed the buffers of both sockets, so that a stage in mid-message can be reached.
-    let lines = random.one_of(&[0, 1, 1, 3, 3, 40, 40, 400, 8000]);
+    let lines = match random.below(50) {
+        0 => 8000,
+        1..=3 => 500,
+        4..=15 => 40,
+        short => short % 4,
+    };
     for _ in 0..lines {
         match random.below(12) {
             0 => text.push('.'),

@@ -167,8 +167,8 @@ impl<'a> Run<'a> {
                 let (sent, faults, transcript) = session.run();
                 tally.faults.fetch_add(faults, Ordering::Relaxed);
                 if sent.is_empty() && faults == 0 {
-                    // The limit of sessions at once refused it.
-                    std::thread::sleep(Duration::from_millis(100));
+                    // The limit of sessions at once refused it, which is cheap to have too often.
+                    std::thread::sleep(Duration::from_millis(500));
                 }
                 let mut came = came.lock().unwrap();
                 came.sent.extend(sent);

@@ -48,15 +48,15 @@ const FAULTS: [(Stage, u64, &[Fault]); 9] = {
     use Fault::{Close, Extra, Garbage, Partial, Refuse4, Refuse5, Reset, ShutDown, Silence};
     const REPLY: &[Fault] = &[Close, Reset, Silence, Refuse4, Refuse5, ShutDown, Garbage, Partial];
     [
-        (Stage::Greeting, 60, REPLY),
-        (Stage::Ehlo, 40, REPLY),
-        (Stage::Rset, 60, REPLY),
-        (Stage::Mail, 80, REPLY),
+        (Stage::Greeting, 100, REPLY),
+        (Stage::Ehlo, 80, REPLY),
+        (Stage::Rset, 80, REPLY),
+        (Stage::Mail, 100, REPLY),
         (Stage::Rcpt, 60, REPLY),
         (Stage::Data, 90, REPLY),
         (Stage::Body, 100, &[Close, Reset, Silence, Refuse4, ShutDown, Garbage]),
-        (Stage::End, 200, REPLY),
-        (Stage::After, 150, &[Close, Reset, ShutDown, Extra]),
+        (Stage::End, 300, REPLY),
+        (Stage::After, 200, &[Close, Reset, ShutDown, Extra]),
     ]
 };
 
@@ -248,7 +248,7 @@ impl<'a> Connection<'a> {
         let mut random = self.random(Stage::Body, 0);
         let fault = self.draw(Stage::Body);
         // Long messages fail late, too.
-        let latest = random.one_of(&[8, 4000]);
+        let latest = random.one_of(&[2, 8, 400]);
         let at_line = random.below(latest);
         for number in 0.. {
             if number == at_line {
