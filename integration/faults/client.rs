@@ -31,7 +31,7 @@ pub struct Session {
     pub faults: u64,
 }
 
-/// Longer than the idle, command and data time-outs of the configuration.
+/// Longer than the command and data time-outs of the configuration.
 const STALL: Duration = Duration::from_millis(2600);
 
 impl Session {
@@ -286,7 +286,10 @@ impl Session {
             self.leave_by_chance(1000)?;
         }
         if self.random.per_mille(3) {
+            let (one, other) = octets.split_at(1);
+            self.wire.send(one)?;
             self.stall();
+            return self.wire.send(other);
         }
         if self.random.per_mille(50) {
             self.wire.drip(octets, &mut self.random)?;

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Addresses whose connections and recipients wait.
 const DELAYED: &str = "127.2.0.0/16";
 
-/// A site with short time-outs, so that a silent party costs little.
+/// A site with short time-outs, so that a silent party costs little. Only idle sessions stay: the probes of [`Leaks`] hold some.
 pub fn site(upstreams: &[SocketAddr], with_delays: bool) -> Site {
     let upstream = |(n, address): (usize, &SocketAddr)| {
         let priority = if n < 2 { 10 } else { 20 };
@@ -36,7 +36,7 @@ pub fn site(upstreams: &[SocketAddr], with_delays: bool) -> Site {
     Site::new(&format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
          upstream = [{}]\n\
-         session = {{ upstream-timeout = \"0.5s\", upstream-data-timeout = \"1s\", idle-timeout = \"2s\", \
+         session = {{ upstream-timeout = \"0.5s\", upstream-data-timeout = \"1s\", idle-timeout = \"60s\", \
          command-timeout = \"2s\", data-timeout = \"2s\", drain-timeout = \"2s\" }}\n\
          limit = [{}\n\
          {{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
