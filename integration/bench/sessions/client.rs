@@ -35,12 +35,17 @@ impl Shape {
 
 /// Connects from an address of the client's own: each is one client to Weir, and ports do not run out.
 pub async fn connect(client: u32, address: SocketAddr) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
     let source = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + client);
-    socket.bind(SocketAddr::from((source, 0))).unwrap();
-    let stream = socket.connect(address).await.unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
+    connect_from(source, address).await.unwrap()
+}
+
+/// Connects from this address.
+pub async fn connect_from(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((source, 0)))?;
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// What a client needs for TLS with this site.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// How often each message was acknowledged.
 pub type Counts = Arc<Mutex<HashMap<u64, u32>>>;
@@ -17,12 +18,24 @@ pub struct Upstream {
 impl Upstream {
     /// One that takes connections for as long as the runtime lives.
     pub async fn start() -> Self {
+        Self::with_at_most(usize::MAX).await
+    }
+
+    /// The same; it answers 421 to connections beyond so many at once.
+    pub async fn with_at_most(connections: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, counts) = (listener.local_addr().unwrap(), Counts::default());
         let taking = counts.clone();
         tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(converse(stream, taking.clone()));
+            let permits = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (permit, taking) = (permits.clone().try_acquire_owned(), taking.clone());
+                tokio::spawn(async move {
+                    match permit {
+                        Ok(_permit) => converse(stream, taking).await,
+                        Err(_) => stream.write_all(b"421 4.7.0 Too many connections\r\n").await,
+                    }
+                });
             }
         });
         Self { address, counts }

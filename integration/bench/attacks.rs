@@ -1,0 +1,314 @@
+//! What an honest client notices of attacks: `cargo bench --bench attacks`, or some of them: `-- guess`, `-- hold`, `-- garbage`,
+//! `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
+//!
+//! Weir is the real process with the limits of conf/minimal.toml. For each attack an honest client on 127.0.0.1 logs in again and
+//! again within TLS, and sends one message after the other: first for [`QUIET`] alone, then beside the attack, which comes from
+//! 127.0.0.2 and the addresses above it. The exit code is 1 if a bound is exceeded.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
+
+#[path = "attacks/attacker.rs"]
+mod attacker;
+#[path = "sessions/client.rs"]
+#[allow(dead_code, reason = "the sessions benchmark uses all of it")]
+mod client;
+#[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "it is there for the tests, which use all of it")]
+mod harness;
+#[path = "attacks/honest.rs"]
+mod honest;
+#[path = "attacks/report.rs"]
+mod report;
+#[path = "sessions/upstream.rs"]
+#[allow(dead_code, reason = "the sessions benchmark uses all of it")]
+mod upstream;
+#[path = "attacks/weir.rs"]
+mod weir;
+
+use attacker::{Targets, Way};
+use harness::Site;
+use honest::{Honest, Seen};
+use report::Measured;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use upstream::Upstream;
+use weir::{Peaks, Weir, observe};
+
+/// How long the honest client is measured without an attack: over a thousand messages.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// How long each attack lasts.
+const LASTS: Duration = Duration::from_secs(20);
+
+/// The attack with a million senders goes on until all have been named, but not longer than this.
+const LASTS_AT_MOST: Duration = Duration::from_secs(90);
+
+/// Connections that an upstream takes which is attacked by drips: those that Weir keeps idle by default.
+const UPSTREAM_CONNECTIONS: usize = 50;
+
+/// Connections of one client where lines of log are caused, so that refusals begin at once.
+const CONNECTIONS_OF_A_CLIENT: u32 = 50;
+
+struct Attack {
+    way: Way,
+    /// Number of the finding.
+    finding: u32,
+    what: &'static str,
+    /// What the attacker counts.
+    counts: &'static str,
+}
+
+const ATTACKS: [Attack; 7] = [
+    Attack {
+        way: Way::Guess,
+        finding: 2,
+        what: "2,500 connections of one host guess passwords; at most 1,000 new ones a second",
+        counts: "connections ended",
+    },
+    Attack {
+        way: Way::Hold,
+        finding: 3,
+        what: "two hosts hold bare connections, 4,000 each if they get them; at most 1,000 new ones a second and host",
+        counts: "connections ended",
+    },
+    Attack {
+        way: Way::Garbage,
+        finding: 4,
+        what: "standard error is a full pipe that nobody reads, beside 200 garbage connections a second",
+        counts: "connections ended",
+    },
+    Attack {
+        way: Way::Lines,
+        finding: 5,
+        what: "five hosts cause lines of log, unpaced: garbage for TLS, two kinds of refused connections, leaving during delays, \
+               guesses",
+        counts: "connections ended",
+    },
+    Attack {
+        way: Way::Drip,
+        finding: 9,
+        what: "100 clients of one host send at 110 octets a second each; the upstream takes 50 connections",
+        counts: "messages begun",
+    },
+    Attack {
+        way: Way::Senders,
+        finding: 10,
+        what: "MAIL and RSET with a million senders beside a limit per sender, unpaced",
+        counts: "senders named",
+    },
+    Attack {
+        way: Way::Distinct,
+        finding: 10,
+        what: "20,000 senders with a recipient each beside a limit of distinct recipients per sender, unpaced",
+        counts: "senders named",
+    },
+];
+
+impl Attack {
+    fn name(&self) -> &'static str {
+        attacker::WAYS.iter().find(|(_, way)| *way == self.way).unwrap().0
+    }
+
+    /// Keys of the session section that are not the default.
+    fn session(&self) -> String {
+        match self.way {
+            Way::Lines => format!("session = {{ max-connections-per-client = {CONNECTIONS_OF_A_CLIENT} }}\n"),
+            _ => String::new(),
+        }
+    }
+
+    /// Limits beside those of conf/minimal.toml.
+    fn limits(&self) -> &'static str {
+        match self.way {
+            Way::Lines => {
+                "[[limit]]\nname = \"refused\"\ncount = \"connections\"\nper = [\"client\"]\nrate = \"0\"\n\
+                 match = { client = \"127.0.0.4\" }\n\
+                 [[limit]]\nname = \"late\"\ncount = \"connections\"\nper = [\"client\"]\nrate = \"0\"\n\
+                 match = { client = \"127.0.0.5\" }\n[[limit.action]]\ndelay = \"5s\"\n"
+            }
+            Way::Senders => {
+                "[[limit]]\nname = \"senders\"\ncount = \"messages\"\nstage = \"mail\"\nper = [\"sender\"]\nrate = \"100 / 1d\"\n"
+            }
+            Way::Distinct => {
+                "[[limit]]\nname = \"contacts\"\ncount = \"recipients\"\nper = [\"sender\"]\ndistinct = \"recipient\"\n\
+                 rate = \"10000 / 1d\"\n"
+            }
+            _ => "",
+        }
+    }
+
+    fn site(&self, upstream: &Upstream) -> Site {
+        // Keys of the upstream that later versions may have: to be tried without a change here.
+        let more = std::env::var("WEIR_BENCH_UPSTREAM").map_or_else(|_| String::new(), |keys| format!(", {keys}"));
+        let trusted = attacker::TRUSTED;
+        let site = Site::new(&format!(
+            "listener.submission = {{ address = \"127.0.0.1:0\" }}\n\
+             listener.submissions = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
+             listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", trusted = [\"{trusted}\"] }}\n\
+             upstream = [{{ address = \"{}\", tls = \"none\"{more} }}]\n{}{}{}",
+            upstream.address,
+            self.session(),
+            minimal_limits(),
+            self.limits()
+        ));
+        site.add_user("mallory");
+        site
+    }
+
+    /// How long it lasts: to be called when it is under way.
+    fn lasts(&self) -> Duration {
+        if self.way == Way::Senders { LASTS_AT_MOST } else { LASTS }
+    }
+
+    fn is_complete(&self, done: u64) -> bool {
+        self.way == Way::Senders && done >= attacker::SENDERS[0]
+    }
+
+    async fn run(&self) -> Measured {
+        let most = if self.way == Way::Drip { UPSTREAM_CONNECTIONS } else { usize::MAX };
+        let upstream = Upstream::with_at_most(most).await;
+        tokio::task::block_in_place(|| self.measure(&upstream))
+    }
+
+    fn measure(&self, upstream: &Upstream) -> Measured {
+        let site = self.site(upstream);
+        let weir = Weir::start(&site, self.way == Way::Garbage);
+        let honest = Honest::new(&site, weir.address("submission"));
+        let (quiet, _) = phase(&site, &weir, &honest, |ended| sleep_until(Instant::now() + QUIET, ended));
+        let [submission, submissions, plain] =
+            ["submission", "submissions", "plain"].map(|listener| weir.address(listener));
+        weir.fill_stderr();
+        let mut attacker = Attacker::start(self.name(), Targets { submission, submissions, plain });
+        let (began, logged, cpu) = (Instant::now(), weir.log.read(), weir.cpu());
+        let (seen, peaks) = phase(&site, &weir, &honest, |ended| {
+            while began.elapsed() < self.lasts() && !self.is_complete(attacker.done()) && !ended() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let seconds = began.elapsed().as_secs_f64();
+        let [lines, octets] = [0, 1].map(|n| (weir.log.read()[n] - logged[n]) / seconds);
+        let measured = Measured {
+            quiet,
+            seen,
+            peaks,
+            memory: weir.peak_memory(),
+            lines: (self.way != Way::Garbage).then_some([lines, octets]),
+            cpu: (weir.cpu() - cpu).as_secs_f64() / seconds,
+            seconds,
+            done: attacker.done(),
+        };
+        assert!(attacker.is_running(), "the attacker has ended");
+        measured
+    }
+}
+
+/// The limits that a new installation has, with room for the honest client's messages in "user-recipients".
+fn minimal_limits() -> String {
+    let text = include_str!("../../conf/minimal.toml");
+    let limits = &text[text.find("[[limit]]").expect("a limit")..];
+    let at = limits.find("\"user-recipients\"").expect("the limit user-recipients");
+    let (before, after) = limits.split_at(at);
+    assert!(after.contains("\"100 / 1d\""), "user-recipients has another rate");
+    format!("{before}{}\n", after.replacen("\"100 / 1d\"", "\"10M / 1d\"", 1))
+}
+
+/// Measures the honest client and observes Weir for as long as `lasts` runs. `lasts` is told whether something has failed.
+fn phase(site: &Site, weir: &Weir, honest: &Honest, lasts: impl FnOnce(&dyn Fn() -> bool)) -> (Seen, Peaks) {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| honest.run(&ended));
+        let observer = scope.spawn(|| observe(site, weir, &ended));
+        lasts(&|| client.is_finished() || observer.is_finished());
+        ended.store(true, Ordering::Relaxed);
+        (client.join().unwrap(), observer.join().unwrap())
+    })
+}
+
+fn sleep_until(until: Instant, ended: &dyn Fn() -> bool) {
+    while Instant::now() < until && !ended() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The process that attacks; it ends when this is dropped.
+struct Attacker {
+    child: Child,
+    done: Arc<AtomicU64>,
+}
+
+impl Attacker {
+    /// Starts it, and returns when the attack is under way.
+    fn start(name: &str, targets: Targets) -> Self {
+        let mut command = attacker::command(name, targets);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("nice, of coreutils");
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        let attacker = Self { child, done: Arc::default() };
+        let first = read_count(&mut reader).expect("the attacker has ended");
+        attacker.done.store(first, Ordering::Relaxed);
+        let done = attacker.done.clone();
+        std::thread::spawn(move || {
+            while let Some(count) = read_count(&mut reader) {
+                done.store(count, Ordering::Relaxed);
+            }
+        });
+        attacker
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_count(reader: &mut BufReader<ChildStdout>) -> Option<u64> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    line.trim().parse().ok()
+}
+
+/// Thousands of connections, at both ends.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    assert!(limit.maximum.is_none_or(|most| most >= 10_000), "ulimit -Hn is {:?}", limit.maximum);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let names: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    // `cargo test --benches` only asks whether it starts.
+    if names.first() == Some(&"--test") {
+        return;
+    }
+    raise_file_limit();
+    if names.first() == Some(&"--attacker") {
+        let (way, targets) = attacker::parse(&arguments[1..]);
+        return attacker::main(way, targets);
+    }
+    let unknown = names.iter().find(|name| ATTACKS.iter().all(|attack| attack.name() != **name));
+    assert!(unknown.is_none(), "there is no attack {}", unknown.unwrap());
+    report::print_header();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut exceeded = 0;
+    for attack in ATTACKS.iter().filter(|attack| names.is_empty() || names.contains(&attack.name())) {
+        println!("\n{} (finding {}): {}", attack.name(), attack.finding, attack.what);
+        let measured = runtime.block_on(async { attack.run().await });
+        exceeded += measured.print(attack.counts);
+    }
+    println!("\n{exceeded} bounds exceeded");
+    std::process::exit(i32::from(exceeded > 0));
+}

@@ -1,0 +1,384 @@
+//! Attacker: a process of its own with one thread, at the lowest priority, that attacks from 127.0.0.2 and the addresses above it.
+//!
+//! The process prints a line for each second, with the count of what it has done, and ends when its standard input does.
+
+use super::client::connect_from;
+use base64::Engine as _;
+use std::io::{Error, Read as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+
+/// A way to attack, and the name of the attacker's part on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Guesses passwords on [`GUESSERS`] connections.
+    Guess,
+    /// Holds bare connections, as many as two hosts get.
+    Hold,
+    /// Sends garbage where TLS should begin, paced.
+    Garbage,
+    /// Causes lines of log in five ways.
+    Lines,
+    /// Sends [`DRIPS`] messages at [`DRIP`] octets a second each.
+    Drip,
+    /// Names a new sender in each MAIL.
+    Senders,
+    /// The same, with a recipient.
+    Distinct,
+}
+
+pub const WAYS: [(&str, Way); 7] = [
+    ("guess", Way::Guess),
+    ("hold", Way::Hold),
+    ("garbage", Way::Garbage),
+    ("lines", Way::Lines),
+    ("drip", Way::Drip),
+    ("senders", Way::Senders),
+    ("distinct", Way::Distinct),
+];
+
+/// Connections that guess passwords, as in the finding.
+const GUESSERS: u32 = 2_500;
+
+/// Messages that drip: twice what the upstream takes at once.
+const DRIPS: u32 = 100;
+
+/// Octets of each of them a second: just above 100, the lowest rate that Weir took when this was found.
+const DRIP: usize = 110;
+
+/// New connections a second of each host that holds or guesses: a flood would measure the kernel instead of Weir.
+const CONNECTS_A_SECOND: u32 = 1_000;
+
+/// Garbage connections a second beside a full standard error, where one line is enough.
+const GARBAGE_A_SECOND: u32 = 200;
+
+/// Connections of each kind that cause lines as fast as they can.
+const TASKS_OF_A_KIND: u32 = 8;
+
+/// Connections that name senders at the same time.
+const NAMERS: u32 = 4;
+
+/// Senders named in one piece: Weir ends a session after 200 commands that lead to no message.
+const PIECE: u64 = 99;
+
+/// All senders that are named, with MAIL alone, and with a recipient each, which the upstream has to answer.
+pub const SENDERS: [u64; 2] = [1_000_000, 20_000];
+
+/// How long an attack takes to be fully under way, where nothing else tells.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// An attacker who was refused and whose pace nothing else limits.
+const AFTER_REFUSAL: Duration = Duration::from_millis(100);
+
+/// The listeners of Weir that attackers use.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets {
+    /// As in the default configuration: STARTTLS and a login are required.
+    pub submission: SocketAddr,
+    /// TLS comes first.
+    pub submissions: SocketAddr,
+    /// Without TLS, so that TLS of attackers takes no CPU from Weir; a login is required, except from [`TRUSTED`].
+    pub plain: SocketAddr,
+}
+
+/// Where mail needs no login at the plain listener: a web form's host, say.
+pub const TRUSTED: &str = "127.0.0.9";
+
+/// So many of a thing a second.
+#[derive(Clone)]
+struct Pace(Arc<Mutex<Interval>>);
+
+impl Pace {
+    fn new(a_second: u32) -> Self {
+        let mut ticks = interval(Duration::from_secs(1) / a_second);
+        // What was missed is not made up for all at once.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self(Arc::new(Mutex::new(ticks)))
+    }
+
+    async fn turn(&self) {
+        self.0.lock().await.tick().await;
+    }
+}
+
+/// Attacks until standard input ends.
+pub fn main(way: Way, targets: Targets) {
+    // Ends with the bench, however that ends.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let done = Arc::new(AtomicU64::new(0));
+        begin(way, targets, &done);
+        match way {
+            Way::Senders | Way::Distinct => {}
+            Way::Drip => settle_drips(&done).await,
+            Way::Guess | Way::Hold | Way::Garbage | Way::Lines => sleep(SETTLED).await,
+        }
+        loop {
+            println!("{}", done.load(Ordering::Relaxed));
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+fn begin(way: Way, targets: Targets, done: &Arc<AtomicU64>) {
+    match way {
+        Way::Guess => guess(targets, done),
+        Way::Hold => hold(targets, done),
+        Way::Garbage => {
+            let pace = Pace::new(GARBAGE_A_SECOND);
+            for _ in 0..TASKS_OF_A_KIND {
+                repeat(done, Some(pace.clone()), move || garbage(targets.submissions));
+            }
+        }
+        Way::Lines => lines(targets, done),
+        Way::Drip => drip(targets, done),
+        Way::Senders => name_senders(targets, SENDERS[0], "", done),
+        Way::Distinct => name_senders(targets, SENDERS[1], "RCPT TO:<bob@example.net>\r\n", done),
+    }
+}
+
+/// Does a thing again and again in a task of its own, and counts how often; after an error without a pace it rests.
+fn repeat<F>(done: &Arc<AtomicU64>, pace: Option<Pace>, one: impl Fn() -> F + Send + 'static)
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    let done = done.clone();
+    tokio::spawn(async move {
+        loop {
+            if let Some(pace) = &pace {
+                pace.turn().await;
+            }
+            let result = one().await;
+            done.fetch_add(1, Ordering::Relaxed);
+            if result.is_err() && pace.is_none() {
+                sleep(AFTER_REFUSAL).await;
+            }
+        }
+    });
+}
+
+fn host(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, last)
+}
+
+/// Line by line, with errors as values.
+struct Dialogue(BufReader<TcpStream>);
+
+impl Dialogue {
+    /// Connects, reads the greeting, says EHLO.
+    async fn open(source: Ipv4Addr, address: SocketAddr) -> Result<Self, Error> {
+        let mut dialogue = Self(BufReader::new(connect_from(source, address).await?));
+        dialogue.expect("220").await?;
+        dialogue.say("EHLO stranger.example", "250").await?;
+        Ok(dialogue)
+    }
+
+    async fn say(&mut self, line: &str, code: &str) -> Result<(), Error> {
+        self.0.write_all(format!("{line}\r\n").as_bytes()).await?;
+        self.expect(code).await
+    }
+
+    async fn expect(&mut self, code: &str) -> Result<(), Error> {
+        let reply = self.reply().await?;
+        if reply.starts_with(code) { Ok(()) } else { Err(Error::other(reply)) }
+    }
+
+    /// The last line of the next reply.
+    async fn reply(&mut self) -> Result<String, Error> {
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            if line.as_bytes().get(3) != Some(&b'-') {
+                return Ok(line);
+            }
+        }
+    }
+
+    async fn log_in(&mut self, user: &str, password: &str) -> Result<(), Error> {
+        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
+        self.say(&format!("AUTH PLAIN {response}"), "235").await
+    }
+}
+
+/// One guess after the other until Weir closes the connection; half of them at the honest client's password.
+async fn guess_on_one(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
+    let mut dialogue = Dialogue::open(source, plain).await?;
+    for n in 0_u64.. {
+        let user = if n.is_multiple_of(2) { "alice" } else { "nobody" };
+        if let Err(error) = dialogue.log_in(user, "guess").await
+            && error.kind() != std::io::ErrorKind::Other
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn guess(targets: Targets, done: &Arc<AtomicU64>) {
+    let pace = Pace::new(CONNECTS_A_SECOND);
+    for _ in 0..GUESSERS {
+        repeat(done, Some(pace.clone()), move || guess_on_one(host(2), targets.plain));
+    }
+}
+
+/// Holds a connection until Weir closes it.
+async fn hold_one(source: Ipv4Addr, address: SocketAddr) -> Result<(), Error> {
+    let mut stream = connect_from(source, address).await?;
+    while stream.read(&mut [0; 512]).await? > 0 {}
+    Ok(())
+}
+
+fn hold(targets: Targets, done: &Arc<AtomicU64>) {
+    for last in [2, 3] {
+        let pace = Pace::new(CONNECTS_A_SECOND);
+        // As many as there are in all.
+        for _ in 0..4_000 {
+            repeat(done, Some(pace.clone()), move || hold_one(host(last), targets.submission));
+        }
+    }
+}
+
+/// No TLS where TLS should begin.
+async fn garbage(submissions: SocketAddr) -> Result<(), Error> {
+    let mut stream = connect_from(host(2), submissions).await?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
+    while stream.read(&mut [0; 512]).await? > 0 {}
+    Ok(())
+}
+
+/// Leaves while Weir delays the greeting.
+async fn leave_early(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
+    let stream = connect_from(source, plain).await?;
+    // A reset, so that ports do not run out.
+    stream.set_zero_linger()?;
+    sleep(Duration::from_millis(5)).await;
+    Ok(())
+}
+
+/// Garbage for TLS from .2, refused by limits "refused" from .4 and the connections of one client from .3, late from .5, and wrong
+/// passwords from .6.
+fn lines(targets: Targets, done: &Arc<AtomicU64>) {
+    for _ in 0..super::CONNECTIONS_OF_A_CLIENT {
+        let of_nobody = Arc::default();
+        repeat(&of_nobody, None, move || async move {
+            let held = hold_one(host(3), targets.submission).await;
+            sleep(AFTER_REFUSAL).await;
+            held
+        });
+    }
+    for _ in 0..TASKS_OF_A_KIND {
+        repeat(done, None, move || garbage(targets.submissions));
+        repeat(done, None, move || hold_one(host(3), targets.submission));
+        repeat(done, None, move || hold_one(host(4), targets.plain));
+        repeat(done, None, move || leave_early(host(5), targets.plain));
+        repeat(done, None, move || guess_on_one(host(6), targets.plain));
+    }
+}
+
+/// Sends a message slowly; counts it when Weir has asked for its text.
+async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>) -> Result<(), Error> {
+    let mut dialogue = Dialogue::open(host(2), targets.plain).await?;
+    {
+        // One login after the other: that is not what this attack is about.
+        let _turn = turn.lock().await;
+        dialogue.log_in("mallory", super::harness::SENTENCE).await?;
+    }
+    loop {
+        dialogue.say("MAIL FROM:<mallory@example.org>", "250").await?;
+        if dialogue.say("RCPT TO:<bob@example.net>", "250").await.is_ok() {
+            break;
+        }
+        dialogue.say("RSET", "250").await?;
+        sleep(AFTER_REFUSAL).await;
+    }
+    dialogue.say("DATA", "354").await?;
+    begun.fetch_add(1, Ordering::Relaxed);
+    let line = format!("{}\r\n", "x".repeat(DRIP - 2));
+    loop {
+        dialogue.0.write_all(line.as_bytes()).await?;
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Waits until as many messages have begun as the upstream takes connections, or for five times what other attacks get.
+async fn settle_drips(begun: &AtomicU64) {
+    for _ in 0..5 {
+        sleep(SETTLED).await;
+        if begun.load(Ordering::Relaxed) >= super::UPSTREAM_CONNECTIONS as u64 {
+            return;
+        }
+    }
+}
+
+fn drip(targets: Targets, done: &Arc<AtomicU64>) {
+    let turn = Arc::new(Mutex::new(()));
+    let not_counted = Arc::default();
+    for _ in 0..DRIPS {
+        let (turn, done) = (turn.clone(), done.clone());
+        repeat(&not_counted, None, move || drip_one(targets, turn.clone(), done.clone()));
+    }
+}
+
+/// Names senders in pieces; one that breaks off is not repeated.
+fn name_senders(targets: Targets, senders: u64, more: &'static str, done: &Arc<AtomicU64>) {
+    let next = Arc::new(AtomicU64::new(0));
+    for _ in 0..NAMERS {
+        let (next, done) = (next.clone(), done.clone());
+        tokio::spawn(async move {
+            loop {
+                let first = next.fetch_add(PIECE, Ordering::Relaxed);
+                if first >= senders {
+                    return;
+                }
+                if name_piece(targets.plain, first, more, &done).await.is_err() {
+                    sleep(AFTER_REFUSAL).await;
+                }
+            }
+        });
+    }
+}
+
+/// A piece of the pipeline over a connection of its own.
+async fn name_piece(plain: SocketAddr, first: u64, more: &str, done: &AtomicU64) -> Result<(), Error> {
+    let mut dialogue = Dialogue::open(TRUSTED.parse().map_err(Error::other)?, plain).await?;
+    let one = |n: u64| format!("MAIL FROM:<sender-{n}@example.org>\r\n{more}RSET\r\n");
+    let commands: String = (first..first + PIECE).map(one).collect();
+    dialogue.0.write_all(commands.as_bytes()).await?;
+    for _ in 0..PIECE {
+        dialogue.reply().await?;
+        if !more.is_empty() {
+            dialogue.reply().await?;
+        }
+        dialogue.expect("250").await?;
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Starts the attacker's part of this program at the lowest priority.
+pub fn command(name: &str, targets: Targets) -> std::process::Command {
+    let mut command = std::process::Command::new("nice");
+    command.args(["-n", "19"]).arg(std::env::current_exe().unwrap()).args(["--attacker", name]);
+    command.args([targets.submission, targets.submissions, targets.plain].map(|address| address.to_string()));
+    command
+}
+
+/// The way and the targets of such a command line, after `--attacker`.
+pub fn parse(arguments: &[String]) -> (Way, Targets) {
+    let [name, submission, submissions, plain] = arguments else { panic!("--attacker WAY and three addresses") };
+    let (_, way) = WAYS.iter().find(|(known, _)| known == name).expect("a known way");
+    let [submission, submissions, plain] = [submission, submissions, plain].map(|text| text.parse().unwrap());
+    (*way, Targets { submission, submissions, plain })
+}

@@ -1,0 +1,118 @@
+//! Bounds, and the report on each attack.
+
+use super::honest::{Seen, Times};
+use super::weir::Peaks;
+use std::time::Duration;
+
+/// A login, from connecting to 235, with TLS and one password check in between. Each one, not most.
+const MAX_LOGIN: Duration = Duration::from_secs(1);
+
+/// How many times its quiet value p99 of a message may be.
+const MAX_RATIO: f64 = 3.0;
+
+/// /healthz: supervisors give up after a second or more.
+const MAX_HEALTH: Duration = Duration::from_secs(1);
+
+/// Peak of resident memory: 4,000 sessions within TLS have some 100 MB, password checks 19 MiB each, budgets their cache.
+const MAX_MEMORY: u64 = 256 << 20;
+
+/// Octets on disk: what a million senders an hour may add is far less, if new keys are bounded, and the write-ahead log is cut.
+const MAX_DISK: u64 = 64 << 20;
+
+/// Lines of log a second that strangers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
+const MAX_LINES: f64 = 20.0;
+
+/// What was measured of one attack.
+pub struct Measured {
+    pub quiet: Seen,
+    pub seen: Seen,
+    pub peaks: Peaks,
+    /// Octets.
+    pub memory: u64,
+    /// Lines and octets of log a second that are not about the honest client; `None` if nobody read them.
+    pub lines: Option<[f64; 2]>,
+    /// Cores that Weir used.
+    pub cpu: f64,
+    pub seconds: f64,
+    /// The attacker's count.
+    pub done: u64,
+}
+
+pub fn print_header() {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!(
+        "An honest client on 127.0.0.1 beside attacks from 127.0.0.2 and the addresses above it, on {cores} cores.\n\
+         The attacker is one thread of a process at nice 19, so that Weir and the honest client come first; attacks are paced where\n\
+         the list says so. Client, upstream and observer share the cores with Weir. Quiet values are measured before each attack.\n\
+         Bounds: each login {MAX_LOGIN:?}; p99 of messages {MAX_RATIO} times the quiet one; /healthz {MAX_HEALTH:?}; memory {} MiB; \
+         disk {} MiB; {MAX_LINES} lines of log a second.",
+        MAX_MEMORY >> 20,
+        MAX_DISK >> 20
+    );
+}
+
+impl Measured {
+    /// Prints it; how many bounds are exceeded.
+    pub fn print(&self, counts: &str) -> usize {
+        println!("  {:.0} s, {} {counts}; Weir used {:.2} cores", self.seconds, self.done, self.cpu);
+        for (phase, seen) in [("quiet", &self.quiet), ("attack", &self.seen)] {
+            println!("  {phase:<7} logins   {}", line(&seen.logins));
+            println!("  {phase:<7} messages {}", line(&seen.messages));
+            if let Some(failure) = &seen.failure {
+                println!("  {phase:<7} last failure: {failure}");
+            }
+        }
+        let checks = self.checks();
+        for (what, value, bound, is_met) in &checks {
+            println!("  {:<12} {what:<24} {value} (bound {bound})", if *is_met { "met" } else { "EXCEEDED" });
+        }
+        checks.iter().filter(|(.., is_met)| !is_met).count()
+    }
+
+    /// What is checked, its value, its bound, and whether it is met.
+    fn checks(&self) -> Vec<(&'static str, String, String, bool)> {
+        let login = self.seen.logins.max();
+        let ratio = self.ratio();
+        let health = self.peaks.health;
+        let mut checks = vec![
+            ("slowest login", milliseconds(login), milliseconds(Some(MAX_LOGIN)), is_within(login, MAX_LOGIN)),
+            (
+                "p99 of messages / quiet",
+                ratio.map_or("failed".to_owned(), |ratio| format!("{ratio:.2}")),
+                MAX_RATIO.to_string(),
+                ratio.is_some_and(|ratio| ratio <= MAX_RATIO),
+            ),
+            ("slowest /healthz", milliseconds(health), milliseconds(Some(MAX_HEALTH)), is_within(health, MAX_HEALTH)),
+            ("peak of memory", mebibytes(self.memory), mebibytes(MAX_MEMORY), self.memory <= MAX_MEMORY),
+            ("peak of disk", mebibytes(self.peaks.disk), mebibytes(MAX_DISK), self.peaks.disk <= MAX_DISK),
+        ];
+        if let Some([lines, octets]) = self.lines {
+            let value = format!("{lines:.1}/s, {:.1} kB/s", octets / 1000.0);
+            checks.push(("lines of log", value, format!("{MAX_LINES}/s"), lines <= MAX_LINES));
+        }
+        checks
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        let [quiet, attack] = [&self.quiet, &self.seen].map(|seen| seen.messages.percentile(0.99));
+        Some(attack?.as_secs_f64() / quiet?.as_secs_f64())
+    }
+}
+
+fn is_within(time: Option<Duration>, bound: Duration) -> bool {
+    time.is_some_and(|time| time <= bound)
+}
+
+fn line(times: &Times) -> String {
+    let [p50, p99] = [0.5, 0.99].map(|share| milliseconds(times.percentile(share)));
+    let max = milliseconds(times.max());
+    format!("{:5}, {} failed; p50 {p50}, p99 {p99}, max {max}", times.count(), times.failures())
+}
+
+fn milliseconds(time: Option<Duration>) -> String {
+    time.map_or("failed".to_owned(), |time| format!("{:.1} ms", time.as_secs_f64() * 1000.0))
+}
+
+fn mebibytes(octets: u64) -> String {
+    format!("{:.1} MiB", octets as f64 / f64::from(1 << 20))
+}

@@ -1,0 +1,164 @@
+//! The attacked Weir, and its observer: octets of log, memory, disk, and the time of /healthz.
+
+use super::harness::{Site, field};
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks at /healthz and at the disk.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+/// /healthz that has not answered after this long has failed: ten times its bound.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Lines and octets of log that are not about the honest client.
+#[derive(Clone, Default)]
+pub struct Log {
+    lines: Arc<AtomicU64>,
+    octets: Arc<AtomicU64>,
+}
+
+impl Log {
+    pub fn read(&self) -> [f64; 2] {
+        [&self.lines, &self.octets].map(|count| count.load(Ordering::Relaxed) as f64)
+    }
+
+    fn add(&self, line: &str) {
+        let client = field(line, "client").unwrap_or_default();
+        // Some lines name the port, too.
+        if client.split(':').next() != Some("127.0.0.1") {
+            self.lines.fetch_add(1, Ordering::Relaxed);
+            self.octets.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A running Weir; it is killed when this is dropped.
+pub struct Weir {
+    child: Child,
+    pub log: Log,
+    addresses: HashMap<String, SocketAddr>,
+    /// Standard error where nobody reads it: closed, writing would fail instead of waiting.
+    stalled: Option<(BufReader<PipeReader>, PipeWriter)>,
+}
+
+impl Weir {
+    /// Starts Weir and waits until it listens. With `stall`, nobody reads its standard error from then on.
+    pub fn start(site: &Site, stall: bool) -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let kept = stall.then(|| writer.try_clone().unwrap());
+        let mut command = site.serve();
+        let child = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+        let mut weir = Self { child, log: Log::default(), addresses: HashMap::new(), stalled: None };
+        // The command has a copy of the writing end.
+        drop(command);
+        let mut reader = BufReader::new(reader);
+        while !weir.addresses.contains_key("admin") {
+            let mut line = String::new();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "Weir has ended before it listened");
+            let line = line.trim_end();
+            let name = match field(line, "message").as_deref() {
+                Some("listening") => field(line, "listener").unwrap(),
+                Some("administration listening") => "admin".to_owned(),
+                _ => continue,
+            };
+            weir.addresses.insert(name, field(line, "address").unwrap().parse().unwrap());
+        }
+        match kept {
+            Some(writer) => weir.stalled = Some((reader, writer)),
+            None => weir.count(reader),
+        }
+        weir
+    }
+
+    fn count(&self, mut reader: BufReader<PipeReader>) {
+        let log = self.log.clone();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|octets| octets > 0) {
+                log.add(line.trim_end());
+                line.clear();
+            }
+        });
+    }
+
+    /// Fills the pipe of standard error, if nobody reads it: the next line of Weir has to wait.
+    pub fn fill_stderr(&self) {
+        let Some((_, writer)) = &self.stalled else { return };
+        // A file description of its own: O_NONBLOCK on the clone would be Weir's, too.
+        let mut pipe = OpenOptions::new()
+            .write(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+            .open(format!("/proc/self/fd/{}", writer.as_raw_fd()))
+            .unwrap();
+        for piece in [4096, 1] {
+            while pipe.write(&b"\n".repeat(piece)).is_ok() {}
+        }
+    }
+
+    pub fn address(&self, listener: &str) -> SocketAddr {
+        self.addresses[listener]
+    }
+
+    /// Peak of resident memory in octets, from VmHWM.
+    pub fn peak_memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Weir has ended");
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// CPU time that Weir has used, user and system.
+    pub fn cpu(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
+        // Fields 14 and 15 of proc(5), in ticks of 10 ms.
+        Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Peaks while an attack was under way.
+#[derive(Default)]
+pub struct Peaks {
+    /// Octets of the state file, its write-ahead log and its index.
+    pub disk: u64,
+    /// Slowest answer of /healthz; `None` if one failed.
+    pub health: Option<Duration>,
+}
+
+/// Observes until `ended` says so.
+pub fn observe(site: &Site, weir: &Weir, ended: &AtomicBool) -> Peaks {
+    let mut peaks = Peaks { disk: 0, health: Some(Duration::ZERO) };
+    while !ended.load(Ordering::Relaxed) {
+        let sizes = ["state.db", "state.db-wal", "state.db-shm"]
+            .map(|name| std::fs::metadata(site.path(name)).map_or(0, |file| file.len()));
+        peaks.disk = peaks.disk.max(sizes.iter().sum());
+        peaks.health = peaks.health.zip(health(weir.address("admin"))).map(|(worst, now)| worst.max(now));
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    peaks
+}
+
+/// How long /healthz takes to answer 200.
+fn health(admin: SocketAddr) -> Option<Duration> {
+    let began = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&admin, HEALTH_PATIENCE).ok()?;
+    stream.set_read_timeout(Some(HEALTH_PATIENCE)).ok()?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    answer.starts_with("HTTP/1.1 200").then(|| began.elapsed())
+}
