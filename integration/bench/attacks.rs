@@ -176,12 +176,12 @@ impl Attack {
 
     fn measure(&self, upstream: &Upstream) -> Measured {
         let site = self.site(upstream);
-        let weir = Weir::start(&site, self.way == Way::Garbage);
+        let mut weir = Weir::start(&site, self.way == Way::Garbage);
         let honest = Honest::new(&site, weir.address("submission"));
         let (quiet, _) = phase(&site, &weir, &honest, |ended| sleep_until(Instant::now() + QUIET, ended));
         let [submission, submissions, plain] =
             ["submission", "submissions", "plain"].map(|listener| weir.address(listener));
-        weir.fill_stderr();
+        weir.stall();
         let mut attacker = Attacker::start(self.name(), Targets { submission, submissions, plain });
         let (began, logged, cpu) = (Instant::now(), weir.log.read(), weir.cpu());
         let (seen, peaks) = phase(&site, &weir, &honest, |ended| {
@@ -197,6 +197,7 @@ impl Attack {
             peaks,
             memory: weir.peak_memory(),
             lines: (self.way != Way::Garbage).then_some([lines, octets]),
+            by_strangers: matches!(self.way, Way::Guess | Way::Hold | Way::Lines),
             cpu: (weir.cpu() - cpu).as_secs_f64() / seconds,
             seconds,
             done: attacker.done(),

@@ -76,6 +76,9 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// An attacker who was refused and whose pace nothing else limits.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
+/// A client whose recipient was refused since the upstream has no connection left tries again after this.
+const BETWEEN_RECIPIENTS: Duration = Duration::from_secs(1);
+
 /// The listeners of Weir that attackers use.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
@@ -301,7 +304,7 @@ async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>)
             break;
         }
         dialogue.say("RSET", "250").await?;
-        sleep(AFTER_REFUSAL).await;
+        sleep(BETWEEN_RECIPIENTS).await;
     }
     dialogue.say("DATA", "354").await?;
     begun.fetch_add(1, Ordering::Relaxed);

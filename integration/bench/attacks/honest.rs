@@ -93,7 +93,7 @@ impl Honest {
                 }
                 Err(error) => {
                     times.push(None);
-                    failure = Some(format!("login: {error}"));
+                    failure = Some(format!("login: {}", words(&error)));
                 }
             }
             std::thread::sleep(BETWEEN_LOGINS);
@@ -107,7 +107,7 @@ impl Honest {
         while !ended.load(Ordering::Relaxed) {
             if let Err(error) = self.send_in_one_session(ended, &mut times) {
                 times.push(None);
-                failure = Some(format!("message: {error}"));
+                failure = Some(format!("message: {}", words(&error)));
                 std::thread::sleep(BETWEEN_LOGINS);
             }
         }
@@ -126,6 +126,13 @@ impl Honest {
             std::thread::sleep(BETWEEN_MESSAGES);
         }
         session.say("QUIT", "221")
+    }
+}
+
+fn words(error: &Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => format!("no answer after {PATIENCE:?}"),
+        _ => error.to_string(),
     }
 }
 

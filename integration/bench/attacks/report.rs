@@ -31,6 +31,8 @@ pub struct Measured {
     pub memory: u64,
     /// Lines and octets of log a second that are not about the honest client; `None` if nobody read them.
     pub lines: Option<[f64; 2]>,
+    /// Whether the attackers have neither logged in nor are trusted: their lines have a bound.
+    pub by_strangers: bool,
     /// Cores that Weir used.
     pub cpu: f64,
     pub seconds: f64,
@@ -62,6 +64,9 @@ impl Measured {
                 println!("  {phase:<7} last failure: {failure}");
             }
         }
+        if let (Some([lines, octets]), false) = (self.lines, self.by_strangers) {
+            println!("  {lines:.1} lines of log a second about users and trusted clients, {:.1} kB/s", octets / 1000.0);
+        }
         let checks = self.checks();
         for (what, value, bound, is_met) in &checks {
             println!("  {:<12} {what:<24} {value} (bound {bound})", if *is_met { "met" } else { "EXCEEDED" });
@@ -86,7 +91,7 @@ impl Measured {
             ("peak of memory", mebibytes(self.memory), mebibytes(MAX_MEMORY), self.memory <= MAX_MEMORY),
             ("peak of disk", mebibytes(self.peaks.disk), mebibytes(MAX_DISK), self.peaks.disk <= MAX_DISK),
         ];
-        if let Some([lines, octets]) = self.lines {
+        if let (Some([lines, octets]), true) = (self.lines, self.by_strangers) {
             let value = format!("{lines:.1}/s, {:.1} kB/s", octets / 1000.0);
             checks.push(("lines of log", value, format!("{MAX_LINES}/s"), lines <= MAX_LINES));
         }

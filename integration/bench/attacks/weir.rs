@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between two looks at /healthz and at the disk.
@@ -45,18 +46,30 @@ pub struct Weir {
     child: Child,
     pub log: Log,
     addresses: HashMap<String, SocketAddr>,
-    /// Standard error where nobody reads it: closed, writing would fail instead of waiting.
-    stalled: Option<(BufReader<PipeReader>, PipeWriter)>,
+    /// Another writing end of standard error, if reading it can be stopped.
+    writer: Option<PipeWriter>,
+    stopped: Arc<AtomicBool>,
+    /// Returns the reading end: closed, writing would fail instead of waiting.
+    reading: Option<JoinHandle<BufReader<PipeReader>>>,
+    stalled: Option<BufReader<PipeReader>>,
 }
 
 impl Weir {
-    /// Starts Weir and waits until it listens. With `stall`, nobody reads its standard error from then on.
-    pub fn start(site: &Site, stall: bool) -> Self {
+    /// Starts Weir and waits until it listens. Only with `can_stall` can reading its standard error be stopped.
+    pub fn start(site: &Site, can_stall: bool) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        let kept = stall.then(|| writer.try_clone().unwrap());
+        let kept = can_stall.then(|| writer.try_clone().unwrap());
         let mut command = site.serve();
         let child = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
-        let mut weir = Self { child, log: Log::default(), addresses: HashMap::new(), stalled: None };
+        let mut weir = Self {
+            child,
+            log: Log::default(),
+            addresses: HashMap::new(),
+            writer: kept,
+            stopped: Arc::default(),
+            reading: None,
+            stalled: None,
+        };
         // The command has a copy of the writing end.
         drop(command);
         let mut reader = BufReader::new(reader);
@@ -71,27 +84,30 @@ impl Weir {
             };
             weir.addresses.insert(name, field(line, "address").unwrap().parse().unwrap());
         }
-        match kept {
-            Some(writer) => weir.stalled = Some((reader, writer)),
-            None => weir.count(reader),
-        }
+        weir.count(reader);
         weir
     }
 
-    fn count(&self, mut reader: BufReader<PipeReader>) {
-        let log = self.log.clone();
-        std::thread::spawn(move || {
+    /// Counts the log in a thread of its own until that is stopped.
+    fn count(&mut self, mut reader: BufReader<PipeReader>) {
+        let (log, stopped) = (self.log.clone(), self.stopped.clone());
+        self.reading = Some(std::thread::spawn(move || {
             let mut line = String::new();
-            while reader.read_line(&mut line).is_ok_and(|octets| octets > 0) {
+            while !stopped.load(Ordering::Relaxed) && reader.read_line(&mut line).is_ok_and(|octets| octets > 0) {
                 log.add(line.trim_end());
                 line.clear();
             }
-        });
+            reader
+        }));
     }
 
-    /// Fills the pipe of standard error, if nobody reads it: the next line of Weir has to wait.
-    pub fn fill_stderr(&self) {
-        let Some((_, writer)) = &self.stalled else { return };
+    /// Stops reading standard error, if that is possible, and fills its pipe: the next line of Weir has to wait.
+    pub fn stall(&mut self) {
+        let Some(writer) = &mut self.writer else { return };
+        self.stopped.store(true, Ordering::Relaxed);
+        // The reader may wait for a line.
+        writer.write_all(b"\n").unwrap();
+        self.stalled = self.reading.take().map(|reading| reading.join().unwrap());
         // A file description of its own: O_NONBLOCK on the clone would be Weir's, too.
         let mut pipe = OpenOptions::new()
             .write(true)
