@@ -16,7 +16,8 @@ const MAX_HEALTH: Duration = Duration::from_secs(1);
 /// Peak of resident memory: 4,000 sessions within TLS have some 100 MB, password checks 19 MiB each, budgets their cache.
 const MAX_MEMORY: u64 = 256 << 20;
 
-/// Octets on disk: what a million senders an hour may add is far less, if new keys are bounded, and the write-ahead log is cut.
+/// Octets on disk after up to an hour's worth of new keys: 100,000 budgets of some 150 octets in the state file, again in its
+/// journal until they are folded, and in the write-ahead log until it is reset.
 const MAX_DISK: u64 = 64 << 20;
 
 /// Lines of log a second that strangers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
