@@ -149,19 +149,21 @@ impl Drop for Weir {
 /// Peaks while an attack was under way.
 #[derive(Default)]
 pub struct Peaks {
-    /// Octets of the state file, its write-ahead log and its index.
-    pub disk: u64,
+    /// Octets of the state file.
+    pub state: u64,
+    /// Octets of its write-ahead log.
+    pub wal: u64,
     /// Slowest answer of /healthz; `None` if one failed.
     pub health: Option<Duration>,
 }
 
 /// Observes until `ended` says so.
 pub fn observe(site: &Site, weir: &Weir, ended: &AtomicBool) -> Peaks {
-    let mut peaks = Peaks { disk: 0, health: Some(Duration::ZERO) };
+    let mut peaks = Peaks { state: 0, wal: 0, health: Some(Duration::ZERO) };
     while !ended.load(Ordering::Relaxed) {
-        let sizes = ["state.db", "state.db-wal", "state.db-shm"]
-            .map(|name| std::fs::metadata(site.path(name)).map_or(0, |file| file.len()));
-        peaks.disk = peaks.disk.max(sizes.iter().sum());
+        let size = |name| std::fs::metadata(site.path(name)).map_or(0, |file| file.len());
+        peaks.state = peaks.state.max(size("state.db"));
+        peaks.wal = peaks.wal.max(size("state.db-wal"));
         peaks.health = peaks.health.zip(health(weir.address("admin"))).map(|(worst, now)| worst.max(now));
         std::thread::sleep(BETWEEN_LOOKS);
     }
