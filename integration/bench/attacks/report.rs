@@ -41,8 +41,9 @@ pub struct Measured {
     /// Cores that Weir used.
     pub cpu: f64,
     pub seconds: f64,
-    /// The attacker's count.
+    /// The attacker's count, and the least that makes it an attack.
     pub done: u64,
+    pub least: u64,
 }
 
 pub fn print_header() {
@@ -103,6 +104,8 @@ impl Measured {
             ),
             ("peak of the WAL", mebibytes(self.peaks.wal), mebibytes(MAX_WAL), self.peaks.wal <= MAX_WAL),
         ];
+        let is_strong = self.done >= self.least;
+        checks.push(("strength of the attack", self.done.to_string(), format!("at least {}", self.least), is_strong));
         if let (Some([lines, octets]), true) = (self.lines, self.by_strangers) {
             let value = format!("{lines:.1}/s, {:.1} kB/s", octets / 1000.0);
             checks.push(("lines of log", value, format!("{MAX_LINES}/s"), lines <= MAX_LINES));
