@@ -5,8 +5,10 @@
 //! for at least that time after it was last seen, and for at most twice as long. (Where a limit has grown beyond its filter, the
 //! filter is turned at once: what was in its older generation is forgotten early.)
 
+mod generation;
+
 use crate::time::Timestamp;
-use md5::{Digest as _, Md5};
+pub use generation::{Generation, MAX_OCTETS, Value};
 use std::time::Duration;
 
 /// How a filter is made, and how long it lasts.
@@ -34,34 +36,6 @@ pub struct Filter {
     older: Generation,
 }
 
-/// Values of one time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Generation {
-    /// Octets of its bits.
-    size: u32,
-    values: Values,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Values {
-    /// One by one, as long as that takes less than the bits and is soon searched: most users write to few people.
-    Few(Vec<Value>),
-    Bits(Box<[u8]>),
-}
-
-impl Default for Values {
-    fn default() -> Self {
-        Self::Few(Vec::new())
-    }
-}
-
-/// Where a value is in a filter of whatever size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Value {
-    hash: u32,
-    step: u32,
-}
-
 /// Whether a value has been seen, as far as is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
@@ -80,159 +54,8 @@ enum Age {
     Gone,
 }
 
-const PROBES: u32 = 8;
-
-/// As many octets of values are kept one by one.
-const MAX_FEW: usize = 512;
-
 /// Exim's least size: 320 bits.
 const MIN_OCTETS: f64 = 40.0;
-
-/// The largest filter, for half a million values: a decision may have to copy it.
-pub const MAX_OCTETS: usize = 1 << 20;
-
-impl Value {
-    /// The value as it is compared: in lower case, for addresses.
-    pub fn of(text: &str) -> Self {
-        let digest: [u8; 16] = Md5::digest(text.as_bytes()).into();
-        let word = |at: usize| u32::from_le_bytes([digest[at], digest[at + 1], digest[at + 2], digest[at + 3]]);
-        Self { hash: word(0), step: word(4) }
-    }
-
-    /// As a store keeps it.
-    pub fn to_bytes(self) -> [u8; 8] {
-        (u64::from(self.step) << 32 | u64::from(self.hash)).to_le_bytes()
-    }
-
-    /// A value as a store has kept it.
-    pub fn from_bytes(bytes: [u8; 8]) -> Self {
-        let halves = u64::from_le_bytes(bytes);
-        Self { hash: halves as u32, step: (halves >> 32) as u32 }
-    }
-
-    /// Its bits in a filter of this many octets: octet and mask.
-    fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
-        // Of 32 bits, as a division of 64 takes far longer. No filter is larger than MAX_OCTETS.
-        let size = size as u32;
-        (0..PROBES).map(move |n| {
-            let at = self.hash.wrapping_add(self.step.wrapping_mul(n));
-            ((at / 8 % size) as usize, 1 << (at % 8))
-        })
-    }
-}
-
-impl Generation {
-    fn bits(size: usize) -> Self {
-        Self { size: size as u32, values: Values::Bits(vec![0; size].into_boxed_slice()) }
-    }
-
-    fn few(size: usize) -> Self {
-        Self { size: size as u32, values: Values::default() }
-    }
-
-    fn has(&self, value: Value) -> bool {
-        match &self.values {
-            Values::Few(values) => values.contains(&value),
-            Values::Bits(bits) => value.bits(bits.len()).all(|(octet, mask)| bits[octet] & mask != 0),
-        }
-    }
-
-    fn add(&mut self, value: Value) {
-        match &mut self.values {
-            Values::Few(values) if values.contains(&value) => {}
-            Values::Few(values) if (values.len() + 1) * size_of::<Value>() < MAX_FEW.min(self.size as usize) => {
-                values.push(value);
-            }
-            Values::Few(values) => {
-                let mut full = Self::bits(self.size as usize);
-                values.iter().chain([&value]).for_each(|value| full.add(*value));
-                *self = full;
-            }
-            Values::Bits(bits) => value.bits(bits.len()).for_each(|(octet, mask)| bits[octet] |= mask),
-        }
-    }
-
-    fn unite(&mut self, other: &Self) {
-        match (&mut self.values, &other.values) {
-            (_, Values::Few(values)) => values.iter().for_each(|value| self.add(*value)),
-            (Values::Bits(bits), Values::Bits(others)) if bits.len() == others.len() => {
-                bits.iter_mut().zip(others).for_each(|(octet, other)| *octet |= other);
-            }
-            // Few values can be learnt one by one; others only by whoever has the same bits.
-            (Values::Few(values), Values::Bits(_)) if self.size == other.size => {
-                let few = std::mem::take(values);
-                self.values = other.values.clone();
-                few.into_iter().for_each(|value| self.add(value));
-            }
-            (_, Values::Bits(_)) => {}
-        }
-    }
-
-    /// How many values it has; about, where it has bits: from the share that is set.
-    fn count(&self) -> usize {
-        match &self.values {
-            Values::Few(values) => values.len(),
-            Values::Bits(octets) => {
-                let set: u32 = octets.iter().map(|octet| octet.count_ones()).sum();
-                let bits = 8.0 * octets.len() as f64;
-                // The last bit stays out of it: of a filter that is quite full nobody knows.
-                let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
-                (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
-            }
-        }
-    }
-
-    fn octets(&self) -> usize {
-        match &self.values {
-            Values::Few(values) => values.capacity() * size_of::<Value>(),
-            Values::Bits(bits) => bits.len(),
-        }
-    }
-
-    /// As a store keeps it: the size of its bits, the number of its values (u32 each; [`u32::MAX`]: bits follow), and these; all
-    /// little-endian.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.size.to_le_bytes());
-        match &self.values {
-            Values::Few(values) => {
-                out.extend_from_slice(&(values.len() as u32).to_le_bytes());
-                values.iter().for_each(|value| out.extend(value.to_bytes()));
-            }
-            Values::Bits(bits) => {
-                out.extend_from_slice(&u32::MAX.to_le_bytes());
-                out.extend_from_slice(bits);
-            }
-        }
-    }
-
-    /// Reads one from the beginning of what a store has kept, which goes on after it; `None` if it is damaged.
-    pub fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let (size, count) = (word(bytes)?, word(bytes)?);
-        if size as usize > MAX_OCTETS {
-            return None;
-        }
-        let octets = if count == u32::MAX { size as usize } else { count as usize * size_of::<Value>() };
-        let (mut these, rest) = bytes.split_at_checked(octets)?;
-        *bytes = rest;
-        let values = if count == u32::MAX {
-            Values::Bits(Some(these).filter(|bits| !bits.is_empty())?.into())
-        } else {
-            let mut values = Vec::with_capacity(count as usize);
-            while let Some((value, rest)) = these.split_first_chunk() {
-                values.push(Value::from_bytes(*value));
-                these = rest;
-            }
-            Values::Few(values)
-        };
-        Some(Self { size, values })
-    }
-}
-
-fn word(bytes: &mut &[u8]) -> Option<u32> {
-    let (head, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(u32::from_le_bytes(*head))
-}
 
 impl Filter {
     /// A filter as a store has kept it; `None` if there is no room for what it has to learn, as in none of ours.
@@ -322,7 +145,7 @@ impl Rule {
             (_, Lasts::Remembered(_)) => {
                 Filter { epoch: now, newer: Generation::few(self.size), older: Generation::default() }
             }
-            // Exim's has its bits from the start: its false positives are part of its decisions.
+            // Exim's decides by bits from the start: its false positives are part of its decisions.
             (_, Lasts::Period(_)) => {
                 Filter { epoch: now, newer: Generation::bits(self.size), older: Generation::default() }
             }

@@ -28,13 +28,14 @@ async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_afte
     let store = Store::open(&options, new_recipients("400K / 1d", None), metrics.clone()).unwrap();
     let length = || file::log_of(&path).metadata().unwrap().len();
     let deadline = Instant::now() + Duration::from_secs(30);
+    let seen = large_filter();
     let mut users = (0..).map(|n| format!("user{n}"));
     // Until it is long, has begun anew, which cuts it, and is long once more.
     for is_long in [true, false, true] {
         while (length() > LONG) != is_long {
             assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
             // A filter of 800 kB, written to the journal and to its row.
-            store.admit(at(0), &asked(&users.next().unwrap(), 1), &mut Ledger::default()).await.unwrap();
+            admit_with(&store, &seen, &users.next().unwrap()).await;
         }
     }
     // It keeps nobody busy while nothing is asked: the writer finds a quiet moment to fold.

@@ -10,6 +10,7 @@ mod session_slots;
 mod versions;
 
 use super::*;
+use crate::engine::distinct::{Filter, Generation};
 use crate::policy::event::{Event, Facts};
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
@@ -39,6 +40,28 @@ fn new_recipients(rate: &str, remember: Option<Duration>) -> Policy {
     let mut limit = limit("l", Field::User, rate);
     limit.distinct = Some(Distinct { what: Field::Recipient, remember });
     of(vec![limit])
+}
+
+/// A filter of [`new_recipients`] of "400K / 1d" that takes 800 kB, as it is not sparse, and knows nobody.
+fn large_filter() -> Arc<Filter> {
+    const OCTETS: usize = 800_000;
+    let bits = [&(OCTETS as u32).to_le_bytes(), &u32::MAX.to_le_bytes(), &[1; OCTETS][..]].concat();
+    let newer = Generation::read(&mut &bits[..]).unwrap();
+    let filter = Filter::from_parts(at(0), newer, Generation::default()).unwrap();
+    assert_eq!(filter.octets(), OCTETS);
+    Arc::new(filter)
+}
+
+/// Charges a recipient of a user who has this filter so far. The filter is written as a whole with that.
+async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
+    let policy = store.core.policy();
+    let asked = asked(user, 1);
+    let question = Question::new(&policy, &asked, at(0));
+    let budget = Budget { state: crate::engine::State { at: at(0), level: 0.0 }, seen: Some(seen.clone()) };
+    for key in question.keys() {
+        store.core.hot.replay(Place::of(key.owned()), budget.clone(), crate::store::queue::NEVER, |stored, _| stored);
+    }
+    store.admit(at(0), &asked, &mut Ledger::default()).await.unwrap();
 }
 
 fn open(path: &Path) -> Result<Store, OpenError> {
@@ -106,8 +129,9 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // Filters of 800 kB each: more than fit.
     let users: Vec<String> = (0..250).map(|n| format!("user{n}")).collect();
+    let seen = large_filter();
     for user in &users {
-        store.admit(at(0), &asked(user, 1), &mut Ledger::default()).await.unwrap();
+        admit_with(&store, &seen, user).await;
     }
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while store.core.hot.len() == users.len() {
@@ -127,19 +151,18 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
 
 #[test]
 fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
-    const MEGABYTES: usize = 340;
-    let rule = crate::engine::distinct::Rule::new(500e3, std::time::Duration::from_secs(86_400), None).unwrap();
+    const BUDGETS: usize = 425;
+    let seen = large_filter();
     let hot = Hot::default();
-    for n in 0..MEGABYTES {
+    for n in 0..BUDGETS {
         let place = Place::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
-        let seen = Arc::new(rule.learn(None, at(0), crate::engine::distinct::Value::of("x")));
         let state = crate::engine::State { at: at(0), level: 1.0 };
-        hot.replay(place, policy::Budget { state, seen: Some(seen) }, 0, |stored, _| stored);
+        hot.replay(place, policy::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
     }
     assert_eq!(hot.make_room(false), 0);
-    assert_eq!(hot.len(), MEGABYTES);
+    assert_eq!(hot.len(), BUDGETS);
     let lost = hot.make_room(true);
-    assert!(lost > 0 && hot.len() == MEGABYTES - lost, "{lost}");
+    assert!(lost > 0 && hot.len() == BUDGETS - lost, "{lost}");
 }
 
 /// How full the one budget of a question is.

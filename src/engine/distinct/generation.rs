@@ -1,0 +1,321 @@
+//! Values seen at one time: a few exact values, then the bits of a Bloom filter, first as their positions.
+
+use md5::{Digest as _, Md5};
+
+/// Values of one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// Octets of its bits.
+    pub(super) size: u32,
+    values: Values,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Values {
+    /// One by one, as long as that takes less than the bits and is soon searched: most users write to few people.
+    Few(Vec<Value>),
+    /// Positions of the bits that are set, ascending, as long as that takes less than all bits. Decides like [`Values::Bits`].
+    Sparse(Vec<u32>),
+    Bits(Box<[u8]>),
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+/// Where a value is in a filter of whatever size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Value {
+    hash: u32,
+    step: u32,
+}
+
+const PROBES: u32 = 8;
+
+/// Mark what follows the size of a written generation: all bits; the positions of those that are set. Else the number of values.
+const BITS: u32 = u32::MAX;
+const SPARSE: u32 = u32::MAX - 1;
+
+/// As many octets of values are kept one by one.
+const MAX_FEW: usize = 512;
+
+/// The largest filter, for half a million values: a decision may have to copy it.
+pub const MAX_OCTETS: usize = 1 << 20;
+
+impl Value {
+    /// The value as it is compared: in lower case, for addresses.
+    pub fn of(text: &str) -> Self {
+        let digest: [u8; 16] = Md5::digest(text.as_bytes()).into();
+        let word = |at: usize| u32::from_le_bytes([digest[at], digest[at + 1], digest[at + 2], digest[at + 3]]);
+        Self { hash: word(0), step: word(4) }
+    }
+
+    /// As a store keeps it.
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.step) << 32 | u64::from(self.hash)).to_le_bytes()
+    }
+
+    /// A value as a store has kept it.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        let halves = u64::from_le_bytes(bytes);
+        Self { hash: halves as u32, step: (halves >> 32) as u32 }
+    }
+
+    /// Its bits in a filter of this many octets: octet and mask.
+    fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
+        // Of 32 bits, as a division of 64 takes far longer. No filter is larger than MAX_OCTETS.
+        let size = size as u32;
+        (0..PROBES).map(move |n| {
+            let at = self.hash.wrapping_add(self.step.wrapping_mul(n));
+            ((at / 8 % size) as usize, 1 << (at % 8))
+        })
+    }
+}
+
+impl Generation {
+    /// An empty one that has bits.
+    pub(super) fn bits(size: usize) -> Self {
+        Self { size: size as u32, values: Values::Sparse(Vec::new()) }
+    }
+
+    pub(super) fn few(size: usize) -> Self {
+        Self { size: size as u32, values: Values::default() }
+    }
+
+    pub(super) fn has(&self, value: Value) -> bool {
+        let mut bits = value.bits(self.size as usize);
+        match &self.values {
+            Values::Few(values) => values.contains(&value),
+            Values::Sparse(set) => bits.all(|bit| set.binary_search(&position(bit)).is_ok()),
+            Values::Bits(octets) => bits.all(|(octet, mask)| octets[octet] & mask != 0),
+        }
+    }
+
+    pub(super) fn add(&mut self, value: Value) {
+        let size = self.size as usize;
+        match &mut self.values {
+            Values::Few(values) if values.contains(&value) => {}
+            Values::Few(values) if (values.len() + 1) * size_of::<Value>() < MAX_FEW.min(size) => {
+                values.push(value);
+            }
+            Values::Few(values) => {
+                let mut full = Self::bits(size);
+                values.iter().chain([&value]).for_each(|value| full.add(*value));
+                *self = full;
+            }
+            Values::Sparse(set) => {
+                let mut new: Vec<u32> = value.bits(size).map(position).collect();
+                new.retain(|position| set.binary_search(position).is_err());
+                new.sort_unstable();
+                new.dedup();
+                insert(set, &new);
+                if !is_sparse(set.len(), size) {
+                    self.values = Values::Bits(octets_of(set, size));
+                }
+            }
+            Values::Bits(octets) => value.bits(size).for_each(|(octet, mask)| octets[octet] |= mask),
+        }
+    }
+
+    pub(super) fn unite(&mut self, other: &Self) {
+        if let Values::Few(values) = &other.values {
+            return values.iter().for_each(|value| self.add(*value));
+        }
+        // Bits can be united only with bits of the same size.
+        if self.size != other.size {
+            return;
+        }
+        match &mut self.values {
+            Values::Few(values) => {
+                let few = std::mem::take(values);
+                self.values = other.values.clone();
+                few.into_iter().for_each(|value| self.add(value));
+            }
+            Values::Sparse(_) | Values::Bits(_) => {
+                let mut octets = self.to_octets();
+                octets.iter_mut().zip(other.to_octets()).for_each(|(octet, other)| *octet |= other);
+                *self = Self::of_octets(&octets);
+            }
+        }
+    }
+
+    /// Its bits, all of them. Few values, which have none, give nothing.
+    fn to_octets(&self) -> Box<[u8]> {
+        match &self.values {
+            Values::Few(_) => octets_of(&[], self.size as usize),
+            Values::Sparse(set) => octets_of(set, self.size as usize),
+            Values::Bits(octets) => octets.clone(),
+        }
+    }
+
+    /// The generation that has these bits, in the form that a generation has that has learnt them.
+    fn of_octets(octets: &[u8]) -> Self {
+        let set: usize = octets.iter().map(|octet| octet.count_ones() as usize).sum();
+        let values = match is_sparse(set, octets.len()) {
+            true => {
+                let mut positions = Vec::with_capacity(set);
+                let bits = octets.iter().enumerate().flat_map(|(at, octet)| {
+                    let bits = (0..8).map(|bit| 1 << bit);
+                    bits.filter(move |mask| octet & mask != 0).map(move |mask| position((at, mask)))
+                });
+                positions.extend(bits);
+                Values::Sparse(positions)
+            }
+            false => Values::Bits(octets.into()),
+        };
+        Self { size: octets.len() as u32, values }
+    }
+
+    /// The number of values. With bits this is an estimate, from the share of the bits that is set.
+    pub(super) fn count(&self) -> usize {
+        let set = match &self.values {
+            Values::Few(values) => return values.len(),
+            Values::Sparse(set) => set.len() as u32,
+            Values::Bits(octets) => octets.iter().map(|octet| octet.count_ones()).sum(),
+        };
+        let bits = 8.0 * f64::from(self.size);
+        // The last bit stays out of it: of a filter that is quite full nobody knows.
+        let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
+        (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
+    }
+
+    pub(super) fn octets(&self) -> usize {
+        match &self.values {
+            Values::Few(values) => values.capacity() * size_of::<Value>(),
+            Values::Sparse(set) => set.capacity() * size_of::<u32>(),
+            Values::Bits(octets) => octets.len(),
+        }
+    }
+
+    /// The form in a store: the size of the bits (u32), then the number of values (u32) and these; or [`BITS`] (u32) and all bits; or
+    /// [`SPARSE`] (u32), the number of bits that are set (u32), and the distance of each from the one before (LEB128). All
+    /// little-endian. Versions that do not know [`SPARSE`] take a generation of this form for a damaged one.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.size.to_le_bytes());
+        match &self.values {
+            Values::Few(values) => {
+                out.extend_from_slice(&(values.len() as u32).to_le_bytes());
+                values.iter().for_each(|value| out.extend(value.to_bytes()));
+            }
+            Values::Sparse(set) => {
+                out.extend_from_slice(&SPARSE.to_le_bytes());
+                out.extend_from_slice(&(set.len() as u32).to_le_bytes());
+                let mut before = 0;
+                for &position in set {
+                    write_number(position - before, out);
+                    before = position;
+                }
+            }
+            Values::Bits(octets) => {
+                out.extend_from_slice(&BITS.to_le_bytes());
+                out.extend_from_slice(octets);
+            }
+        }
+    }
+
+    /// Reads one from the beginning of what a store has kept, which goes on after it; `None` if it is damaged.
+    pub fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let (size, count) = (word(bytes)?, word(bytes)?);
+        if size as usize > MAX_OCTETS {
+            return None;
+        }
+        match count {
+            BITS => {
+                let (octets, rest) = bytes.split_at_checked(size as usize)?;
+                *bytes = rest;
+                (!octets.is_empty()).then(|| Self::of_octets(octets))
+            }
+            SPARSE => Some(Self { size, values: Values::Sparse(read_sparse(bytes, size as usize)?) }),
+            count => {
+                let (mut these, rest) = bytes.split_at_checked(count as usize * size_of::<Value>())?;
+                *bytes = rest;
+                let mut values = Vec::with_capacity(count as usize);
+                while let Some((value, rest)) = these.split_first_chunk() {
+                    values.push(Value::from_bytes(*value));
+                    these = rest;
+                }
+                Some(Self { size, values: Values::Few(values) })
+            }
+        }
+    }
+}
+
+/// Where a bit is among all bits. At most 23 bits wide, as no filter is larger than [`MAX_OCTETS`].
+fn position((octet, mask): (usize, u8)) -> u32 {
+    octet as u32 * 8 + mask.trailing_zeros()
+}
+
+/// Whether so many positions take less than all bits of a filter of this many octets.
+fn is_sparse(set: usize, size: usize) -> bool {
+    set * size_of::<u32>() < size
+}
+
+/// All bits of a filter of this many octets in which these are set.
+fn octets_of(set: &[u32], size: usize) -> Box<[u8]> {
+    let mut octets = vec![0; size].into_boxed_slice();
+    set.iter().for_each(|position| octets[*position as usize / 8] |= 1 << (position % 8));
+    octets
+}
+
+/// Inserts new positions, ascending, into others. Moves no position twice.
+fn insert(set: &mut Vec<u32>, new: &[u32]) {
+    let mut end = set.len();
+    // No more than that: there are many small filters, and the positions are moved anyway.
+    set.reserve_exact(new.len());
+    set.resize(end + new.len(), 0);
+    for (n, position) in new.iter().enumerate().rev() {
+        let at = set[..end].partition_point(|other| other < position);
+        set.copy_within(at..end, at + n + 1);
+        set[at + n] = *position;
+        end = at;
+    }
+}
+
+/// Reads the positions of a sparse generation; `None` if they are not ascending, not sparse, or beyond its bits.
+fn read_sparse(bytes: &mut &[u8], size: usize) -> Option<Vec<u32>> {
+    let count = word(bytes)? as usize;
+    if !is_sparse(count, size) {
+        return None;
+    }
+    let mut set: Vec<u32> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let distance = read_number(bytes)?;
+        let position = set.last().map_or(Some(distance), |last| last.checked_add(distance).filter(|at| at > last))?;
+        set.push(Some(position).filter(|position| (*position as usize) < 8 * size)?);
+    }
+    Some(set)
+}
+
+/// LEB128: seven bits an octet, the low ones first; all octets but the last have the top bit.
+fn write_number(mut number: u32, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Reads what [`write_number`] has written, of at most 28 bits.
+fn read_number(bytes: &mut &[u8]) -> Option<u32> {
+    let mut number = 0;
+    for shift in [0, 7, 14, 21] {
+        let (octet, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u32::from(octet & 0x7f) << shift;
+        if octet & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn word(bytes: &mut &[u8]) -> Option<u32> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u32::from_le_bytes(*head))
+}
+
+#[cfg(test)]
+mod tests;
