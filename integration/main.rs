@@ -22,6 +22,7 @@ mod layers;
 mod listeners;
 mod model;
 mod logins;
+mod new_budgets;
 mod oracles;
 mod policy;
 mod proxy_protocol;

@@ -44,6 +44,8 @@ pub struct Metrics {
     pub state_degraded: IntGauge,
     /// Budgets in memory.
     pub budgets: IntGauge,
+    /// New keys that had to share a budget, by limit.
+    pub new_budgets_shared: IntCounterVec,
     /// Octets of changes that are in the state file's journal and not yet in its table of budgets.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
@@ -261,6 +263,11 @@ impl Metrics {
             admit_seconds,
             state_degraded: gauge("weir_state_degraded", "1 while the state file is not as it should be")?,
             budgets: gauge("weir_budgets", "Budgets in memory")?,
+            new_budgets_shared: counter(
+                "weir_new_budgets_shared_total",
+                "Times that a new key shared a budget, as its limit had made max-new-budgets in the last hour",
+                &["limit"],
+            )?,
             journal_octets: gauge("weir_state_journal_bytes", "Changes in the state file's journal, to be folded")?,
             wal_octets: gauge("weir_state_wal_bytes", "Length of the state file's write-ahead log")?,
             wal_held: gauge(

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 /// Sections and keys that a reload takes, with all that is below them.
 const TAKEN: [&str; 9] = ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
+/// The same of single keys of other sections.
+const TAKEN_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
+
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
 
@@ -37,7 +40,8 @@ fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
     for setting in settings {
         let path = setting.section.trim_matches(['[', ']']);
         let top = if path.is_empty() { Some(setting.key) } else { path.split('.').next() };
-        if !top.is_some_and(|top| TAKEN.contains(&top)) {
+        let is_taken = |top| TAKEN.contains(&top) || TAKEN_KEYS.contains(&(top, setting.key));
+        if !top.is_some_and(is_taken) {
             let section = sections.entry(&setting.section).or_default().entry(setting.place).or_default();
             section.insert(setting.key, setting.value.as_deref());
         }
@@ -77,6 +81,8 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1:9", &["[listener.a] address"]),
             ("192.0.2.2:25", "192.0.2.9:25", &[]),
             ("{ address = \"192.0.2.1:25\" }, ", "", &[]),
+            ("hostname", "state.max-new-budgets = 7\nhostname", &[]),
+            ("hostname", "state = { max-new-budgets = 7, on-failure = \"defer\" }\nhostname", &["[state] on-failure"]),
             ("hostname", "timezone = \"Europe/Vienna\"\nhostname", &[]),
             (
                 "upstream =",

@@ -19,7 +19,7 @@ use files::Files;
 pub use problem::{Problem, Problems, Severity};
 
 use crate::accounts::file::Changed;
-use crate::policy::Policy;
+use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::{Requirement, Security};
 use crate::time::Timestamp;
 use crate::{accounts, log, relay, server, session, store};
@@ -104,7 +104,7 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let source = Source::new(&text);
     let (mut root, mut places) = (Section::root(&document, &source), Places::default());
     let reader = Reader { folder: path.parent().unwrap_or(Path::new("")).to_owned() };
-    let state = reader.state(root.section("state"), &mut places);
+    let (state, _) = reader.state(root.section("state"), &mut places);
     Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state).socket)
 }
 
@@ -240,7 +240,7 @@ impl Reader {
             dns,
             listening: listeners.iter().map(|listener| listener.address).collect(),
         };
-        let state = self.state(root.section("state"), &mut places);
+        let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
         let admin = admin::read(root.section("admin"), &self.folder, &state.path, &places.state);
         let log = log_format(root.section("log"));
         let folding = addresses::folding(root.section("addresses"));
@@ -267,7 +267,7 @@ impl Reader {
         let named = context.named;
         notifications.warn_of_unused(&root);
         let mut policy = Policy::new(limits, folding, zone);
-        (policy.lateness, policy.help_url) = (lateness, help_url);
+        (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         relay.routed = policy.routes().cloned().collect();
         root.finish();
         let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
@@ -301,7 +301,7 @@ impl Reader {
         Some(accounts::Options { file: self.folder.join(file.value) })
     }
 
-    fn state(&self, mut s: Section<'_>, places: &mut Places) -> store::Options {
+    fn state(&self, mut s: Section<'_>, places: &mut Places) -> (store::Options, MaxNewBudgets) {
         places.state = s.span();
         let path = s.value("path", "\"/var/lib/weir/state.db\"", |value| match text(value)? {
             path if path.is_empty() => Err("it is empty".to_owned()),
@@ -311,8 +311,11 @@ impl Reader {
         let durability = s.value("durability", "\"process\"", choice(&kinds));
         let kinds = [("allow", store::OnFailure::Allow), ("defer", store::OnFailure::Defer)];
         let on_failure = s.value("on-failure", "\"allow\"", choice(&kinds));
+        let MaxNewBudgets(most) = MaxNewBudgets::default();
+        let max_new_budgets = s.value("max-new-budgets", &most.to_string(), count(1..=100_000_000));
         s.finish();
-        store::Options { path: self.folder.join(path), durability, on_failure }
+        let max_new_budgets = MaxNewBudgets(u32::try_from(max_new_budgets).unwrap_or(most));
+        (store::Options { path: self.folder.join(path), durability, on_failure }, max_new_budgets)
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Slot {
     pub budget: Option<Budget>,
     /// `None`: nothing.
     pub change: Option<Change>,
+    /// The store could not read the budget: there may be more of it.
+    pub is_unread: bool,
 }
 
 /// What a decision changed beside the state, for stores that write changes.
@@ -39,6 +41,18 @@ impl Loaded {
     /// The states as they are now, in the order of the keys: before and after a decision they make its receipts.
     pub fn states(&self) -> impl Iterator<Item = Option<State>> {
         self.0.iter().map(Slot::state)
+    }
+
+    /// The budget of the key at this place could not be read.
+    pub fn set_unread(&mut self, place: usize) {
+        if let Some(slot) = self.0.get_mut(place) {
+            slot.is_unread = true;
+        }
+    }
+
+    /// Whether the key at this place has a budget.
+    pub fn has(&self, place: usize) -> bool {
+        self.0.get(place).is_some_and(|slot| slot.budget.is_some())
     }
 
     /// All budgets, in the order of their keys.
@@ -92,6 +106,6 @@ impl Slot {
 
 impl FromIterator<Option<Budget>> for Loaded {
     fn from_iter<T: IntoIterator<Item = Option<Budget>>>(budgets: T) -> Self {
-        Self(budgets.into_iter().map(|budget| Slot { budget, change: None }).collect())
+        Self(budgets.into_iter().map(|budget| Slot { budget, change: None, is_unread: false }).collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::field::Field;
 use super::fold::NULL;
-use super::limit::{AT_ONCE, Limit};
+use super::limit::{AT_ONCE, Count, Limit};
 use super::quota::Quota;
 use super::whom::Subject;
 use crate::time::Timestamp;
@@ -35,6 +35,9 @@ const SEPARATOR: char = '\x1f';
 
 /// So many parts of a key say what the limit means; the others say whose budget it is.
 const MEANING: usize = 3;
+
+/// Stands for all new values of a field, in the key of the budget that they share. No client has a name like this: see [`Owners::name`].
+pub const NEW: &str = "<new>";
 
 /// What the owner part of a granted budget begins with, which says since when it is granted.
 const GRANT: &str = "grant=";
@@ -133,7 +136,7 @@ impl<'a> KeyRef<'a> {
         Key(room)
     }
 
-    /// For whoever keeps it.
+    /// A copy that lives by itself.
     pub fn owned(self) -> Key {
         Key(self.0.into())
     }
@@ -279,6 +282,7 @@ impl Owners {
             name.push_str(label);
             match field {
                 // What a client calls itself may hold anything.
+                _ if value == NEW => name.push('?'),
                 Field::Helo => name.push_str(&value.replace(SEPARATOR, "?")),
                 _ => name.push_str(&value),
             }
@@ -293,6 +297,11 @@ impl Limit {
         [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
     }
 
+    /// The text that the keys of all its budgets begin with.
+    pub fn prefix(&self) -> &str {
+        &self.settled.prefix
+    }
+
     /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change
     /// keeps it, and with it its history. There are two where it counts a part of others.
     pub fn kinds(&self) -> impl Iterator<Item = String> {
@@ -303,6 +312,36 @@ impl Limit {
         let own = self.is_stored().then(|| kind(&self.settled.prefix));
         let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.settled.prefix)));
         own.into_iter().chain(others).collect::<Vec<_>>().into_iter()
+    }
+}
+
+impl Limit {
+    /// Whether a client can choose any number of values of this field, without an account.
+    pub(super) fn is_chosen(&self, field: Field) -> bool {
+        match field {
+            Field::Listener => false,
+            // Who fails to log in need not have an account.
+            Field::User | Field::UserDomain => self.count == Count::LoginFailures,
+            Field::Client(_)
+            | Field::Helo
+            | Field::Sender
+            | Field::SenderDomain
+            | Field::Recipient
+            | Field::RecipientDomain => true,
+        }
+    }
+
+    /// The owner part of the budget that new keys share, from the one of a new key: [`NEW`] takes the place of what clients can choose.
+    pub(super) fn shared_owners(&self, owners: &str) -> String {
+        let mut shared = String::with_capacity(owners.len());
+        for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {
+            shared.push(SEPARATOR);
+            match part.split_once('=').filter(|_| self.is_chosen(*field)) {
+                Some((name, _)) => shared.extend([name, "=", NEW]),
+                None => shared.push_str(part),
+            }
+        }
+        shared
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Settled {
     pub(super) interests: u16,
     /// Whose budget it is, or for whom it is, is another question for each recipient.
     pub(super) depends_on_recipient: bool,
+    /// It has stored budgets by keys that a client can choose freely: new ones are bounded.
+    pub(super) has_chosen_keys: bool,
     /// What a look at MAIL cannot tell, and one at AUTH.
     pub(super) waits_for_recipients: bool,
     pub(super) waits_for_login: bool,
@@ -289,6 +291,9 @@ impl Limit {
                 || self.whom.needs_recipient()
                 || self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_recipient()),
+            has_chosen_keys: self.is_stored()
+                && !matches!(self.quota, Quota::Counter { .. })
+                && self.per.iter().any(|field| self.is_chosen(*field)),
             waits_for_recipients: self.whom.needs_recipients(),
             waits_for_login: self.whom.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),

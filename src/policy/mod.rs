@@ -32,7 +32,7 @@ pub mod why;
 pub use budget::{Budget, Change, Loaded};
 pub use decide::decide;
 pub use decide::explain::{Explained, Weighed, explain};
-pub use question::Question;
+pub use question::{Question, Unknown};
 pub use settle::{combine, give_back, reset};
 pub use whose::Emptied;
 
@@ -55,6 +55,7 @@ pub struct Policy {
     /// Where the hours of limits are.
     pub zone: Zone,
     pub lateness: Lateness,
+    pub max_new_budgets: MaxNewBudgets,
     /// Where whoever is suspended finds help.
     pub help_url: Option<Arc<str>>,
     /// Whether answers may be late.
@@ -69,6 +70,18 @@ pub struct Lateness {
     pub command: Duration,
     /// To all commands of a transaction together.
     pub transaction: Duration,
+}
+
+/// The number of budgets that each limit may make at once, and in each hour, for keys that clients can choose freely. More new keys
+/// share a budget: see [`Question::with_shared`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxNewBudgets(pub u32);
+
+impl Default for MaxNewBudgets {
+    /// Far more new clients, senders and recipients than a large site sees in an hour. In a flood they take about 15 MB on disk.
+    fn default() -> Self {
+        Self(100_000)
+    }
 }
 
 impl Default for Lateness {

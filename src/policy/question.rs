@@ -4,6 +4,7 @@ mod explain;
 
 use super::Policy;
 use super::answers::Answers;
+use super::budget::Loaded;
 use super::event::{Asked, Event, Stage};
 use super::exception::Suspension;
 use super::key::{Key, KeyRef, Keys, Owner};
@@ -17,6 +18,7 @@ use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -55,6 +57,16 @@ pub(super) struct Used<'a> {
     pub others: Option<usize>,
     /// How values are remembered, where only new ones count.
     pub filter: Option<distinct::Rule>,
+    /// The budget may be exchanged for the one that new keys share, if nobody has used it so far.
+    may_share: bool,
+}
+
+/// A budget that nobody has used so far, of a key that a client can choose freely.
+pub struct Unknown<'a> {
+    pub limit: &'a Limit,
+    /// The place of its key in [`Question::keys`].
+    pub place: usize,
+    pub key: KeyRef<'a>,
 }
 
 /// How much a limit allows in a budget. By reference, as a run may ask of many.
@@ -105,12 +117,20 @@ struct Run<'a: 'b, 'b> {
     /// For each event the recipient that it is about, as it is compared.
     recipients: Vec<Option<Cow<'b, str>>>,
     answers: Answers<'a>,
+    /// New keys that share a budget.
+    shared: Option<&'b HashSet<Key>>,
     /// To write keys in.
     room: RefCell<String>,
 }
 
 impl<'a> Question<'a> {
     pub fn new(policy: &'a Policy, asked: &Asked, now: Timestamp) -> Self {
+        Self::with_shared(policy, asked, now, None)
+    }
+
+    /// The question where these keys get no budgets of their own: the new keys of a limit share one, in which [`NEW`](super::key::NEW)
+    /// takes the place of what clients can choose.
+    pub fn with_shared(policy: &'a Policy, asked: &Asked, now: Timestamp, shared: Option<&HashSet<Key>>) -> Self {
         let mut question = Self::default();
         let kinds = asked.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
@@ -123,7 +143,7 @@ impl<'a> Question<'a> {
         question.applications.reserve(most);
         question.budgets.reserve(most);
         question.keys = Keys::with_room(most);
-        let run = Run::new(policy, asked, now);
+        let run = Run { shared, ..Run::new(policy, asked, now) };
         question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Those that look at budgets of others come last in the policy.
         of_interest.for_each(|(place, limit)| question.apply(&run, place, limit));
@@ -134,6 +154,24 @@ impl<'a> Question<'a> {
     /// The store's budgets that the events look at or charge.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
         self.keys.iter()
+    }
+
+    /// The budgets that nobody has used so far, of keys that clients can choose freely, but for those with numbers of their own.
+    pub fn unknown(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<Unknown<'_>> {
+        let is_absent = |place: usize| loaded.0.get(place).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
+        let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
+        for used in &self.budgets {
+            let Slot::Stored(place) = used.slot else { continue };
+            if is_absent(place) && used.others.is_none_or(is_absent) {
+                absent.entry(place).or_insert((used.limit, true)).1 &= used.may_share;
+            }
+        }
+        let may_share = absent.into_iter().filter(|(_, (_, may_share))| *may_share);
+        let unknown = may_share.map(|(place, (limit, _))| {
+            let limit = policy.limits[limit].watch.unwrap_or(limit);
+            Unknown { limit: &policy.limits[limit], place, key: self.keys.get(place) }
+        });
+        unknown.collect()
     }
 
     /// The limits, by their places in the policy, that hold for an event otherwise than by a look: one for each event.
@@ -197,6 +235,11 @@ impl<'a> Question<'a> {
             None => (Allowed::Written(run.quota(owner, at, subject)), None),
         };
         let mut room = run.room.borrow_mut();
+        let has_chosen_key = owner.settled.has_chosen_keys && since.is_none();
+        let shared = if has_chosen_key { run.shared_owners(owner, owners, &mut room) } else { None };
+        let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
+        let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
+        let owners = shared.as_deref().unwrap_or(owners);
         let key = Key::of(owner, owners, since, &mut room);
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
@@ -218,7 +261,7 @@ impl<'a> Question<'a> {
             }
         };
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        self.budgets.push(Used { limit: place, quota, slot, others, filter });
+        self.budgets.push(Used { limit: place, quota, slot, others, filter, may_share });
         Ok(self.budgets.len() - 1)
     }
 
@@ -237,7 +280,23 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
         let answers = Answers::new(&policy.asking, asked.events.len());
-        Self { policy, asked, view, recipients, answers, room: String::with_capacity(160).into() }
+        Self { policy, asked, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
+    }
+
+    /// The owners of the budget that new keys share, if that is the one to charge: if the key is one of these, or if the size that the
+    /// client declared was charged there. `room` is to write keys in.
+    fn shared_owners(&self, limit: &Limit, owners: &str, room: &mut String) -> Option<String> {
+        let is_declared = |key: KeyRef<'_>| self.asked.declared.iter().any(|charged| charged.key.borrowed() == key);
+        if self.shared.is_none_or(HashSet::is_empty) && self.asked.declared.is_empty() {
+            return None;
+        }
+        let own = Key::of(limit, owners, None, room);
+        let is_listed = self.shared.is_some_and(|shared| shared.contains(own.as_str()));
+        if !is_listed && (self.asked.declared.is_empty() || is_declared(own)) {
+            return None;
+        }
+        let shared = limit.shared_owners(owners);
+        (is_listed || is_declared(Key::of(limit, &shared, None, room))).then_some(shared)
     }
 
     /// Whether the limit is for this event; if not, why.

@@ -34,6 +34,8 @@ struct Shard {
     loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
     /// Budgets of which the file could not be asked.
     unread: Vec<Place>,
+    /// Slots that came without a budget since those were last dropped that still had none.
+    empty: usize,
 }
 
 struct Slot {
@@ -78,6 +80,9 @@ pub const SHARDS: usize = 256;
 
 /// What budgets may take in memory; beyond that those that are folded are dropped.
 const MAX_OCTETS: usize = 160 << 20;
+
+/// Slots without a budget in a shard, whose keys were only asked for, before unused ones are dropped: some megabytes in all shards.
+const MAX_EMPTY: usize = 64;
 
 /// What a budget takes beside its key and its filter: the slot, its place in the map, and what the allocator needs.
 const OVERHEAD: usize = 112;
@@ -142,11 +147,14 @@ impl Hot {
             return Acted::Refused;
         }
         let now = self.time(now, began);
-        let mut freed = 0;
-        let take = |place: &PlaceRef<'_>| {
-            held.slot(*place).and_then(|slot| slot.budget.take()).inspect(|b| freed += filter_octets(b))
+        let (mut freed, mut unread) = (0, Vec::new());
+        let take = |(n, place): (usize, &PlaceRef<'_>)| {
+            let slot = held.slot(*place)?;
+            unread.extend((slot.stage == Stage::Unread).then_some(n));
+            slot.budget.take().inspect(|budget| freed += filter_octets(budget))
         };
-        let mut loaded: Loaded = places.iter().map(take).collect();
+        let mut loaded: Loaded = places.iter().enumerate().map(take).collect();
+        unread.into_iter().for_each(|place| loaded.set_unread(place));
         let answer = act(now, &mut loaded);
         let (mut changes, mut taken, mut is_free) = (Vec::with_capacity(places.len()), 0, true);
         for (&place, after) in places.iter().zip(loaded.into_slots()) {
@@ -207,6 +215,12 @@ impl Hot {
             budget.state.level -= 1.0;
             budget
         });
+        if slot.budget.is_none()
+            && slot.stage == Stage::Volatile
+            && let Some((key, slot)) = shard.budgets.remove_entry(place.key.as_str())
+        {
+            self.octets.fetch_sub(octets(&key, &slot), Ordering::Relaxed);
+        }
     }
 
     /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue. Those that come
@@ -377,6 +391,33 @@ impl Hot {
         lost
     }
 
+    /// Drops slots that have no budget and were not of use lately, where there are many. Nothing is lost by that, and no look at the file
+    /// is out of date, as such a budget is not in the file either.
+    pub fn drop_empty(&self) {
+        for index in 0..SHARDS {
+            let shard = &mut *self.lock(index);
+            if shard.empty <= MAX_EMPTY {
+                continue;
+            }
+            let (mut dropped, mut empty) = (0, 0);
+            shard.budgets.retain(|key, slot| {
+                if slot.budget.is_some() || !matches!(slot.stage, Stage::Folded | Stage::Volatile) {
+                    return true;
+                }
+                let keep = std::mem::take(&mut slot.used);
+                empty += usize::from(keep);
+                dropped += if keep { 0 } else { octets(key, slot) };
+                keep
+            });
+            shard.empty = empty;
+            // A map keeps the room that it once needed.
+            if shard.budgets.capacity() > 4 * shard.budgets.len() {
+                shard.budgets.shrink_to(2 * shard.budgets.len());
+            }
+            self.octets.fetch_sub(dropped, Ordering::Relaxed);
+        }
+    }
+
     fn sweep(&self, index: usize, is_urgent: bool, may_lose: bool) -> usize {
         let shard = &mut *self.lock(index);
         let (mut dropped, mut lost) = (0, 0);
@@ -444,6 +485,7 @@ impl Hot {
 
     fn put(&self, shard: &mut Shard, place: Place, slot: Slot) {
         self.octets.fetch_add(octets(&place.key, &slot), Ordering::Relaxed);
+        shard.empty += usize::from(slot.budget.is_none());
         if let Some(before) = shard.budgets.insert(place.key.clone(), slot) {
             self.octets.fetch_sub(octets(&place.key, &before), Ordering::Relaxed);
         }

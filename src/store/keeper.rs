@@ -125,6 +125,7 @@ impl Task {
             }
             self.core.metrics.budgets.set(i64::try_from(self.core.hot.len()).unwrap_or(i64::MAX));
             self.core.make_room();
+            self.core.hot.drop_empty();
             if self.core.is_open() {
                 self.find();
                 self.keep();

@@ -11,6 +11,7 @@ mod hot;
 mod keeper;
 pub mod lines;
 mod loader;
+mod newcomers;
 mod place;
 mod queue;
 pub mod record;
@@ -36,6 +37,7 @@ use hot::{Acted, Hot};
 pub use keeper::KEEP;
 use keeper::Keeper;
 use loader::Loader;
+use newcomers::{Excess, Newcomers};
 use place::{Place, PlaceRef};
 use queue::{Errand, Queue};
 pub use session_slots::SessionSlots;
@@ -91,6 +93,7 @@ struct Core {
     hot: Hot,
     queue: Queue,
     book: Book,
+    newcomers: Newcomers,
     troubles: Troubles,
     metrics: Arc<Metrics>,
     /// What tells the open file from others; empty as long as it could not be opened.
@@ -156,6 +159,7 @@ impl Store {
             hot: Hot::default(),
             queue: Queue::default(),
             book: Book::default(),
+            newcomers: Newcomers::default(),
             troubles: Troubles::new(metrics.clone()),
             metrics,
             identity: OnceLock::new(),
@@ -186,18 +190,25 @@ impl Store {
     /// `ledger` is what the session counts by itself.
     pub async fn admit(&self, now: Timestamp, asked: &Asked, ledger: &mut Ledger) -> Result<Admitted, Unavailable> {
         let policy = self.core.policy();
-        let question = Question::new(&policy, asked, now);
+        let mut shared = HashSet::new();
         // Owned here and not by the closure: dropping it takes locks that are held while the closure runs.
         let mut slots = SessionSlots::none(&self.core);
-        let verdicts = match question.keys().len() {
-            0 => policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger),
-            _ => {
-                let decide = |now, loaded: &mut Loaded| {
-                    let mut verdicts = policy::decide(&policy, now, asked, &question, loaded, ledger);
-                    slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
-                    verdicts
-                };
-                self.act(now, question.keys(), decide).await?
+        let verdicts = loop {
+            let question = Question::with_shared(&policy, asked, now, Some(&shared));
+            if question.keys().len() == 0 {
+                break policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger);
+            }
+            let decide = |now, loaded: &mut Loaded| {
+                let unknown = question.unknown(&policy, loaded);
+                self.core.newcomers.reserve(&unknown, policy.max_new_budgets, now)?;
+                let mut verdicts = policy::decide(&policy, now, asked, &question, loaded, ledger);
+                self.core.newcomers.give_back(unknown.iter().filter(|unknown| !loaded.has(unknown.place)));
+                slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
+                Ok(verdicts)
+            };
+            match self.act(now, question.keys(), decide).await? {
+                Ok(verdicts) => break verdicts,
+                Err(excess) => shared.extend(self.core.share(excess, &policy)),
             }
         };
         let verdicts = self.suspend_by(verdicts, now).await?;
@@ -398,6 +409,22 @@ impl Core {
 
     fn clock_doubt(&self) -> Option<Timestamp> {
         Some(self.clock_doubt.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
+    }
+
+    /// Reports new keys that have to share a budget, and returns them.
+    fn share(&self, excess: Vec<Excess>, policy: &Policy) -> impl Iterator<Item = Key> {
+        for Excess { limit, is_news, .. } in &excess {
+            self.metrics.new_budgets_shared.with_label_values(&[limit]).inc();
+            if *is_news {
+                let max_new_budgets = policy.max_new_budgets.0;
+                tracing::warn!(
+                    %limit,
+                    max_new_budgets,
+                    "more than max-new-budgets new clients, senders or recipients in an hour: further ones share one budget"
+                );
+            }
+        }
+        excess.into_iter().map(|excess| excess.key)
     }
 
     fn is_open(&self) -> bool {

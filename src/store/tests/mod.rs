@@ -4,6 +4,7 @@ mod exceptions;
 mod faults;
 mod forgetting;
 mod log;
+mod newcomers;
 mod parallel;
 mod queue;
 mod session_slots;

@@ -1,0 +1,52 @@
+//! A client that invents senders uses up its limit's new budgets for the hour, and no more memory or disk; known senders do not notice.
+
+use crate::harness::{Client, Process, Site, Upstream, run, wait_for, weir};
+
+fn send(client: &mut Client, sender: &str) -> String {
+    let reply = client.ask(&format!("MAIL FROM:<{sender}>"));
+    client.say("RSET", "250");
+    reply
+}
+
+fn shared(weir: &Process) -> f64 {
+    weir.metric("weir_new_budgets_shared_total{limit=\"per-sender\"}")
+}
+
+#[test]
+fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
+    let upstream = Upstream::start();
+    let site = Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         limit = [{{ name = \"per-sender\", count = \"messages\", per = [\"sender\"], rate = \"30.5 / 1d\", stage = \"mail\" }}]\n",
+        upstream.address()
+    ));
+    site.edit("state = { path = \"state.db\" }", "state = { path = \"state.db\", max-new-budgets = 50 }");
+    let server = site.start();
+    let mut client = Client::connect(server.address("s"));
+    client.say("EHLO client.example", "250");
+    assert!(send(&mut client, "known@example.org").starts_with("250"));
+    let passed = (0..500).filter(|n| send(&mut client, &format!("{n}@example.net")).starts_with("250")).count();
+    // 49 with budgets of their own, 30 in the one that the others share; or one more of each, as time passes meanwhile.
+    assert!((79..=85).contains(&passed), "{passed}");
+    assert!(shared(&server) >= 415.0, "{}", shared(&server));
+    let line = server.logged("max-new-budgets");
+    assert!(line.contains("level=warn") && line.contains("limit=per-sender"), "{line}");
+    // The limit's own 30 a day are hers, whatever the others do.
+    for _ in 0..29 {
+        assert!(send(&mut client, "known@example.org").starts_with("250"));
+    }
+    // A reload takes another bound, of which a part is free a moment later.
+    site.edit("max-new-budgets = 50", "max-new-budgets = 100000");
+    server.signal(rustix::process::Signal::HUP);
+    let mut others = (500..).map(|n| format!("{n}@example.net"));
+    wait_for("room for a new sender", || others.next().filter(|other| send(&mut client, other).starts_with("250")));
+    drop(client);
+    let warnings = server.log_lines().iter().filter(|line| line.contains("max-new-budgets")).count();
+    assert_eq!(warnings, 1, "once an hour");
+    assert_eq!(server.terminate(), Some(0));
+    let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
+    let dump = String::from_utf8(dump.stdout).unwrap();
+    assert!(dump.contains("\"owner\":{\"sender\":\"<new>\"}"), "{dump}");
+    assert!((51..60).contains(&dump.lines().count()), "{} budgets", dump.lines().count());
+}

@@ -1,0 +1,102 @@
+//! Bound on the budgets that each limit makes for keys that clients can choose freely: a token bucket for each limit, in memory.
+
+use crate::policy::key::Key;
+use crate::policy::{MaxNewBudgets, Unknown};
+use crate::time::Timestamp;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The budgets that limits may still make. The lock is held to count, and never over anything that waits.
+#[derive(Default)]
+pub struct Newcomers {
+    /// By what the keys of a limit begin with.
+    allowances: Mutex<HashMap<Box<str>, Allowance>>,
+}
+
+/// What a limit may still make.
+struct Allowance {
+    left: f64,
+    at: Timestamp,
+    /// When the log last said that nothing was left.
+    told: Option<Timestamp>,
+}
+
+/// A new key that gets no budget of its own.
+#[derive(Debug)]
+pub struct Excess {
+    pub limit: Arc<str>,
+    pub key: Key,
+    /// The log has not said so of this limit for an hour.
+    pub is_news: bool,
+}
+
+/// The time in which a limit may make as many budgets as the configuration says.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+impl Newcomers {
+    /// Counts budgets that are about to be made, or names those that must not be; then nothing is counted.
+    pub fn reserve(
+        &self,
+        unknown: &[Unknown<'_>],
+        MaxNewBudgets(max): MaxNewBudgets,
+        now: Timestamp,
+    ) -> Result<(), Vec<Excess>> {
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let mut allowances = self.lock();
+        let mut excess = Vec::new();
+        let (mut taken, max) = (Vec::new(), f64::from(max));
+        for Unknown { limit, key, .. } in unknown {
+            if !allowances.contains_key(limit.prefix()) {
+                allowances.insert(limit.prefix().into(), Allowance { left: max, at: now, told: None });
+            }
+            let Some(allowance) = allowances.get_mut(limit.prefix()) else { continue };
+            allowance.fill(max, now);
+            if allowance.left >= 1.0 {
+                allowance.left -= 1.0;
+                taken.push(limit.prefix());
+                continue;
+            }
+            let is_news = allowance.told.is_none_or(|told| now.since(told) >= HOUR);
+            if is_news {
+                allowance.told = Some(now);
+            }
+            excess.push(Excess { limit: limit.name.clone(), key: key.owned(), is_news });
+        }
+        if excess.is_empty() {
+            return Ok(());
+        }
+        taken.into_iter().for_each(|prefix| give_back(&mut allowances, prefix));
+        Err(excess)
+    }
+
+    /// These were counted and not made.
+    pub fn give_back<'a>(&self, unused: impl Iterator<Item = &'a Unknown<'a>>) {
+        let mut unused = unused.peekable();
+        if unused.peek().is_some() {
+            let mut allowances = self.lock();
+            unused.for_each(|unknown| give_back(&mut allowances, unknown.limit.prefix()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Allowance>> {
+        self.allowances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn give_back(allowances: &mut HashMap<Box<str>, Allowance>, prefix: &str) {
+    if let Some(allowance) = allowances.get_mut(prefix) {
+        allowance.left += 1.0;
+    }
+}
+
+impl Allowance {
+    /// Adds what has become free since the last time. `max` may be another one than before.
+    fn fill(&mut self, max: f64, now: Timestamp) {
+        let new = max * now.since(self.at).as_secs_f64() / HOUR.as_secs_f64();
+        self.left = (self.left + new).min(max);
+        self.at = now;
+    }
+}
