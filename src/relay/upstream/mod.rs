@@ -238,7 +238,7 @@ impl Upstream {
     /// seemed to take one more and there is somebody to wait until then.
     pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, Fault> {
         // Those that wait for a message count, too.
-        if self.slots.is_exceeded(self.pool.len()) {
+        if self.slots.is_exceeded(self.pool.count()) {
             self.make_room().await;
         }
         match self.connect(Some(client)).await {

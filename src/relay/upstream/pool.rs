@@ -72,7 +72,7 @@ impl Pool {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.lock().idle.len()
     }
 
