@@ -1,7 +1,7 @@
 //! `kill -9` under load, again and again: each charge that a client heard of is in the state file afterwards.
 
 use super::random::Random;
-use crate::harness::{Client, Process, Site, Upstream, run, weir};
+use crate::harness::{Client, Process, Site, Upstream, run, wait_for, weir};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
@@ -86,6 +86,7 @@ fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
                 while session(address, &mut random, &mut mark, acknowledged).is_ok() {}
             });
         }
+        wait_for("acknowledgement", || (!acknowledged.lock().unwrap().is_empty()).then_some(()));
         let longest = LONGEST_LOAD.as_millis() as u64;
         // The moment is random, that is the point.
         std::thread::sleep(Duration::from_millis(Random::new(seed, &[round]).below(longest)));
