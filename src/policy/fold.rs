@@ -1,6 +1,8 @@
 //! Spellings of one and the same address, made one: what patterns, keys and filters see of senders, recipients and logins.
 
+use super::domain::{lower_nfc, normal};
 use std::borrow::Cow;
+use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
 /// The sender of bounces. It has no domain, and of all patterns only itself and a lone `*` match it.
 pub const NULL: &str = "<>";
@@ -10,25 +12,26 @@ pub const NULL: &str = "<>";
 pub struct Folding {
     /// What begins a sub-address: the `+` of `bob+lists@example.org`.
     subaddress: Option<char>,
-    /// What an address without domain is taken to end with, in lower case.
+    /// The domain that an address without one is taken to have, in its normal form.
     default_domain: Option<Box<str>>,
 }
 
 impl Folding {
     /// `subaddress` begins the part of a local part that does not count; `default_domain` is added where there is none.
     pub fn new(subaddress: Option<char>, default_domain: Option<&str>) -> Self {
-        Self { subaddress, default_domain: default_domain.map(|domain| domain.to_lowercase().into()) }
+        Self { subaddress, default_domain: default_domain.map(|domain| normal(domain).into()) }
     }
 
-    /// A sender or recipient in the one spelling that stands for all: in lower case, without sub-address, without quotes that are not
-    /// needed, with the default domain if it has none. [`NULL`] for the empty address, too. Nothing is allocated for a plain address
+    /// A sender or recipient in the one spelling that stands for all: in lower case and NFC, without sub-address, without quotes that
+    /// are not needed, its domain in A-labels, with the default domain if it has none. [`NULL`] for the empty address, too. Nothing is allocated for a plain address
     /// that is in this spelling already.
     pub fn address<'a>(&self, address: &'a str) -> Cow<'a, str> {
         if address.is_empty() || address == NULL {
             return NULL.into();
         }
         let (local, domain) = split(address);
-        let kept = match unquoted(local) {
+        // In NFC before the cut: U+1FEF becomes a "`", which may begin a sub-address.
+        let kept = match composed(unquoted(local)) {
             Cow::Borrowed(text) => Cow::Borrowed(self.without_subaddress(text)),
             Cow::Owned(text) => Cow::Owned(self.without_subaddress(&text).to_owned()),
         };
@@ -38,7 +41,7 @@ impl Folding {
         self.joined(address, (local, domain), folded)
     }
 
-    /// A login in the one spelling that stands for all: in lower case, with the default domain if it has none. What looks like a
+    /// A login in the one spelling that stands for all: in lower case and NFC, its domain in A-labels, with the default domain if it has none. What looks like a
     /// sub-address is part of the name.
     pub fn user<'a>(&self, login: &'a str) -> Cow<'a, str> {
         if login.is_empty() {
@@ -63,7 +66,7 @@ impl Folding {
         folded: Cow<'a, str>,
     ) -> Cow<'a, str> {
         let folded_domain = match domain {
-            Some(domain) => Some(lower_case(domain.into())),
+            Some(domain) => Some(normal(domain)),
             None => self.default_domain.as_deref().map(Cow::Borrowed),
         };
         match folded_domain {
@@ -87,11 +90,16 @@ pub(super) fn split(address: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// In lower case, also beyond ASCII.
-fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
-    let is_lower =
-        text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) || text.chars().all(|c| c.to_lowercase().eq([c]));
-    if is_lower { text } else { text.to_lowercase().into() }
+/// In lower case, also beyond ASCII, and in NFC.
+pub(super) fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_lower = text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase())
+        || text.chars().all(|c| c.to_lowercase().eq([c])) && is_nfc(&text);
+    if is_lower { text } else { lower_nfc(&text).into() }
+}
+
+/// In NFC.
+fn composed(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.is_ascii() || is_nfc(&text) { text } else { text.nfc().collect::<String>().into() }
 }
 
 /// What a local part says, without its quotes and backslashes (RFC 5321 §4.1.2), if it has any.
@@ -149,7 +157,9 @@ mod tests {
             ("+x@d", "+x@d"),
             ("+x+y@d", "+x@d"),
             ("++@d", "+@d"),
-            ("ΔΟΚΙΜΉ+x@ΠΑΡΆΔΕΙΓΜΑ.example", "δοκιμή@παράδειγμα.example"),
+            ("ΔΟΚΙΜΉ+x@ΠΑΡΆΔΕΙΓΜΑ.example", "δοκιμή@xn--hxajbheg2az3al.example"),
+            ("A\u{308}nne@BU\u{308}cher.example", "änne@xn--bcher-kva.example"),
+            ("änne@XN--BCHER-KVA.example", "änne@xn--bcher-kva.example"),
             ("ΛΌΓΟΣ+ΛΌΓΟΣ@d", "λόγος@d"),
             ("\"Bob\"@d", "bob@d"),
             ("\"b\\ob+x\"@d", "bob@d"),
@@ -165,6 +175,7 @@ mod tests {
             ("Bob+x", "bob@example.org"),
             ("\"a@b\"", "\"a@b\"@example.org"),
             ("a@[IPv6:2001:DB8::1]", "a@[ipv6:2001:db8::1]"),
+            ("a@[IPv6:2001:DB8:0:0::1]", "a@[ipv6:2001:db8::1]"),
             ("", NULL),
             (NULL, NULL),
         ] {
@@ -183,9 +194,13 @@ mod tests {
 
     #[test]
     fn a_login_keeps_what_looks_like_a_sub_address() {
-        for (login, folded) in
-            [("Alice", "alice@example.org"), ("Alice+X@D", "alice+x@d"), ("ÄNNE@d", "änne@d"), ("", "")]
-        {
+        for (login, folded) in [
+            ("Alice", "alice@example.org"),
+            ("Alice+X@D", "alice+x@d"),
+            ("ÄNNE@d", "änne@d"),
+            ("a\u{308}nne@BÜCHER", "änne@xn--bcher-kva"),
+            ("", ""),
+        ] {
             assert_eq!(example().user(login), folded, "{login}");
         }
         assert_eq!(Folding::default().user("Alice"), "alice");
@@ -202,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_folded_is_not_copied() {
-        for address in ["bob@d.example", "änne@例子.example", "+x@d", NULL] {
+        for address in ["bob@d.example", "änne@d.example", "+x@d", NULL] {
             assert!(matches!(example().address(address), Cow::Borrowed(_)), "{address}");
             assert!(matches!(example().user("alice@d"), Cow::Borrowed(_)));
         }
@@ -212,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn folding_twice_is_folding_once(address in r#"[aBÄΣİß+."\\@ ]{0,10}"#, separator in "[+.-]?") {
+        fn folding_twice_is_folding_once(address in r#"([aBÄΣİß+."\\@ \u{308}\u{1fef}\u{37e}]|\PC){0,10}"#, separator in "[+.`-]?") {
             let folding = Folding::new(separator.chars().next(), Some("Σ.example"));
             let once = folding.address(&address).into_owned();
             prop_assert_eq!(&folding.address(&once), &once);

@@ -7,6 +7,7 @@ pub mod action;
 mod answers;
 mod budget;
 mod decide;
+pub mod domain;
 pub mod event;
 pub mod exception;
 pub mod field;

@@ -1,6 +1,7 @@
 //! Patterns that the values of a field are compared with: `*@students.example.org`, `postmaster`, `*.example.org`.
 
-use super::fold::{NULL, split};
+use super::domain;
+use super::fold::{NULL, lower_case, split};
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -117,9 +118,9 @@ impl<T> Table<T> {
         self.entries.len()
     }
 
-    /// Adds a pattern, in whatever case.
+    /// Adds a pattern, in whatever case and spelling.
     pub fn insert(&mut self, pattern: &str, value: T) -> Result<(), BadPattern> {
-        let folded = folded(pattern);
+        let folded = folded(self.shape, pattern);
         self.check(&folded).map_err(|bad| bad(pattern.into()))?;
         let place = self.entries.len();
         let (class, key) = self.class(&folded);
@@ -198,7 +199,7 @@ impl<T> Table<T> {
             Shape::Address if value == NULL => self.exact.get(NULL).copied(),
             Shape::Address => self.find_address(value),
             Shape::Domain | Shape::Name => {
-                let near = || self.better(self.parent_of(value), self.glob(|pattern| matches(pattern, value)));
+                let near = || self.better(self.parent_of(value), self.glob(|pattern| matches_domain(pattern, value)));
                 self.exact.get(value).copied().or_else(near)
             }
         };
@@ -234,12 +235,12 @@ impl<T> Table<T> {
 
     fn is_glob_of(&self, pattern: &str, value: &str) -> bool {
         if self.shape != Shape::Address {
-            return matches(pattern, value);
+            return matches_domain(pattern, value);
         }
         let (local, domain) = split(value);
         match (split(pattern), domain) {
             ((before, None), _) => matches(before, local),
-            ((before, Some(after)), Some(domain)) => matches(before, local) && matches(after, domain),
+            ((before, Some(after)), Some(domain)) => matches(before, local) && matches_domain(after, domain),
             ((_, Some(_)), None) => false,
         }
     }
@@ -255,7 +256,7 @@ impl<T> Table<T> {
         }
         let glob = self.glob(|pattern| match split(pattern) {
             (before, None) => matches(before, local),
-            (before, Some(after)) => matches(before, local) && matches(after, domain),
+            (before, Some(after)) => matches(before, local) && matches_domain(after, domain),
         });
         let at_domain = self.better(self.domains.get(domain).copied(), self.parent_of(domain));
         self.better(self.better(self.locals.get(local).copied(), at_domain), glob)
@@ -286,9 +287,16 @@ impl<T> Table<T> {
     }
 }
 
-/// In lower case, with one `*` for several in a row.
-fn folded(pattern: &str) -> String {
-    let mut folded = pattern.to_lowercase();
+/// In the spelling of folded values, with one `*` for several in a row.
+fn folded(shape: Shape, pattern: &str) -> String {
+    let mut folded = match (shape, split(pattern)) {
+        (Shape::Name, _) => pattern.to_lowercase(),
+        (Shape::Address, (local, Some(domain))) => {
+            format!("{}@{}", lower_case(local.into()), domain::pattern(domain))
+        }
+        (Shape::Address, (local, None)) => lower_case(local.into()).into_owned(),
+        (Shape::Domain, _) => domain::pattern(pattern).into_owned(),
+    };
     let mut before = ' ';
     folded.retain(|c| {
         let is_repeated = c == '*' && before == '*';
@@ -296,6 +304,11 @@ fn folded(pattern: &str) -> String {
         !is_repeated
     });
     folded
+}
+
+/// Whether a domain matches a pattern: a pattern with letters beyond ASCII is compared with U-labels.
+fn matches_domain(pattern: &str, domain: &str) -> bool {
+    matches(pattern, domain) || !pattern.is_ascii() && matches(pattern, &domain::unicode(domain))
 }
 
 /// Whether a text is what a pattern with any number of `*` says.
@@ -359,6 +372,43 @@ mod tests {
         ] {
             assert_eq!(table.find(value), Some(&pattern), "{value}");
         }
+    }
+
+    #[test]
+    fn patterns_and_values_may_be_spelled_with_either_kind_of_label() {
+        use crate::policy::fold::Folding;
+        let folding = Folding::default();
+        let spellings = ["bücher.example", "BU\u{308}CHER.example", "xn--bcher-kva.example", "XN--Bcher-kva.example"];
+        for pattern in spellings {
+            for value in spellings {
+                for (pattern, value) in [
+                    (format!("Ä@{pattern}"), format!("a\u{308}@{value}")),
+                    (format!("*@{pattern}"), format!("a@{value}")),
+                    (format!("*@*.{pattern}"), format!("a@x.{value}")),
+                    (format!("a*@x*.{pattern}"), format!("a@x.{value}")),
+                    (format!("*@x*ö.{pattern}"), format!("a@xyo\u{308}.{value}")),
+                ] {
+                    assert!(
+                        table(Shape::Address, &[&pattern]).find(&folding.address(&value)).is_some(),
+                        "{pattern} {value}"
+                    );
+                    // Also where there are too many for comparing them all.
+                    let mut many = table(Shape::Address, &[&pattern]);
+                    (0..9).for_each(|n| many.insert(&format!("u{n}@d"), "").unwrap());
+                    assert_eq!(many.find(&folding.address(&value)), Some(&&*pattern), "{pattern} {value}");
+                }
+                let (host, parent) = (format!("x.{value}"), format!("*.{pattern}"));
+                for (pattern, value) in [(pattern, value), (&parent, &host)] {
+                    assert!(
+                        table(Shape::Domain, &[pattern]).find(&domain::normal(value)).is_some(),
+                        "{pattern} {value}"
+                    );
+                }
+            }
+        }
+        assert_eq!(table(Shape::Domain, &["*cher.example"]).find("xn--bcher-kva.example"), None);
+        assert!(table(Shape::Domain, &["*ücher.example"]).find("xn--bcher-kva.example").is_some());
+        assert!(table(Shape::Domain, &["[IPv6:2001:DB8:0::1]"]).find("[ipv6:2001:db8::1]").is_some());
     }
 
     #[test]
@@ -466,7 +516,7 @@ mod tests {
         ) {
             let mut table = Table::new(shape);
             let mut used = Vec::new();
-            for pattern in patterns.iter().map(|pattern| folded(pattern)) {
+            for pattern in patterns.iter().map(|pattern| folded(shape, pattern)) {
                 match table.insert(&pattern, used.len()) {
                     Ok(()) => used.push(pattern),
                     Err(BadPattern::Twice(_)) => prop_assert!(used.contains(&pattern)),

@@ -1,5 +1,6 @@
 //! The facts of an event as they are compared: folded once, however many limits look at them.
 
+use super::domain;
 use super::event::{Facts, NULL_SENDER};
 use super::field::Widths;
 use super::fold::Folding;
@@ -34,7 +35,7 @@ impl<'a> View<'a> {
             folding,
             listener: facts.listener.as_deref().map(lower_case),
             user: facts.user.as_deref().map(|user| folding.user(user)),
-            helo: facts.helo.as_deref().map(lower_case),
+            helo: facts.helo.as_deref().map(domain::normal),
             sender: facts.sender.as_deref().map(|sender| folding.address(sender)),
             recipients: OnceCell::new(),
             network: OnceCell::new(),

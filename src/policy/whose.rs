@@ -1,6 +1,7 @@
 //! Whose budget it is, as people write it: `alice`, `user=alice`, `client=192.0.2.7,sender=bob@example.org`, `all`.
 
 use super::Policy;
+use super::domain;
 use super::field::{Field, Widths};
 use super::fold::Folding;
 use super::key::{Key, Owner};
@@ -197,8 +198,10 @@ fn value_of(field: Field, text: &str, folding: &Folding) -> Result<String, Strin
     Ok(match field {
         Field::User => folding.user(text).into_owned(),
         Field::Sender | Field::Recipient => folding.address(text).into_owned(),
-        Field::UserDomain | Field::SenderDomain | Field::RecipientDomain => text.to_lowercase(),
-        Field::Helo | Field::Listener => text.to_ascii_lowercase(),
+        Field::UserDomain | Field::SenderDomain | Field::RecipientDomain | Field::Helo => {
+            domain::normal(text).into_owned()
+        }
+        Field::Listener => text.to_ascii_lowercase(),
         Field::Client(widths) => {
             let (address, bits) = network(text)?;
             let own = widths.of(address);

@@ -3,6 +3,7 @@
 use super::super::files::first_few;
 use super::super::problem::{Problem, Severity};
 use crate::accounts::file::{User, Users};
+use crate::policy::domain::lower_nfc;
 use crate::policy::fold::Folding;
 use crate::policy::pattern::{Shape, Table};
 use std::collections::HashSet;
@@ -34,7 +35,7 @@ impl Named {
         let is_user = |pattern: &str| match pattern.contains('@') {
             _ if pattern.contains('*') => matches_any(Shape::Address, pattern, &logins),
             true => logins.contains(&*folding.user(pattern)),
-            false => locals.contains(&pattern.to_lowercase()),
+            false => locals.contains(&lower_nfc(pattern)),
         };
         let is_group = |pattern: &str| match pattern.contains('*') {
             true => matches_any(Shape::Name, pattern, &groups),

@@ -4,6 +4,7 @@ use super::rate::refuses_all;
 use super::{Context, later};
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section, flag, text};
+use crate::policy::domain;
 use crate::policy::field::Field;
 use crate::policy::fold::Folding;
 use crate::policy::hours::Hours;
@@ -119,6 +120,7 @@ impl Key {
     /// A pattern, so that it can be found by values that are folded.
     fn fold<'t>(self, folding: &Folding, text: &'t str) -> Cow<'t, str> {
         match self {
+            Self::Field(Field::Helo, _) => domain::pattern(text),
             // What has no domain means any, what has a `*` is more than one address, and what has no local part is none.
             _ if !text.contains('@') || text.contains('*') || text.starts_with('@') => text.into(),
             Self::Field(Field::User, _) => folding.user(text),
