@@ -114,6 +114,11 @@ impl Rule {
         (size <= MAX_OCTETS as f64).then_some(Self { size: size as usize, lasts })
     }
 
+    /// Octets of a generation of bits: with memory, the least.
+    pub fn octets(&self) -> usize {
+        self.size
+    }
+
     /// Whether values outlive the period.
     pub fn remembers(&self) -> bool {
         matches!(self.lasts, Lasts::Remembered(_))

@@ -60,6 +60,7 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     if let Some(distinct) = &draft.distinct {
         check_distinct(s, draft, distinct);
         check_filter(s, draft, distinct);
+        warn_of_chosen_keys(s, draft, distinct);
     }
     let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count));
     if let Some(((message, help), rates)) = fault.zip(draft.rates) {
@@ -275,4 +276,27 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
         let message = format!("remember = {remember} is shorter than the period of the rate {amount} / {period}");
         s.error(span, message, Some("without remember, what is seen is known for this period"));
     }
+}
+
+/// Filters larger than this are warned of where clients choose whose they are: 4 KiB is a filter for 2,048 values.
+const MAX_CHOSEN_FILTER: usize = 4096;
+
+/// Warns of large filters in budgets that one client can create at will, by sending from or to ever new addresses.
+fn warn_of_chosen_keys(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
+    let Some(per) = &draft.per else { return };
+    let is_chosen = |field: &&Field| {
+        matches!(field, Field::Sender | Field::SenderDomain | Field::Recipient | Field::RecipientDomain | Field::Helo)
+    };
+    let Some(field) = per.value.iter().find(is_chosen) else { return };
+    let rates = draft.quotas().iter().filter(|quota| matches!(quota, Quota::Rate { .. }));
+    let octets = rates.filter_map(|quota| distinct.value.filter(quota)).map(|rule| rule.octets()).max();
+    let Some(octets) = octets.filter(|octets| *octets > MAX_CHOSEN_FILTER) else { return };
+    let name = field.name();
+    let message = format!(
+        "clients choose their {name} freely, and the state file keeps up to {octets} octets of distinct values for each"
+    );
+    let help = format!(
+        "leave \"{name}\" out of per, as in per = [\"user\"] or [\"client\"], or lower the rate: a filter has two octets for each value"
+    );
+    s.warn(&per.span, message, Some(&help));
 }
