@@ -170,6 +170,16 @@ fn a_socket_of_systemd_is_served_by_the_listener_of_its_name() {
 }
 
 #[test]
+fn a_crash_of_the_service_leaves_no_passwords_in_a_core_file() {
+    let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/systemd/weir.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let (_, service) = unit.split_once("\n[Service]\n").unwrap();
+    let (service, _) = service.split_once("\n[").unwrap();
+    let limits: Vec<&str> = service.lines().filter(|line| line.starts_with("LimitCORE=")).collect();
+    assert_eq!(limits, ["LimitCORE=0"]);
+}
+
+#[test]
 fn the_log_is_json_where_that_is_asked_for() {
     let upstream = Upstream::start();
     let site = site(&upstream, "log = { format = \"json\" }\n");
