@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
 
+mod admin_http;
 mod announced_client;
 mod bad_config;
 mod certificates;

@@ -1,9 +1,11 @@
 //! HTTP for administrators and their machines: over TCP `/metrics`, `/healthz`, `/readyz`; over a Unix socket orders, too.
 
 mod acts;
+mod serve;
 mod socket;
 
 pub use acts::{Act, Acts, Ask, Coming, Outcome};
+pub use serve::{MAX_CONNECTIONS, Peer, serve};
 pub use socket::{SocketError, SocketFile, bind};
 
 use crate::metrics::Metrics;
@@ -11,8 +13,6 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use axum::serve::Listener;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,12 @@ pub struct Options {
     pub socket: PathBuf,
 }
 
+/// Octets of the body of a request that only looks: it needs none.
+pub const MAX_LOOK: usize = 4096;
+
+/// Octets of an order: a session of many recipients that is described in JSON.
+pub const MAX_ORDER: usize = 2 << 20;
+
 /// Tells whether Weir is ready; the error says why not.
 pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
@@ -36,18 +42,6 @@ pub fn looks(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
         .route("/metrics", get(move || async move { (plain_text, metrics.render()) }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || async move { ready(&readiness) }))
-}
-
-/// Serves until `stop` ends.
-pub async fn serve<L: Listener>(
-    listener: L,
-    router: Router,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()>
-where
-    L::Addr: std::fmt::Debug,
-{
-    axum::serve(listener, router).with_graceful_shutdown(stop).await
 }
 
 fn ready(readiness: &Readiness) -> impl IntoResponse + use<> {

@@ -153,14 +153,14 @@ impl Running {
         let mut socket = None;
         if let Some((listener, file)) = bind_socket(&config.admin).await {
             let orders = acts(&orders, &server, sessions).orders();
-            administering.spawn(administer(listener, looks.clone().merge(orders), stopping.clone()));
+            administering.spawn(administer(listener, looks.clone().merge(orders), admin::MAX_ORDER, stopping.clone()));
             socket = Some(file);
         }
         let mut admin = None;
         if let Some(address) = config.admin.address {
             let listener = bind_admin(address).await?;
             admin = listener.local_addr().ok();
-            administering.spawn(administer(listener, looks, stopping.clone()));
+            administering.spawn(administer(listener, looks, admin::MAX_LOOK, stopping.clone()));
         }
         let mut minders = JoinSet::new();
         minders.spawn(server.relay.look_after());
@@ -235,14 +235,12 @@ async fn bind_socket(options: &admin::Options) -> Option<(UnixListener, SocketFi
     }
 }
 
-async fn administer<L: axum::serve::Listener>(listener: L, router: axum::Router, mut stopping: watch::Receiver<bool>)
+async fn administer<L>(listener: L, router: axum::Router, max_body: usize, mut stopping: watch::Receiver<bool>)
 where
-    L::Addr: std::fmt::Debug,
+    L: axum::serve::Listener<Addr: admin::Peer>,
 {
     let stop = async move { drop(stopping.wait_for(|stop| *stop).await) };
-    if let Err(error) = admin::serve(listener, router, stop).await {
-        tracing::error!(%error, "administration ended");
-    }
+    admin::serve(listener, router, max_body, stop).await;
 }
 
 /// What administrators can have done.

@@ -1,0 +1,156 @@
+//! HTTP for administrators when strangers connect, too.
+
+use crate::harness::{Process, Site, wait_for};
+use socket2::{Domain, Socket, Type};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Twice as long as Weir waits for the next request at most, and more: what is read in vain fails by this.
+const LONG: Duration = Duration::from_secs(90);
+
+fn start() -> (Site, Process) {
+    let site = Site::new(
+        "listener.s = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
+         upstream = [{ address = \"127.0.0.1:9\", tls = \"none\" }]\n",
+    );
+    let weir = site.start();
+    (site, weir)
+}
+
+/// Connects from this address.
+fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&format!("{client}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket.into()
+}
+
+/// Whether a connection has been closed, as soon as it has.
+fn is_closed(stream: &mut impl Read) -> bool {
+    match stream.read_to_end(&mut Vec::new()) {
+        Ok(_) => true,
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    }
+}
+
+/// The status of the next answer, of which nothing more is read.
+fn status(stream: &mut impl Read) -> u16 {
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).unwrap();
+    String::from_utf8_lossy(&line[9..]).parse().unwrap()
+}
+
+/// Sockets that a Weir has open.
+fn sockets(weir: &Process) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
+    // A file may have been closed since it was listed.
+    let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Weir has a few sockets more now and then: for signals, and to look whether the upstream is there.
+const OTHERS: usize = 4;
+
+#[test]
+fn half_requests_neither_stay_nor_keep_a_scraper_out() {
+    let (_site, weir) = start();
+    let (admin, before) = (weir.address("admin"), sockets(&weir));
+    // A scraper that was there before, of another network.
+    let mut scraper = connect_from("127.0.0.1", admin);
+    let mut strangers: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stranger = connect_from("127.0.0.2", admin);
+            // Connections that are too many are closed at once.
+            let _ = stranger.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n");
+            stranger
+        })
+        .collect();
+    wait_for("fewer connections", || (sockets(&weir) <= before + 64 + OTHERS).then_some(()));
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+    assert_eq!(status(&mut scraper), 200);
+    // A new one, of the network of the strangers.
+    let mut other = connect_from("127.0.0.2", admin);
+    other.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+    assert_eq!(status(&mut other), 200);
+    drop((scraper, other));
+    assert!(strangers.iter_mut().all(is_closed));
+    wait_for("no connections", || (sockets(&weir) <= before + OTHERS).then_some(()));
+}
+
+#[test]
+fn orders_have_so_many_connections_as_well() {
+    let (site, weir) = start();
+    let before = sockets(&weir);
+    let connect = || {
+        let stream = UnixStream::connect(site.path("state.sock")).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream
+    };
+    let mut held: Vec<UnixStream> = (0..100).map(|_| connect()).collect();
+    wait_for("fewer connections", || (sockets(&weir) <= before + 64 + OTHERS).then_some(()));
+    let mut order = connect();
+    order.write_all(b"POST /reload HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\n\r\n").unwrap();
+    assert_eq!(status(&mut order), 200);
+    // A body that does not come.
+    let mut slow = connect();
+    slow.write_all(b"POST /test HTTP/1.1\r\nHost: weir\r\nContent-Length: 9\r\n\r\n{").unwrap();
+    assert!(is_closed(&mut slow));
+    assert!(held.iter_mut().all(is_closed));
+}
+
+#[test]
+fn clients_that_do_not_read_or_say_nothing_more_are_closed() {
+    let (_site, weir) = start();
+    let before = sockets(&weir);
+    let mut idle = connect_from("127.0.0.1", weir.address("admin"));
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+    assert_eq!(status(&mut idle), 200);
+    let deaf: Vec<TcpStream> = (0..2 * OTHERS)
+        .map(|_| {
+            let mut deaf = connect_from("127.0.0.2", weir.address("admin"));
+            deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            // Until Weir reads no more, as its answers are not read.
+            while deaf.write_all(&b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(1000)).is_ok() {}
+            deaf
+        })
+        .collect();
+    assert!(sockets(&weir) >= before + 2 * OTHERS);
+    assert!(is_closed(&mut idle));
+    // They read nothing, so that they do not see it.
+    wait_for("the end of their connections", || (sockets(&weir) <= before + OTHERS).then_some(()));
+    drop(deaf);
+}
+
+#[test]
+fn a_request_that_is_too_large_is_refused() {
+    let (site, weir) = start();
+    for (length, expected) in [(4096, 200), (4097, 413)] {
+        let mut client = connect_from("127.0.0.1", weir.address("admin"));
+        write!(client, "GET /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n").unwrap();
+        client.write_all(&vec![b'x'; length]).unwrap();
+        assert_eq!(status(&mut client), expected, "{length}");
+    }
+    let mut client = connect_from("127.0.0.1", weir.address("admin"));
+    let _ = write!(client, "GET /metrics HTTP/1.1\r\nHost: weir\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    assert_eq!(status(&mut client), 431);
+    let mut order = UnixStream::connect(site.path("state.sock")).unwrap();
+    let length = (2 << 20) + 1;
+    write!(order, "POST /test HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n").unwrap();
+    let _ = order.write_all(&vec![b' '; length]);
+    assert_eq!(status(&mut order), 413);
+}
+
+#[test]
+fn weir_stops_also_when_a_request_is_half_there() {
+    let (_site, weir) = start();
+    let mut half = connect_from("127.0.0.1", weir.address("admin"));
+    half.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    let mut kept = connect_from("127.0.0.1", weir.address("admin"));
+    kept.write_all(b"GET /healthz HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+    assert_eq!(status(&mut kept), 200);
+    assert_eq!(weir.terminate(), Some(0));
+    assert!(is_closed(&mut half) && is_closed(&mut kept));
+}

@@ -1,0 +1,207 @@
+//! HTTP connections, bounded in number, size and time: strangers who can connect neither keep others out nor fill the memory.
+
+use crate::policy::field::Widths;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use axum::response::IntoResponse as _;
+use axum::serve::Listener;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+/// Connections at once to one listener: scrapers and administrators need a few.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// How long the head of a request may take from the opening of the connection, and then its body. Programs send both at once.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a client may take to read an answer and to send the head of its next request.
+const NEXT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Octets of the head of a request: browsers send one or two thousand.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// A client's address, as far as it has one.
+pub trait Peer {
+    /// The client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
+    fn network(&self) -> String;
+}
+
+impl Peer for SocketAddr {
+    fn network(&self) -> String {
+        Widths::default().network(self.ip().to_canonical())
+    }
+}
+
+impl Peer for tokio::net::unix::SocketAddr {
+    fn network(&self) -> String {
+        String::new()
+    }
+}
+
+/// Serves until `stop` ends, then until all requests that have begun are answered. A body has at most `max_body` octets.
+pub async fn serve<L>(mut listener: L, router: Router, max_body: usize, stop: impl Future<Output = ()>)
+where
+    L: Listener<Addr: Peer>,
+{
+    let (stopping, stopped) = watch::channel(false);
+    let mut connections = Connections::default();
+    let mut stop = pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            Some(_) = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
+            (io, peer) = listener.accept() => {
+                let phase = Phase::new();
+                let talk = converse(io, router.clone(), max_body, phase.clone(), stopped.clone());
+                connections.add(peer.network(), phase, talk);
+            }
+        }
+    }
+    drop(listener);
+    let _ = stopping.send(true);
+    while connections.tasks.join_next().await.is_some() {}
+}
+
+/// The connections of a listener.
+#[derive(Default)]
+struct Connections {
+    /// They end when this is dropped.
+    tasks: JoinSet<()>,
+    /// In the order in which they came.
+    open: Vec<Open>,
+}
+
+struct Open {
+    network: String,
+    phase: Arc<Phase>,
+    task: AbortHandle,
+}
+
+impl Connections {
+    /// Begins a connection. When there are [`MAX_CONNECTIONS`] already, another one is closed for it: the oldest that has no complete
+    /// request, of the network with the most connections. While all are being answered, the new one is closed.
+    fn add(&mut self, network: String, phase: Arc<Phase>, talk: impl Future<Output = ()> + Send + 'static) {
+        self.open.retain(|open| !open.task.is_finished());
+        if self.open.len() >= MAX_CONNECTIONS {
+            let Some(place) = self.least_missed() else { return };
+            self.open.remove(place).task.abort();
+        }
+        let task = self.tasks.spawn(talk);
+        self.open.push(Open { network, phase, task });
+    }
+
+    /// The place of the connection to be closed.
+    fn least_missed(&self) -> Option<usize> {
+        let of_network = |network: &str| self.open.iter().filter(|open| open.network == network).count();
+        let waiting = self.open.iter().enumerate().filter(|(_, open)| !open.phase.is_answered.load(Ordering::Relaxed));
+        // Of equals, `max_by_key` takes the last.
+        waiting.rev().max_by_key(|(_, open)| of_network(&open.network)).map(|(place, _)| place)
+    }
+}
+
+/// What a connection is at.
+struct Phase {
+    /// When the connection is closed; `None` while a request is being answered.
+    deadline: watch::Sender<Option<Instant>>,
+    /// Whether a request is being answered.
+    is_answered: AtomicBool,
+}
+
+impl Phase {
+    fn new() -> Arc<Self> {
+        let deadline = watch::Sender::new(Some(Instant::now() + REQUEST_TIMEOUT));
+        Arc::new(Self { deadline, is_answered: AtomicBool::new(false) })
+    }
+
+    /// The client has so long for what it does next.
+    fn wait(&self, time: Duration) {
+        self.is_answered.store(false, Ordering::Relaxed);
+        self.deadline.send_replace(Some(Instant::now() + time));
+    }
+
+    /// A request is complete.
+    fn answer(&self) {
+        self.is_answered.store(true, Ordering::Relaxed);
+        self.deadline.send_replace(None);
+    }
+
+    /// Returns when the client has not done in time what it had to do.
+    async fn is_over(&self) {
+        let mut changes = self.deadline.subscribe();
+        loop {
+            let deadline = *changes.borrow_and_update();
+            let over = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = over => return,
+                _ = changes.changed() => {}
+            }
+        }
+    }
+}
+
+/// Answers the requests of a connection, one after the other.
+async fn converse(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    max_body: usize,
+    phase: Arc<Phase>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let service = service_fn(|request| answer(&router, request, max_body, &phase));
+    let connection = http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    let mut is_over = pin!(phase.is_over());
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            // What a client does wrong concerns nobody else.
+            _ = connection.as_mut() => return,
+            () = &mut is_over => return,
+            _ = stopped.wait_for(|stopped| *stopped), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn answer(
+    router: &Router,
+    request: Request<Incoming>,
+    max_body: usize,
+    phase: &Phase,
+) -> Result<Response<Body>, Infallible> {
+    phase.wait(REQUEST_TIMEOUT);
+    let (head, body) = request.into_parts();
+    let answer = match Limited::new(body, max_body).collect().await {
+        Ok(body) => {
+            phase.answer();
+            let request = Request::from_parts(head, Full::<Bytes>::from(body.to_bytes()));
+            TowerToHyperService::new(router.clone()).call(request).await?
+        }
+        Err(error) if error.is::<LengthLimitError>() => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
+        Err(_) => StatusCode::BAD_REQUEST.into_response(),
+    };
+    phase.wait(NEXT_TIMEOUT);
+    Ok(answer)
+}
