@@ -24,6 +24,7 @@ mod listeners;
 mod model;
 mod logins;
 mod new_budgets;
+mod open_files;
 mod oracles;
 mod policy;
 mod proxy_protocol;

@@ -12,6 +12,8 @@ pub struct Metrics {
     registry: Registry,
     /// Sessions under way, by listener.
     pub sessions: IntGaugeVec,
+    /// Connections at once that are in force: as configured, or what fits into the limit of open files.
+    pub max_connections: IntGauge,
     /// Connections accepted, by listener.
     pub connections: IntCounterVec,
     /// Connections closed before they had a session, by listener and reason: the key of the configuration that says so.
@@ -234,6 +236,10 @@ impl Metrics {
         }
         Ok(Self {
             sessions: gauges("weir_sessions", "Sessions under way", "listener")?,
+            max_connections: gauge(
+                "weir_max_connections",
+                "Connections at once that are in force, over all listeners",
+            )?,
             connections: counter("weir_connections_total", "Connections accepted", &["listener"])?,
             connections_refused: counter(
                 "weir_connections_refused_total",

@@ -6,6 +6,7 @@ mod exceptions;
 mod explain;
 mod import;
 mod manual;
+mod open_files;
 mod order;
 mod reloader;
 mod serve;

@@ -2,7 +2,7 @@
 
 use super::exceptions::Order;
 use super::reloader::{Orders, Reloader};
-use super::{Failure, draw, exit, read_config, refused, systemd};
+use super::{Failure, draw, exit, open_files, read_config, refused, systemd};
 use crate::accounts::Accounts;
 use crate::admin::{self, Acts, Ask, Coming, Outcome, Readiness, SocketFile};
 use crate::clock;
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, Bound, Notices, Server};
+use crate::server::{self, Accepting, Bound, Notices, Server};
 use crate::session;
 use crate::store::{Health, Store};
 use std::collections::HashMap;
@@ -25,14 +25,14 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 pub fn run(path: &Path) -> Result<(), Failure> {
-    let config = read_config(path)?;
+    let mut config = read_config(path)?;
     let problems = config.check_files(clock::now());
     if problems.has_errors() {
         return Err(refused(&problems));
     }
     draw(&problems);
     crate::log::begin(config.log);
-    raise_file_limit();
+    open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     let served = runtime.block_on(serve(config));
     // Blocking work that is left belongs to sessions that have been cut off.
@@ -124,6 +124,7 @@ impl Running {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
+        metrics.max_connections.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;
         store.set_clock_doubt(clock::status().doubt);
         let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
@@ -135,6 +136,7 @@ impl Running {
             relay,
             metrics: metrics.clone(),
             notices: Notices::default(),
+            accepting: Accepting::default(),
             certificates: certificates.map(Arc::new),
         });
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
@@ -291,23 +293,19 @@ async fn end_exceptions(server: Weak<Server>) {
 /// How late it may be noted that an exception has ended.
 const EXCEPTIONS_END: Duration = Duration::from_millis(500);
 
-/// Ready when state and listeners are, and not stopping.
+/// Ready when state and listeners are, connections can be accepted, and Weir is not stopping.
 fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {
     let server = Arc::downgrade(server);
     Arc::new(move || {
         let Some(server) = server.upgrade().filter(|_| !*stopping.borrow()) else {
             return Err("stopping".to_owned());
         };
+        if let Some(why) = server.accepting.trouble(std::time::Instant::now()) {
+            return Err(format!("cannot accept connections: {why}"));
+        }
         match server.store.health() {
             Health::Good => Ok(()),
             Health::Degraded(why) => Err(format!("state degraded: {why}")),
         }
     })
-}
-
-/// Each session has two sockets; the soft limit of most systems, 1024, is there for programs that use select().
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

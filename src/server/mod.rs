@@ -1,5 +1,6 @@
 //! The way in: listeners, and a task for each connection that drives its session.
 
+mod accepting;
 mod arrival;
 mod body;
 pub mod certificate;
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
+pub use accepting::Accepting;
 use ipnet::IpNet;
 pub use notices::Notices;
 use places::Places;
@@ -74,6 +76,7 @@ pub struct Server {
     pub relay: Relay,
     pub metrics: Arc<Metrics>,
     pub notices: Notices,
+    pub accepting: Accepting,
     pub certificates: Option<Arc<Certificates>>,
 }
 
@@ -188,7 +191,9 @@ async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut s
             }
             Err(error) => {
                 // Out of file descriptors, mostly: the next try would fail at once, and the one after.
-                tracing::error!(listener = &*options.name, %error, "cannot accept a connection");
+                if let Some(failures) = server.accepting.fail(&error, std::time::Instant::now()) {
+                    tracing::error!(listener = &*options.name, %error, failures, "cannot accept a connection");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

@@ -1,0 +1,102 @@
+//! A low limit of open files: Weir says so, and no client waits for a reply that never comes.
+
+use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+
+fn site(upstream: &Upstream, more: &str) -> Site {
+    Site::new(&format!(
+        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", trusted = [\"127.0.0.1\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
+        upstream.address()
+    ))
+}
+
+#[test]
+fn where_few_files_may_be_open_fewer_clients_are_served_and_all_others_are_told() {
+    // 64 files, 65 for each of two listeners of administration, one for the listener of clients and 50 idle connections are reserved.
+    for (limit, sessions) in [(100, 1), (300, 27)] {
+        let upstream = Upstream::start();
+        let site = site(&upstream, "session = { max-connections-per-client = 4000 }\n");
+        let serve = site.serve();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\"")]);
+        command.arg(serve.get_program()).args(serve.get_args());
+        let weir = Process::start(&mut command);
+        let line = weir.logged("too few open files are allowed");
+        for (key, value) in
+            [("open_files", limit), ("needed", 8245), ("max_connections", sessions), ("configured", 4000)]
+        {
+            assert_eq!(field(&line, key), Some(value.to_string()), "{line}");
+        }
+        assert!(line.contains("LimitNOFILE=") && line.contains("ulimit -n"), "{line}");
+        assert_eq!(weir.metric("weir_max_connections"), sessions as f64);
+
+        let connecting: Vec<_> = (0..150)
+            .map(|_| {
+                let address = weir.address("s");
+                std::thread::spawn(move || {
+                    let mut client = Client::connect_silently(address);
+                    (client.reply(), client)
+                })
+            })
+            .collect();
+        let held: Vec<(String, Client)> = connecting.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let count = |words: &str| held.iter().filter(|(heard, _)| heard.starts_with(words)).count();
+        assert_eq!((count("220"), count("421 4.3.2")), (sessions as usize, 150 - sessions as usize), "{limit}");
+        assert_eq!(weir.get("/readyz").0, 200);
+        assert!(!weir.log_lines().iter().any(|line| line.contains("cannot accept")));
+    }
+}
+
+#[test]
+fn where_enough_files_may_be_open_nothing_is_lowered() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "session = { max-connections = 20 }\n");
+    let weir = site.start();
+    assert_eq!(weir.metric("weir_max_connections"), 20.0);
+    assert!(!weir.log_lines().iter().any(|line| line.contains("open files")));
+}
+
+/// What a connection that is kept open answers to `GET /readyz`.
+fn readiness(admin: &mut TcpStream) -> String {
+    admin.write_all(b"GET /readyz HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+    let (mut answer, mut space) = (String::new(), [0; 1024]);
+    // Its only lines that end so are the last of the head and of the body.
+    while !answer.contains("\r\n\r\n") || !answer.ends_with("\n") || answer.ends_with("\r\n\r\n") {
+        let length = admin.read(&mut space).unwrap();
+        assert!(length > 0, "closed after {answer:?}");
+        answer.push_str(&String::from_utf8_lossy(&space[..length]));
+    }
+    answer
+}
+
+#[test]
+fn without_file_descriptors_weir_is_not_ready_and_says_so() {
+    let upstream = Upstream::start();
+    let site = site(&upstream, "");
+    let weir = site.start();
+    let pid = Pid::from_raw(i32::try_from(weir.id()).unwrap());
+    // Weir has the hard limit of this process, and has raised its own soft limit to it.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limited = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    let mut admin = TcpStream::connect(weir.address("admin")).unwrap();
+    admin.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
+    assert!(readiness(&mut admin).starts_with("HTTP/1.1 200"));
+
+    limited(Some(5));
+    let mut client = Client::connect_silently(weir.address("s"));
+    let line = weir.logged("cannot accept a connection");
+    assert_eq!(field(&line, "failures").as_deref(), Some("1"), "{line}");
+    let answer = readiness(&mut admin);
+    assert!(
+        answer.starts_with("HTTP/1.1 503") && answer.contains("not ready: cannot accept connections: "),
+        "{answer}"
+    );
+
+    limited(maximum);
+    client.expect("220");
+    wait_for("readiness", || readiness(&mut admin).starts_with("HTTP/1.1 200").then_some(()));
+}
