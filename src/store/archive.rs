@@ -106,6 +106,9 @@ struct Missed {
     reason: Option<String>,
 }
 
+/// Exceptions, and what was done about them.
+type Known = (Vec<Grant>, Vec<Suspension>, Vec<Record>);
+
 /// So many stretches of the order are read one by one.
 const STRETCHES: i64 = 256;
 
@@ -159,7 +162,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads the exceptions and what was done about them, as they are at one moment.
-    fn exceptions(&mut self) -> Result<(Vec<Grant>, Vec<Suspension>, Vec<Record>), ArchiveError> {
+    fn exceptions(&mut self) -> Result<Known, ArchiveError> {
         let read = self.look(|file| file.exceptions().and_then(|known| Ok((known, file.trail(usize::MAX)?))))?;
         let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
             self.missed.reason = Some(file::words(&error));
