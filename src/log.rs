@@ -1,7 +1,16 @@
-//! The log: one line an event, to standard error, in logfmt or JSON.
+//! The log: one line an event, to standard error, in logfmt or JSON. One thread writes the lines; no other thread waits for a reader
+//! of standard error that is slow or stopped.
 
+mod queue;
+
+use prometheus::IntCounter;
+use queue::Queue;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::PanicHookInfo;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tracing::{Level, Metadata};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -18,9 +27,33 @@ pub enum Format {
     Json,
 }
 
+/// Octets of lines that may wait for the writer thread: some 20,000 lines, which a reader that pauses for a moment finds later.
+const CAPACITY: usize = 4 << 20;
+
+/// How long the end of the process waits for a reader that reads nothing.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the writer thread pauses when standard error is non-blocking (another program may have made it so) and full.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// The process's lines, once logging has begun.
+static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
+
+/// Writes the lines that are left when dropped: to be dropped last.
+#[must_use = "when this is dropped, the lines that are left are written"]
+pub struct Guard(());
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(queue) = QUEUE.get() {
+            queue.flush(FLUSH_PATIENCE);
+        }
+    }
+}
+
 /// Begins logging, for the whole process and once. Lines of other crates are left out: what concerns the administrator, Weir says.
-pub fn begin(format: Format) {
-    let writer = Stderr { journal: is_journal() };
+pub fn begin(format: Format) -> Guard {
+    let writer = Stderr { journal: is_journal(), queue: start_queue() };
     let lines = match format {
         Format::Logfmt => tracing_logfmt::builder().with_target(false).layer().with_writer(writer).boxed(),
         Format::Json => {
@@ -29,7 +62,49 @@ pub fn begin(format: Format) {
     };
     let ours = Targets::new().with_target("weir", Level::INFO);
     // A second beginning in one process (tests) keeps the first.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(ours)).try_init();
+    if tracing_subscriber::registry().with(lines.with_filter(ours)).try_init().is_ok() {
+        // The standard library's own hook would wait for standard error.
+        std::panic::set_hook(Box::new(log_panic));
+    }
+    Guard(())
+}
+
+/// Counts lines that are lost in this metric.
+pub fn count_lost_in(counter: &IntCounter) {
+    if let Some(queue) = QUEUE.get() {
+        queue.count_lost_in(counter.clone());
+    }
+}
+
+/// Starts the thread that writes. Returns `None` if the system has no thread for that: then each thread writes its lines itself.
+fn start_queue() -> Option<Arc<Queue>> {
+    if let Some(queue) = QUEUE.get() {
+        return Some(queue.clone());
+    }
+    let queue = Queue::new(CAPACITY);
+    queue.start(write_line, |lines| tracing::warn!(lines, "log lines lost")).ok()?;
+    Some(QUEUE.get_or_init(|| queue).clone())
+}
+
+/// Writes a line to standard error, without the lock of [`io::stderr`], which a last word of the process may need.
+fn write_line(mut line: &[u8]) -> io::Result<()> {
+    while !line.is_empty() {
+        match rustix::io::write(io::stderr(), line) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => line = &line[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(RETRY_PAUSE),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let (thread, place) = (std::thread::current(), info.location().map(ToString::to_string));
+    let captured = Backtrace::capture();
+    let backtrace = (captured.status() == BacktraceStatus::Captured).then(|| captured.to_string());
+    tracing::error!(thread = thread.name(), place, reason = info.payload_as_str(), backtrace, "panicked");
 }
 
 /// Whether standard error leads to journald, which then says so in the environment (systemd.exec(5), `$JOURNAL_STREAM`).
@@ -41,21 +116,23 @@ fn is_journal() -> bool {
 /// Standard error; for journald each line begins with its level (sd-daemon(3)).
 struct Stderr {
     journal: bool,
+    queue: Option<Arc<Queue>>,
 }
 
 /// Where one line is written.
-struct LineWriter {
+struct LineWriter<'a> {
     prefix: &'static str,
+    queue: Option<&'a Queue>,
 }
 
 impl<'a> MakeWriter<'a> for Stderr {
-    type Writer = LineWriter;
+    type Writer = LineWriter<'a>;
 
-    fn make_writer(&'a self) -> LineWriter {
-        LineWriter { prefix: "" }
+    fn make_writer(&'a self) -> LineWriter<'a> {
+        LineWriter { prefix: "", queue: self.queue.as_deref() }
     }
 
-    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LineWriter {
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LineWriter<'a> {
         let prefix = match *metadata.level() {
             _ if !self.journal => "",
             Level::ERROR => "<3>",
@@ -63,18 +140,22 @@ impl<'a> MakeWriter<'a> for Stderr {
             Level::INFO => "<6>",
             Level::DEBUG | Level::TRACE => "<7>",
         };
-        LineWriter { prefix }
+        LineWriter { prefix, queue: self.queue.as_deref() }
     }
 }
 
 /// The line comes in one piece, and goes out in one, so that lines of several threads do not mix.
-impl Write for LineWriter {
+impl Write for LineWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        io::stderr().write_all(&[self.prefix.as_bytes(), line].concat())?;
+        let whole = [self.prefix.as_bytes(), line].concat();
+        match self.queue {
+            Some(queue) => queue.push(whole),
+            None => write_line(&whole)?,
+        }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }

@@ -61,6 +61,12 @@ pub struct Metrics {
     pub reloads: IntCounterVec,
     /// 1, or 0 while the configuration that lies there is bad and a former one is in force.
     pub config_good: IntGauge,
+    /// Log lines that standard error did not take in time.
+    pub log_lines_lost: IntCounter,
+    /// Log lines of clients that have not logged in, left out since there were too many, by message.
+    pub log_lines_suppressed: IntCounterVec,
+    /// Connections closed to make room for others, by listener.
+    pub connections_evicted: IntCounterVec,
 }
 
 /// By upstream.
@@ -231,6 +237,9 @@ impl Metrics {
         let config_good =
             gauge("weir_config_good", "0 while the configuration file is bad and a former one is in force")?;
         config_good.set(1);
+        let log_lines_lost =
+            IntCounter::new("weir_log_lines_lost_total", "Log lines that standard error did not take in time")?;
+        registry.register(Box::new(log_lines_lost.clone()))?;
         for result in ["delivered", "refused", "upstream-away"] {
             messages.with_label_values(&[result]);
         }
@@ -287,6 +296,17 @@ impl Metrics {
             )?,
             reloads,
             config_good,
+            log_lines_lost,
+            log_lines_suppressed: counter(
+                "weir_log_lines_suppressed_total",
+                "Log lines of clients without a login that were left out, as there were too many",
+                &["message"],
+            )?,
+            connections_evicted: counter(
+                "weir_connections_evicted_total",
+                "Connections without a login that were closed to make room for others",
+                &["listener"],
+            )?,
             registry,
         })
     }

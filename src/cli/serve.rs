@@ -31,7 +31,7 @@ pub fn run(path: &Path) -> Result<(), Failure> {
         return Err(refused(&problems));
     }
     draw(&problems);
-    crate::log::begin(config.log);
+    let _log = crate::log::begin(config.log);
     open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     let served = runtime.block_on(serve(config));
@@ -123,6 +123,7 @@ impl Running {
     pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, Failure> {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
+        crate::log::count_lost_in(&metrics.log_lines_lost);
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
         metrics.max_connections.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
         let store = Store::open(&config.state, config.policy, metrics.clone()).map_err(|e| fail(exit::IO, &e))?;

@@ -22,7 +22,7 @@ const USER: &str = "alice";
 const LIMIT: &str = "5 / 10m";
 
 pub fn run() -> Result<(), Failure> {
-    crate::log::begin(crate::log::Format::Logfmt);
+    let _log = crate::log::begin(crate::log::Format::Logfmt);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     let shown = runtime.block_on(async {
         // Caught before there is anything to be removed.

@@ -1,0 +1,256 @@
+//! A bounded queue of log lines and the one thread that writes them, so that no other thread ever waits for standard error.
+
+use prometheus::IntCounter;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Lines that wait to be written. A line for which there is no room is dropped and counted.
+pub struct Queue {
+    /// Octets of lines that may wait.
+    capacity: usize,
+    /// Held to add or take a line, never while a line is written.
+    pending: Mutex<Pending>,
+    /// Notified when there is a line to write.
+    work: Condvar,
+    /// Notified when all lines are written.
+    idle: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    lines: VecDeque<Line>,
+    /// Octets of `lines` and of the line that is being written.
+    octets: usize,
+    /// Lines written so far.
+    written: u64,
+    is_writing: bool,
+    /// Whether the last write failed: a report of lost lines would be lost, too.
+    is_failing: bool,
+    /// Dropped lines that no written line has reported yet.
+    lost: u64,
+    /// The number that the report under way states.
+    in_report: u64,
+    reported: Option<Instant>,
+    counter: Option<IntCounter>,
+    /// The thread that writes; the lines it adds itself are reports of lost lines, and have room always.
+    writer: Option<ThreadId>,
+}
+
+struct Line {
+    text: Vec<u8>,
+    /// The number of lost lines that this line reports.
+    losses: u64,
+}
+
+/// While lines are lost without end, a report comes no more often than this.
+const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
+
+impl Queue {
+    /// Returns a queue for so many octets of lines.
+    pub fn new(capacity: usize) -> Arc<Self> {
+        let (work, idle) = (Condvar::new(), Condvar::new());
+        Arc::new(Self { capacity, pending: Mutex::default(), work, idle })
+    }
+
+    /// Starts the thread that writes. `write` writes one line; `report` logs that so many lines were lost, and thereby calls
+    /// [`Queue::push`].
+    pub fn start(
+        self: &Arc<Self>,
+        write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
+        report: impl Fn(u64) + Send + 'static,
+    ) -> io::Result<()> {
+        let queue = self.clone();
+        thread::Builder::new().name("log".to_owned()).spawn(move || queue.run(write, report)).map(drop)
+    }
+
+    /// Counts lost lines in this metric from now on.
+    pub fn count_lost_in(&self, counter: IntCounter) {
+        let mut pending = self.pending();
+        counter.inc_by(pending.lost + pending.in_report);
+        pending.counter = Some(counter);
+    }
+
+    /// Adds a line, or drops and counts the line if there is no room. Never waits for the writer.
+    pub fn push(&self, text: Vec<u8>) {
+        let mut pending = self.pending();
+        let is_report = pending.writer == Some(thread::current().id());
+        if !is_report && pending.octets + text.len() > self.capacity {
+            return pending.lose_one();
+        }
+        let losses = if is_report { std::mem::take(&mut pending.in_report) } else { 0 };
+        pending.octets += text.len();
+        pending.lines.push_back(Line { text, losses });
+        drop(pending);
+        self.work.notify_one();
+    }
+
+    /// Waits until all lines are written, for at most `patience` in which no line is written, six times in all. Returns whether
+    /// all lines are written.
+    pub fn flush(&self, patience: Duration) -> bool {
+        let mut pending = self.pending();
+        for _ in 0..6 {
+            let before = pending.written;
+            let waited = self.idle.wait_timeout_while(pending, patience, |pending| pending.is_busy());
+            pending = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if !pending.is_busy() {
+                return true;
+            }
+            if pending.written == before {
+                break;
+            }
+        }
+        false
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>, report: impl Fn(u64)) {
+        let mut pending = self.pending();
+        pending.writer = Some(thread::current().id());
+        loop {
+            if pending.is_time_to_report(self.capacity, Instant::now()) {
+                let lost = std::mem::take(&mut pending.lost);
+                pending.in_report = lost;
+                drop(pending);
+                report(lost);
+                pending = self.pending();
+                pending.in_report = 0;
+            }
+            pending = match pending.lines.pop_front() {
+                Some(line) => {
+                    pending.is_writing = true;
+                    drop(pending);
+                    let outcome = write(&line.text);
+                    let mut pending = self.pending();
+                    pending.wrote(&line, outcome);
+                    pending
+                }
+                None => {
+                    pending.is_writing = false;
+                    self.idle.notify_all();
+                    let wait = self.work.wait_while(pending, |pending| pending.lines.is_empty());
+                    wait.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+}
+
+impl Pending {
+    fn lose_one(&mut self) {
+        self.lost += 1;
+        if let Some(counter) = &self.counter {
+            counter.inc();
+        }
+    }
+
+    /// Notes what became of a line.
+    fn wrote(&mut self, line: &Line, outcome: io::Result<()>) {
+        self.octets -= line.text.len();
+        self.is_failing = outcome.is_err();
+        match outcome {
+            Ok(()) => self.written += 1,
+            // Lines that a lost report stated are counted in the metric already.
+            Err(_) if line.losses > 0 => self.lost += line.losses,
+            Err(_) => self.lose_one(),
+        }
+    }
+
+    /// Whether lost lines are to be reported now: at once when half of the queue is free, and every second while it stays full.
+    fn is_time_to_report(&mut self, capacity: usize, now: Instant) -> bool {
+        let is_time = self.reported.is_none_or(|reported| now.duration_since(reported) >= BETWEEN_REPORTS);
+        let is_due = self.lost > 0 && !self.is_failing && (self.octets <= capacity / 2 || is_time);
+        if is_due {
+            self.reported = Some(now);
+        }
+        is_due
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_writing || !self.lines.is_empty() || (self.lost > 0 && !self.is_failing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A queue that writes into a pipe, and the pipe's other end.
+    fn piped(capacity: usize) -> (Arc<Queue>, BufReader<io::PipeReader>) {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let queue = Queue::new(capacity);
+        let reports = Arc::downgrade(&queue);
+        let report = move |lost| reports.upgrade().unwrap().push(format!("lost {lost}\n").into_bytes());
+        queue.start(move |line| writer.write_all(line), report).unwrap();
+        (queue, BufReader::new(reader))
+    }
+
+    #[test]
+    fn a_reader_that_reads_nothing_stops_nobody_and_hears_of_each_lost_line() {
+        let (queue, reader) = piped(100_000);
+        let counter = IntCounter::new("lost", "lost").unwrap();
+        queue.count_lost_in(counter.clone());
+        let began = Instant::now();
+        // 10 MB: a hundred times what the queue holds.
+        for n in 0..100_000 {
+            queue.push(format!("{n:099}\n").into_bytes());
+        }
+        assert!(began.elapsed() < PATIENCE);
+        assert!(!queue.flush(Duration::from_millis(50)), "nobody has read");
+        assert!(queue.pending().octets <= 100_200, "{}", queue.pending().octets);
+        let (mut seen, mut lost) = (0, 0);
+        for line in reader.lines().map_while(Result::ok) {
+            match line.strip_prefix("lost ") {
+                Some(count) => lost += count.parse::<u64>().unwrap(),
+                None => seen += 1,
+            }
+            if seen + lost == 100_000 {
+                break;
+            }
+        }
+        assert!(seen >= 1_000 && lost > 90_000, "{seen} seen, {lost} lost");
+        assert_eq!(counter.get(), lost);
+    }
+
+    #[test]
+    fn a_flush_waits_for_every_line() {
+        let (queue, reader) = piped(1_000_000);
+        let reading = thread::spawn(move || reader.lines().take(5_000).map(Result::unwrap).collect::<Vec<_>>());
+        for n in 0..5_000 {
+            queue.push(format!("line {n}\n").into_bytes());
+        }
+        assert!(queue.flush(PATIENCE));
+        let lines = reading.join().unwrap();
+        assert!(lines.iter().enumerate().all(|(n, line)| *line == format!("line {n}")));
+    }
+
+    #[test]
+    fn lines_that_could_not_be_written_are_reported_when_one_can() {
+        let queue = Queue::new(10_000);
+        let (reports, lines) = (Arc::downgrade(&queue), Arc::new(Mutex::new(Vec::new())));
+        let (disk, mut left) = (lines.clone(), 5);
+        let write = move |line: &[u8]| {
+            left -= 1;
+            // The disk is full for lines 2 to 4.
+            if (1..4).contains(&left) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            disk.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
+            Ok(())
+        };
+        queue.start(write, move |lost| reports.upgrade().unwrap().push(format!("lost {lost}").into_bytes())).unwrap();
+        for n in 1..=5 {
+            queue.push(format!("line {n}").into_bytes());
+        }
+        assert!(queue.flush(PATIENCE));
+        assert_eq!(*lines.lock().unwrap(), ["line 1", "line 5", "lost 3"]);
+    }
+}
