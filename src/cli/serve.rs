@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, Accepting, Bound, Notices, Server};
+use crate::server::{self, Accepting, Bound, LogThrottle, Notices, Server};
 use crate::session;
 use crate::store::{Health, Store};
 use std::collections::HashMap;
@@ -138,6 +138,7 @@ impl Running {
             metrics: metrics.clone(),
             notices: Notices::default(),
             accepting: Accepting::default(),
+            throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
             certificates: certificates.map(Arc::new),
         });
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();

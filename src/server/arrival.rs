@@ -1,6 +1,7 @@
 //! What comes before a session: whose connection it is, and whether there is a place for it.
 
 use super::connection::Connection;
+use super::log_throttle::Permit;
 use super::places::{Full, Place};
 use super::proxy::{self, Fault, Header};
 use super::{ListenerOptions, Server, Stop};
@@ -48,7 +49,9 @@ pub async fn receive(
             Err(NoHeader::OnlyLooked) => return,
             Err(NoHeader::Wrong(error)) => {
                 count_refused(&server, &listener, "proxy-protocol");
-                tracing::warn!(listener = &*listener.name, %peer, %error, "no good PROXY header");
+                if let Some(Permit { suppressed }) = server.throttle.permit("no good PROXY header", peer) {
+                    tracing::warn!(listener = &*listener.name, %peer, %error, suppressed, "no good PROXY header");
+                }
                 return;
             }
         }

@@ -1,6 +1,7 @@
 //! One connection: drives its session, asking the rest of the house what the session asks.
 
 use super::body::{Parts, Way, slowest};
+use super::log_throttle::Permit;
 use super::report::Teller;
 use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
@@ -219,9 +220,11 @@ impl Connection {
                 self.login_by = Instant::now() + self.server.options.login_timeout;
             }
             let (user, via) = (session.user().map(AsRef::as_ref), self.via.as_deref());
-            let Server { metrics, notices, .. } = &*self.server;
-            let id = &self.id;
-            let teller = Teller { metrics, notices, session: id, client: session.client(), user, via };
+            let Server { metrics, notices, throttle, .. } = &*self.server;
+            let (id, client) = (&self.id, session.client());
+            let is_stranger = user.is_none() && !self.listener.session.trusts(client);
+            let throttle = is_stranger.then_some(throttle);
+            let teller = Teller { metrics, notices, throttle, session: id, client, user, via };
             teller.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)
@@ -248,9 +251,16 @@ impl Connection {
             () = self.stop.may_end(false) => return Err(Gone),
         };
         secured.map_err(|error| {
-            tracing::info!(session = &*self.id, client = %self.peer, %error, "TLS handshake failed");
+            self.log_failed_handshake(&error);
             Gone
         })
+    }
+
+    fn log_failed_handshake(&self, error: &std::io::Error) {
+        let Some(Permit { suppressed }) = self.server.throttle.permit("TLS handshake failed", self.peer) else {
+            return;
+        };
+        tracing::info!(session = &*self.id, client = %self.peer, %error, suppressed, "TLS handshake failed");
     }
 
     async fn log_in(&mut self, mut login: Login) -> Step {

@@ -5,6 +5,7 @@ mod arrival;
 mod body;
 pub mod certificate;
 mod connection;
+mod log_throttle;
 mod notices;
 mod places;
 pub mod proxy;
@@ -20,6 +21,7 @@ use crate::session;
 use crate::store::Store;
 pub use accepting::Accepting;
 use ipnet::IpNet;
+pub use log_throttle::LogThrottle;
 pub use notices::Notices;
 use places::Places;
 use std::io;
@@ -77,6 +79,8 @@ pub struct Server {
     pub metrics: Arc<Metrics>,
     pub notices: Notices,
     pub accepting: Accepting,
+    /// What bounds the log lines that clients without a login cause.
+    pub throttle: LogThrottle,
     pub certificates: Option<Arc<Certificates>>,
 }
 
@@ -151,6 +155,8 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     if let Some(certificates) = &server.certificates {
         watching.spawn(certificates.clone().watch(server.options.certificate_pace));
     }
+    let throttling = server.clone();
+    watching.spawn(async move { throttling.throttle.summarize_regularly().await });
     let mut listening = JoinSet::new();
     for listener in listeners {
         listening.spawn(listen(server.clone(), listener, places.clone(), stop.clone()));
@@ -163,6 +169,9 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
         let _ = cut.send(true);
         all_ended.await;
     }
+    server.throttle.summarize();
+    // Until the task has let go of the server, its state cannot be closed.
+    watching.shutdown().await;
 }
 
 /// Accepts connections until the server stops; ends when their sessions have.

@@ -1,5 +1,6 @@
 //! What a session recorded, as log lines and metrics.
 
+use super::log_throttle::{LogThrottle, Permit};
 use super::notices::Notices;
 use crate::clock;
 use crate::metrics::Metrics;
@@ -16,6 +17,8 @@ use std::net::IpAddr;
 pub struct Teller<'a> {
     pub metrics: &'a Metrics,
     pub notices: &'a Notices,
+    /// Set for a stranger (a client that has not logged in and is not trusted), whose lines are throttled.
+    pub throttle: Option<&'a LogThrottle>,
     pub session: &'a str,
     pub client: IpAddr,
     pub user: Option<&'a str>,
@@ -29,22 +32,50 @@ impl Teller<'_> {
         let Self { session, client, .. } = self;
         match record {
             Record::LoggedIn { user } => tracing::info!(session, %client, user, "logged in"),
-            Record::WrongPassword { user } => tracing::warn!(session, %client, user, "wrong password"),
+            Record::WrongPassword { user } => {
+                let Some(Permit { suppressed }) = self.permit("wrong password") else { return };
+                tracing::warn!(session, %client, user, suppressed, "wrong password");
+            }
             Record::SpokenFor { peer } => {
-                tracing::info!(session, %client, user = self.user, %peer, "client named by XCLIENT")
+                let Some(Permit { suppressed }) = self.permit("client named by XCLIENT") else { return };
+                tracing::info!(session, %client, user = self.user, %peer, suppressed, "client named by XCLIENT");
             }
-            Record::Unrecorded { refusals } => {
-                tracing::warn!(session, %client, user = self.user, refusals, "refused more often than is logged");
-            }
+            Record::Unrecorded { refusals } => self.unrecorded(*refusals),
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
             Record::Remarked { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
             Record::Left { delay } => {
+                let Some(Permit { suppressed }) = self.permit("left before a late answer") else { return };
                 let delay = format_duration(*delay);
-                tracing::info!(session, %client, user = self.user, delay, "left before a late answer");
+                tracing::info!(session, %client, user = self.user, delay, suppressed, "left before a late answer");
             }
             Record::Noticed(notice) => self.noticed(notice),
             Record::Suspended(suspension) => self.suspended(suspension),
             Record::Message(delivery) => self.message(delivery, told),
+        }
+    }
+
+    /// Returns whether a line with this message may be logged: always for a client that is no stranger.
+    fn permit(&self, message: &'static str) -> Option<Permit> {
+        match self.throttle {
+            Some(throttle) => throttle.permit(message, self.client),
+            None => Some(Permit { suppressed: None }),
+        }
+    }
+
+    /// As [`Self::permit`], for a line that may be one of too many in its session.
+    fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
+        if is_logged { self.permit(message) } else { None }
+    }
+
+    /// Refusals without a line of their own. Where a stranger's line is left out, they are counted one by one.
+    fn unrecorded(&self, refusals: u32) {
+        let Self { session, client, user, throttle, .. } = self;
+        match (self.permit("refused more often than is logged"), throttle) {
+            (Some(Permit { suppressed }), _) => {
+                tracing::warn!(session, %client, user, refusals, suppressed, "refused more often than is logged");
+            }
+            (None, Some(throttle)) => throttle.leave_out("refused", u64::from(refusals)),
+            (None, None) => {}
         }
     }
 
@@ -57,10 +88,10 @@ impl Teller<'_> {
             By::Suspension { suspended, reference } => {
                 let stage = stage.name();
                 metrics.refusals.with_label_values(&["suspended", stage]).inc();
-                if is_logged {
+                if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
                     let (whom, left) = (&suspended.suspension.owner, format_wait(suspended.left));
                     let by = &suspended.suspension.term.by;
-                    tracing::warn!(session, %client, user, stage, from, to, suspended = %whom, %by, left, reply = code, reference, "refused");
+                    tracing::warn!(session, %client, user, stage, from, to, suspended = %whom, %by, left, reply = code, reference, suppressed, "refused");
                 }
                 return;
             }
@@ -68,25 +99,23 @@ impl Teller<'_> {
                 if *stage == Stage::Rcpt {
                     metrics.recipients.with_label_values(&["upstream-refused"]).inc();
                 }
-                if is_logged {
+                if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused by upstream") {
                     let stage = stage.name();
-                    tracing::info!(session, %client, user, stage, from, to, reply = code, via, upstream = %reply, "refused by upstream");
+                    tracing::info!(session, %client, user, stage, from, to, reply = code, via, upstream = %reply, suppressed, "refused by upstream");
                 }
                 return;
             }
             By::Away(reason) => {
-                if is_logged {
+                if let Some(Permit { suppressed }) = self.permit_if(is_logged, "upstream away") {
                     let stage = stage.name();
-                    tracing::error!(session, %client, user, stage, from, to, reply = code, reason, "upstream away");
+                    tracing::error!(session, %client, user, stage, from, to, reply = code, reason, suppressed, "upstream away");
                 }
                 return;
             }
         };
         let stage = stage.name();
         metrics.refusals.with_label_values(&[&*refusal.limit, stage]).inc();
-        if !is_logged {
-            return;
-        }
+        let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") else { return };
         let also = (!refusal.also.is_empty()).then(|| refusal.also.join(","));
         tracing::warn!(
             session,
@@ -103,6 +132,7 @@ impl Teller<'_> {
             action = refusal.verb.name(),
             reply = code,
             reference,
+            suppressed,
             "refused"
         );
     }
@@ -112,16 +142,15 @@ impl Teller<'_> {
         let Self { metrics, session, client, user, .. } = self;
         let (Remark { limit, mode, actions, .. }, stage) = (remark, stage.name());
         metrics.remarks.with_label_values(&[&**limit, stage, mode.name()]).inc();
-        if !is_logged {
-            return;
-        }
+        let message = if *mode == Mode::Shadow { "over, in shadow" } else { "over" };
+        let Some(Permit { suppressed }) = self.permit_if(is_logged, message) else { return };
         let (limit, mode, level, period) = (&**limit, mode.name(), remark.level_text(), remark.quota.period());
         match remark.mode {
             Mode::Shadow => {
-                tracing::info!(session, %client, user, stage, limit, mode, level, period, action = actions, "over, in shadow")
+                tracing::info!(session, %client, user, stage, limit, mode, level, period, action = actions, suppressed, "over, in shadow")
             }
             Mode::Soft | Mode::Enforce => {
-                tracing::warn!(session, %client, user, stage, limit, mode, level, period, action = actions, "over")
+                tracing::warn!(session, %client, user, stage, limit, mode, level, period, action = actions, suppressed, "over")
             }
         }
     }
@@ -134,9 +163,10 @@ impl Teller<'_> {
         }
         let (notify, limit) = (&*notice.notification.name, &*notice.limit);
         metrics.notices.with_label_values(&[notify, limit]).inc();
+        let Some(Permit { suppressed }) = self.permit("notice") else { return };
         let owner = notice.key.as_ref().map(|key| key.owner().to_string());
         let (mode, level, period) = (notice.mode.name(), notice.level_text(), notice.quota.period());
-        tracing::warn!(session, %client, user, notify, limit, owner, mode, level, period, "notice");
+        tracing::warn!(session, %client, user, notify, limit, owner, mode, level, period, suppressed, "notice");
     }
 
     fn suspended(&self, suspension: &Suspension) {
@@ -145,8 +175,9 @@ impl Teller<'_> {
         if let exception::By::Limit(limit) = by {
             metrics.suspensions.with_label_values(&[limit]).inc();
         }
+        let Some(Permit { suppressed }) = self.permit("suspended") else { return };
         let time = format_duration(until.since(*since));
-        tracing::warn!(session, %client, user, suspended = %owner, time, %by, %reason, "suspended");
+        tracing::warn!(session, %client, user, suspended = %owner, time, %by, %reason, suppressed, "suspended");
     }
 
     fn message(&self, delivery: &Delivery, told: bool) {
@@ -172,10 +203,14 @@ impl Teller<'_> {
         if result == "delivered" {
             metrics.recipients.with_label_values(&["delivered"]).inc_by(*accepted as u64);
         }
+        // A message that was sent has its line in any case: for the upstream's administrator, and as the upstream is bounded.
+        let permit =
+            if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
+        let Some(Permit { suppressed }) = permit else { return };
         let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
         let found = if let Ending::Ambiguous(what) = ending { Some(what.name()) } else { None };
         // Only worth a word when it is not so: whoever was not told will send the message again.
         let told = Some(false).filter(|_| !told);
-        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, "message ended");
+        tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
     }
 }

@@ -26,8 +26,12 @@ pub struct Options {
 impl Options {
     /// Whether this client may send only once it has logged in.
     pub fn must_log_in(&self, client: IpAddr) -> bool {
-        let is_trusted = self.trusted.iter().any(|network| network.contains(&client));
-        self.auth == Requirement::Required && !is_trusted
+        self.auth == Requirement::Required && !self.trusts(client)
+    }
+
+    /// Returns whether this client may send without a login by its address.
+    pub fn trusts(&self, client: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(&client))
     }
 }
 
