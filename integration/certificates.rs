@@ -225,7 +225,7 @@ fn a_reload_takes_all_certificates_or_none() {
 #[test]
 fn renewed_files_are_noticed_when_they_go_together() {
     use weir::server::tls::Certificates;
-    use weir::server::{Accepting, Bound, Notices, Server, serve};
+    use weir::server::{Accepting, Bound, LogThrottle, Notices, Server, serve};
     let site = site(&[], "");
     let Ok(mut config) = weir::config::read(&site.path("weir.toml")) else { panic!("a good configuration") };
     config.server.certificate_pace = Duration::from_millis(10);
@@ -234,6 +234,7 @@ fn renewed_files_are_noticed_when_they_go_together() {
     let _inside = runtime.enter();
     let server = Server {
         options: config.server,
+        throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
         accounts: None,
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),

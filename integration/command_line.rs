@@ -92,13 +92,19 @@ fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
 }
 
 #[test]
-fn one_client_has_nine_tenths_of_all_places_unless_said_otherwise() {
-    for (given, found) in
-        [("max-connections = 1", 1), ("max-connections = 50", 45), ("max-connections-per-client = 7", 7)]
-    {
+fn one_client_has_a_hundred_places_and_a_trusted_one_nine_tenths_unless_said_otherwise() {
+    for (given, found, trusted) in [
+        ("max-connections = 1", 1, 1),
+        ("max-connections = 50", 45, 45),
+        ("max-connections = 1000", 100, 900),
+        ("max-connections-per-client = 7", 7, 3600),
+        ("max-connections-per-client = 3900", 3900, 3900),
+        ("max-connections-per-trusted-client = 7", 100, 7),
+    ] {
         let site = Site::new(&format!("{MINIMAL}session = {{ {given} }}\n"));
         let config = weir::config::read(&site.path("weir.toml")).ok().unwrap();
         assert_eq!(config.server.max_connections_per_client, found, "{given}");
+        assert_eq!(config.server.max_connections_per_trusted_client, trusted, "{given}");
     }
 }
 

@@ -159,7 +159,8 @@ fn clients_and_upstream_may_have_either_kind_of_address() {
 fn one_connection_too_many_is_told_so() {
     let (_upstream, site) = site("session = { max-connections = 1 }\n");
     let weir = site.start();
-    let first = Client::connect(weir.address("plain"));
+    // A trusted client keeps its place.
+    let first = Client::connect(weir.address("trusting"));
     let mut second = Client::connect_silently(weir.address("plain"));
     second.expect("421 4.3.2");
     assert!(second.is_closed());
@@ -251,13 +252,15 @@ fn a_place_is_free_again_however_its_connection_ended() {
 
 #[test]
 fn two_hundred_at_once_are_no_more_than_there_are_places_for() {
-    for (limit, greeted, reply) in [
-        ("max-connections = 7, max-connections-per-client = 7", 7, "421 4.3.2"),
-        ("max-connections-per-client = 5", 5, "421 4.7.0"),
+    let trusting = ["trusting"; 3];
+    for (limit, greeted, reply, listeners) in [
+        ("max-connections = 7, max-connections-per-client = 7", 7, "421 4.3.2", trusting),
+        ("max-connections-per-trusted-client = 6", 6, "421 4.7.0", trusting),
+        ("max-connections-per-client = 5", 5, "421 4.7.0", ["plain", "starttls", "plain"]),
     ] {
         let (_upstream, site) = site(&format!("session = {{ {limit} }}\n"));
         let weir = site.start();
-        let addresses = ["plain", "starttls", "trusting"].map(|listener| weir.address(listener));
+        let addresses = listeners.map(|listener| weir.address(listener));
         let connecting: Vec<_> = (0..200)
             .map(|n| {
                 std::thread::spawn(move || {

@@ -36,6 +36,7 @@ mod simulate;
 mod slow_clients;
 mod smuggling;
 mod state;
+mod strangers;
 mod test_command;
 mod transcript;
 mod upstream_bound;

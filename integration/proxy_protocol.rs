@@ -195,18 +195,18 @@ fn a_header_from_anybody_else_is_no_smtp_and_not_believed() {
 
 #[test]
 fn a_client_for_whom_there_is_no_place_is_told_so_before_and_after_its_header() {
-    let (_upstream, site) = site("session = { max-connections = 2, max-connections-per-client = 1 }\n");
+    let (_upstream, site) = site("session = { max-connections = 2, max-connections-per-trusted-client = 1 }\n");
     let weir = site.start();
-    let mut first = connect(&weir, "plain", &line("192.0.2.7"));
+    let mut first = connect(&weir, "trusting", &line("192.0.2.7"));
     first.expect("220");
-    let mut again = connect(&weir, "plain", &block("192.0.2.7"));
+    let mut again = connect(&weir, "trusting", &block("192.0.2.7"));
     again.expect("421 4.7.0");
     assert!(again.is_closed());
     let mut second = wait_for("a free place", || {
-        let mut second = connect(&weir, "plain", &block("192.0.2.8"));
+        let mut second = connect(&weir, "trusting", &block("192.0.2.8"));
         second.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(second)
     });
-    connect(&weir, "plain", &line("192.0.2.9")).expect("421 4.3.2");
+    connect(&weir, "plain", &line("198.51.100.9")).expect("421 4.3.2");
     for client in [&mut first, &mut second] {
         client.say("NOOP", "250");
     }

@@ -319,13 +319,25 @@ impl Reader {
     }
 }
 
+/// Connections of one client by default: more than the mail programs behind one address have open, and few enough that it takes
+/// dozens of hosts to take all places.
+const CONNECTIONS_PER_CLIENT: usize = 100;
+
 fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
     let max_connections = s.value("max-connections", "4000", count(1..=1_000_000));
     // Nine tenths, so that no one client can take all places.
-    let of_one = (max_connections * 9 / 10).max(1).to_string();
+    let of_trusted = (max_connections * 9 / 10).max(1);
+    let of_one = of_trusted.min(CONNECTIONS_PER_CLIENT).to_string();
+    let max_connections_per_client = s.value("max-connections-per-client", &of_one, count(1..=1_000_000));
+    let of_trusted = of_trusted.max(max_connections_per_client).to_string();
     let options = server::Options {
         max_connections,
-        max_connections_per_client: s.value("max-connections-per-client", &of_one, count(1..=1_000_000)),
+        max_connections_per_client,
+        max_connections_per_trusted_client: s.value(
+            "max-connections-per-trusted-client",
+            &of_trusted,
+            count(1..=1_000_000),
+        ),
         login_timeout: s.value("login-timeout", "\"2m\"", timeout),
         idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
         command_timeout: s.value("command-timeout", "\"1m\"", timeout),

@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::log_throttle::Permit;
-use super::places::{Full, Place};
+use super::places::{Full, Place, Places, Standing};
 use super::proxy::{self, Fault, Header};
 use super::{ListenerOptions, Server, Stop};
 use crate::session::Security;
@@ -36,13 +36,18 @@ pub async fn receive(
     mut stop: Stop,
 ) {
     let since = Instant::now();
-    let peer = peer.to_canonical();
     let mut client = peer;
-    if listener.proxies.iter().any(|network| network.contains(&peer)) {
+    let is_of_proxy = listener.is_of_proxy(peer);
+    if is_of_proxy {
         let patience = HEADER_TIMEOUT.min(server.options.command_timeout);
         let header = tokio::select! {
             header = tokio::time::timeout(patience, read_header(&mut tcp)) => header,
-            () = stop.may_end(false) => return,
+            () = stop.may_end(false) => {
+                if stop.is_evicted() {
+                    server.metrics.connections_evicted.with_label_values(&[&*listener.name]).inc();
+                }
+                return;
+            }
         };
         match header.unwrap_or(Err(NoHeader::Wrong(Fault("it did not come in time")))) {
             Ok(named) => client = named.unwrap_or(peer),
@@ -56,14 +61,48 @@ pub async fn receive(
             }
         }
     }
-    // A proxy that names its clients with XCLIENT comes for many.
-    let is_one = !listener.session.xclient.iter().any(|network| network.contains(&client));
-    if is_one && let Err(full) = place.give_to(client) {
-        return turn_client_away(&server, &listener, &tcp, client, full);
+    if is_of_proxy {
+        let limit = most_of_one(&server, &listener, client);
+        if let Some(Err(full)) = limit.map(|limit| place.give_to(client, limit)) {
+            return turn_away(&server, &listener, &tcp, client, full);
+        }
+        place.note(client, standing(&listener, client));
     }
     let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
-    let mut connection = Connection::new(server, listener, tcp, client, since, stop);
+    let mut connection = Connection::new(server, listener, tcp, client, since, stop, place);
     connection.converse().await;
+    connection.report_eviction();
+}
+
+/// Takes a place for a connection from this address, of which nothing else is known yet.
+pub fn take_place(
+    server: &Server,
+    listener: &ListenerOptions,
+    places: &Arc<Places>,
+    peer: IpAddr,
+) -> Result<Place, Full> {
+    match listener.is_of_proxy(peer) {
+        true => places.take(peer, Standing::Stranger, None),
+        false => places.take(peer, standing(listener, peer), most_of_one(server, listener, peer)),
+    }
+}
+
+/// Whether a client that has not logged in may be closed to make room. A proxy that names its clients with XCLIENT is known.
+fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
+    match listener.session.trusts(client) || listener.session.may_name_clients(client) {
+        true => Standing::Known,
+        false => Standing::Stranger,
+    }
+}
+
+/// How many connections the client's network may have; `None` for a proxy that names its clients with XCLIENT: it comes for many.
+fn most_of_one(server: &Server, listener: &ListenerOptions, client: IpAddr) -> Option<usize> {
+    let options = &server.options;
+    let limit = match listener.session.trusts(client) {
+        true => options.max_connections_per_trusted_client,
+        false => options.max_connections_per_client,
+    };
+    (!listener.session.may_name_clients(client)).then_some(limit)
 }
 
 /// Reads a PROXY header and nothing of what follows it, which may be TLS. The client's address, if the header names one.
@@ -82,24 +121,24 @@ async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
     }
 }
 
-/// Refuses a connection for which there is no place at all.
-pub fn turn_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, full: Full) {
-    count_refused(server, listener, "max-connections");
-    say(listener, tcp, "421 4.3.2", "Too many connections; try again");
-    if let Some(refused) = full.refused {
-        let limit = server.options.max_connections;
-        tracing::warn!(listener = &*listener.name, limit, refused, "too many connections");
-    }
-}
-
-/// Refuses a connection of a client whose network has as many as it may.
-fn turn_client_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, client: IpAddr, full: Full) {
-    count_refused(server, listener, "max-connections-per-client");
-    say(listener, tcp, "421 4.7.0", "Too many connections from your network; close some and try again");
-    if let Some(refused) = full.refused {
-        let limit = server.options.max_connections_per_client;
-        tracing::warn!(listener = &*listener.name, %client, limit, refused, "too many connections of one client");
-    }
+/// Refuses a connection for which there is no place.
+pub fn turn_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, client: IpAddr, full: Full) {
+    let (reason, code, text, message) = match full {
+        Full::All => ("max-connections", "421 4.3.2", "Too many connections; try again", "too many connections"),
+        Full::Client => (
+            "max-connections-per-client",
+            "421 4.7.0",
+            "Too many connections from your network; close some and try again",
+            "too many connections of one client",
+        ),
+    };
+    count_refused(server, listener, reason);
+    say(listener, tcp, code, text);
+    let Some(Permit { suppressed }) = server.throttle.permit(message, client) else { return };
+    let refused = 1 + suppressed.unwrap_or(0);
+    let of_one = most_of_one(server, listener, client).filter(|_| full == Full::Client);
+    let limit = of_one.unwrap_or(server.options.max_connections);
+    tracing::warn!(listener = &*listener.name, %client, limit, refused, suppressed, "{message}");
 }
 
 fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {

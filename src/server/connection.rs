@@ -2,6 +2,7 @@
 
 use super::body::{Parts, Way, slowest};
 use super::log_throttle::Permit;
+use super::places::{Place, Standing};
 use super::report::Teller;
 use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
@@ -47,6 +48,8 @@ pub struct Connection {
     /// The session's slots of limits "N at once": given up when it ends, however it ends.
     slots: Vec<SessionSlots>,
     stop: Stop,
+    /// The connection's place among all.
+    place: Place,
 }
 
 /// How long a client may take to read its last reply when the server has waited long enough.
@@ -64,6 +67,7 @@ impl Connection {
         peer: IpAddr,
         since: Instant,
         stop: Stop,
+        place: Place,
     ) -> Self {
         // Replies are small and waited for.
         let _ = tcp.set_nodelay(true);
@@ -83,6 +87,7 @@ impl Connection {
             login: None,
             parts: None,
             stop,
+            place,
         }
     }
 
@@ -172,7 +177,10 @@ impl Connection {
                 () = relay::Transaction::revoked(self.upstream.as_deref()) => {
                     return session.message_overdue(Ending::Revoked);
                 }
-                () = self.stop.may_end(session.in_transaction()) => return session.shut_down(),
+                () = self.stop.may_end(session.in_transaction()) => {
+                    self.note_eviction(&mut session);
+                    return session.shut_down();
+                }
             };
             match read {
                 Read::Some => {
@@ -202,6 +210,7 @@ impl Connection {
     /// Sends the session's output, and reports its records, with whether the client could be told.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.settle(session).await;
+        self.note_standing(session);
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
@@ -211,7 +220,9 @@ impl Connection {
                 written = self.client.write(&output, self.server.options.command_timeout) => written,
                 () = async {
                     self.stop.may_end(true).await;
-                    tokio::time::sleep(LAST_WORDS).await;
+                    if !self.stop.is_evicted() {
+                        tokio::time::sleep(LAST_WORDS).await;
+                    }
                 } => Err(std::io::ErrorKind::TimedOut.into()),
             },
         };
@@ -325,7 +336,10 @@ impl Connection {
                 // To see it leave, and not to take in without bounds what it has at hand.
                 read = self.client.read(&mut self.input, MOST_READ, left), if may_read => read,
                 () = tokio::time::sleep(left), if !may_read => Read::TimedOut,
-                () = self.stop.may_end(late.session().in_transaction()) => return late.stopping(),
+                () = self.stop.may_end(late.session().in_transaction()) => {
+                    self.note_eviction(late.session());
+                    return late.stopping();
+                }
             };
             match read {
                 Read::Some => self.input.shrink(),
@@ -348,7 +362,8 @@ impl Connection {
         }
     }
 
-    async fn relay(&mut self, relay: Relay) -> Step {
+    async fn relay(&mut self, mut relay: Relay) -> Step {
+        self.note_standing(relay.session());
         if let Request::Envelope { .. } = relay.request() {
             self.give_up_parts();
         }
@@ -369,6 +384,7 @@ impl Connection {
             None => {
                 // Nobody knows how far it has come.
                 self.upstream = None;
+                self.note_eviction(relay.session_mut());
                 relay.stopping()
             }
         }
@@ -387,6 +403,7 @@ impl Connection {
             return body.answer(Ending::ClientGone, 0, clock::now());
         }
         let (ending, size) = self.way().0.pass(&mut body).await;
+        self.note_eviction(body.session());
         body.answer(ending, size, clock::now())
     }
 
@@ -396,7 +413,9 @@ impl Connection {
             return chunk.answer(Ending::ClientGone, 0, clock::now());
         }
         let (way, parts) = self.way();
-        match way.pass_chunk(parts, &mut chunk).await {
+        let passed = way.pass_chunk(parts, &mut chunk).await;
+        self.note_eviction(chunk.session());
+        match passed {
             (None, _) => chunk.taken(),
             (Some(ending), size) => chunk.answer(ending, size, clock::now()),
         }
@@ -414,7 +433,38 @@ impl Connection {
         self.slots.clear();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
-        self.client.close().await;
+        self.client.close(if self.stop.is_evicted() { Duration::ZERO } else { LAST_WORDS }).await;
+    }
+
+    /// Tells the registry of connections who the client is by now.
+    fn note_standing(&mut self, session: &Session) {
+        let (client, options) = (session.client(), &self.listener.session);
+        let is_known = session.user().is_some() || options.trusts(client) || options.may_name_clients(client);
+        let standing = match is_known {
+            true => Standing::Known,
+            false if session.in_transaction() => Standing::Sending,
+            false => Standing::Stranger,
+        };
+        self.place.note(client, standing);
+    }
+
+    /// Tells the session if it ends to make room, so that the client hears why.
+    fn note_eviction(&self, session: &mut Session) {
+        if self.stop.is_evicted() {
+            session.evict();
+        }
+    }
+
+    /// Counts and logs, at the end, that the connection was closed to make room.
+    pub fn report_eviction(&self) {
+        let (server, listener, message) = (&self.server, &*self.listener.name, "closed to make room for others");
+        if !self.stop.is_evicted() {
+            return;
+        }
+        server.metrics.connections_evicted.with_label_values(&[listener]).inc();
+        if let Some(Permit { suppressed }) = server.throttle.permit(message, self.peer) {
+            tracing::warn!(session = &*self.id, listener, client = %self.peer, suppressed, "{message}");
+        }
     }
 }
 

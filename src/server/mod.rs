@@ -25,9 +25,9 @@ pub use log_throttle::LogThrottle;
 pub use notices::Notices;
 use places::Places;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tls::Certificates;
 use tokio::net::TcpListener;
@@ -45,6 +45,13 @@ pub struct ListenerOptions {
     pub session: Arc<session::Options>,
 }
 
+impl ListenerOptions {
+    /// Returns whether connections from this address begin with a PROXY header.
+    fn is_of_proxy(&self, peer: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(&peer))
+    }
+}
+
 /// What all listeners share.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -52,6 +59,8 @@ pub struct Options {
     pub max_connections: usize,
     /// Connections at once of one client's network.
     pub max_connections_per_client: usize,
+    /// The same for a client that may send without a login by its address.
+    pub max_connections_per_trusted_client: usize,
     /// How long a client that must log in may be here before it has.
     pub login_timeout: Duration,
     /// How long a client may be silent between commands.
@@ -125,31 +134,41 @@ impl Bound {
     }
 }
 
-/// Tells connections that the server stops.
-#[derive(Clone)]
+/// Tells a connection to end: the server stops, or another connection needs the place.
 pub struct Stop {
     /// True: sessions outside a transaction end.
     drain: watch::Receiver<bool>,
     /// True: the others do, too, but for those that wait for what the upstream says to a whole message.
     cut: watch::Receiver<bool>,
+    /// Whether it is to make room.
+    is_evicted: Arc<AtomicBool>,
 }
 
 impl Stop {
     /// Waits until a session should end, which one in a transaction should later.
     async fn may_end(&mut self, in_transaction: bool) {
-        let told = if in_transaction { &mut self.cut } else { &mut self.drain };
-        if told.wait_for(|told| *told).await.is_err() {
-            // Nobody is left who could tell.
-            std::future::pending().await
+        tokio::select! {
+            () = is_true(&mut self.cut) => {}
+            () = is_true(&mut self.drain), if !in_transaction => {}
         }
+    }
+
+    /// Returns whether the connection is closed to make room for another one.
+    fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Ordering::Acquire)
+    }
+}
+
+async fn is_true(told: &mut watch::Receiver<bool>) {
+    if told.wait_for(|told| *told).await.is_err() {
+        // Nobody is left who could tell.
+        std::future::pending().await
     }
 }
 
 /// Serves until `drain` turns true, then ends in order: no new connections, idle sessions are told, transactions may finish.
 pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
-    let (cut, cutting) = watch::channel(false);
-    let stop = Stop { drain: drain.clone(), cut: cutting };
-    let places = Places::new(server.options.max_connections, server.options.max_connections_per_client);
+    let places = Places::new(server.options.max_connections);
     // Its task ends when it is dropped.
     let mut watching = JoinSet::new();
     if let Some(certificates) = &server.certificates {
@@ -159,14 +178,14 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     watching.spawn(async move { throttling.throttle.summarize_regularly().await });
     let mut listening = JoinSet::new();
     for listener in listeners {
-        listening.spawn(listen(server.clone(), listener, places.clone(), stop.clone()));
+        listening.spawn(listen(server.clone(), listener, places.clone(), drain.clone()));
     }
     // The sender lives as long as the process serves.
     let _ = drain.wait_for(|drain| *drain).await;
     let mut all_ended = std::pin::pin!(async { while listening.join_next().await.is_some() {} });
     if tokio::time::timeout(server.options.drain_timeout, &mut all_ended).await.is_err() {
         tracing::warn!("transactions cut off: they took too long to end");
-        let _ = cut.send(true);
+        places.cut_all();
         all_ended.await;
     }
     server.throttle.summarize();
@@ -175,12 +194,12 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
 }
 
 /// Accepts connections until the server stops; ends when their sessions have.
-async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut stop: Stop) {
+async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut drain: watch::Receiver<bool>) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
     loop {
         let accepted = tokio::select! {
-            () = stop.may_end(false) => break,
+            () = is_true(&mut drain) => break,
             Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
                 log_panic(ended);
                 continue;
@@ -190,12 +209,14 @@ async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut s
         match accepted {
             Ok((tcp, peer)) => {
                 server.metrics.connections.with_label_values(&[&*options.name]).inc();
-                match places.take() {
+                let peer = peer.ip().to_canonical();
+                match arrival::take_place(&server, &options, &places, peer) {
                     Ok(place) => {
-                        let (server, stop) = (server.clone(), stop.clone());
-                        sessions.spawn(arrival::receive(server, options.clone(), tcp, peer.ip(), place, stop));
+                        let (server, drain) = (server.clone(), drain.clone());
+                        let stop = Stop { drain, cut: place.cut(), is_evicted: place.is_evicted() };
+                        sessions.spawn(arrival::receive(server, options.clone(), tcp, peer, place, stop));
                     }
-                    Err(full) => arrival::turn_away(&server, &options, &tcp, full),
+                    Err(full) => arrival::turn_away(&server, &options, &tcp, peer, full),
                 }
             }
             Err(error) => {

@@ -1,63 +1,140 @@
-//! Places for connections: so many in all, and so many for one client's network.
+//! Registry of connections: so many in all and for one client's network, and which one is closed when all places are taken.
 
 use crate::policy::field::Widths;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
-/// The places of all listeners. The lock is held to count, and never over anything that waits.
+/// The places of all listeners.
 pub struct Places {
-    /// Connections at once.
+    /// Connections at once, but for those that are being closed to make room.
     most: usize,
-    /// Of them, those of one network.
-    most_of_one: usize,
+    /// Held to count and to look one up, never over anything that waits.
     taken: Mutex<Taken>,
 }
 
-#[derive(Default)]
-struct Taken {
-    all: Tally,
-    /// Networks that have a connection, and for a moment those that were refused: not everybody who ever came.
-    networks: HashMap<String, Tally>,
-    /// When the latter were last looked for.
-    swept: Option<Instant>,
-}
+/// Connections that are being closed to make room may be so many at once: each takes a moment and a file descriptor. While there are
+/// more, new connections are refused.
+const MAX_LEAVING: usize = 256;
 
 #[derive(Default)]
-struct Tally {
-    connections: usize,
-    /// How many were refused since that was last logged, and when that was.
-    unlogged: u64,
-    logged: Option<Instant>,
+struct Taken {
+    /// The number of the next connection: the older, the smaller.
+    next: u64,
+    connections: HashMap<u64, Entry>,
+    /// How many of them are being closed to make room.
+    leaving: usize,
+    /// Connections by client network, as far as the client is known.
+    of_client: HashMap<String, usize>,
+    /// Strangers' connections outside and inside a transaction: those outside are closed first.
+    strangers: [Ranking; 2],
+}
+
+struct Entry {
+    network: String,
+    standing: Standing,
+    is_leaving: bool,
+    exit: Exit,
+}
+
+/// How a connection is told to end.
+#[derive(Clone)]
+struct Exit {
+    cut: watch::Sender<bool>,
+    is_evicted: Arc<AtomicBool>,
+}
+
+/// Who may be closed to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A client that has not logged in, and is not trusted.
+    Stranger,
+    /// The same, in a transaction.
+    Sending,
+    /// A client that has logged in or is trusted: its connection stays.
+    Known,
+}
+
+/// There is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// For anybody: all connections are of known clients.
+    All,
+    /// For this client.
+    Client,
 }
 
 /// A place, as long as this lives: however a connection ends, its place is free again.
 pub struct Place {
     places: Arc<Places>,
-    /// Whose it is, once that is known.
-    network: Option<String>,
+    number: u64,
+    /// The network that the connection counts for, once that is known.
+    counted: Option<String>,
+    /// What the registry knows of the connection: the lock is not taken when nothing changes.
+    client: IpAddr,
+    standing: Standing,
+    cut: watch::Receiver<bool>,
+    is_evicted: Arc<AtomicBool>,
 }
 
-/// There is no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full {
-    /// How many have been refused since this was last logged, if it is time to log it again.
-    pub refused: Option<u64>,
+/// Connections by network, and which network has most.
+#[derive(Default)]
+struct Ranking {
+    networks: HashMap<String, BTreeSet<u64>>,
+    /// Each network by how many connections it has, then by how old its oldest is.
+    order: BTreeSet<(usize, Reverse<u64>)>,
 }
-
-/// Who is refused again and again is logged no more often than this.
-const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
 impl Places {
-    pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
-        Arc::new(Self { most, most_of_one, taken: Mutex::default() })
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, taken: Mutex::default() })
     }
 
-    /// Takes a place for a connection of which nothing is known yet.
-    pub fn take(self: &Arc<Self>) -> Result<Place, Full> {
-        self.taken().all.add(self.most)?;
-        Ok(Place { places: self.clone(), network: None })
+    /// Takes a place for a connection. `most_of_one` is how many the client's network may have; `None` if `client` is a proxy, and
+    /// comes for clients yet to be named. Where all places are taken, a stranger's connection is told to end.
+    pub fn take(
+        self: &Arc<Self>,
+        client: IpAddr,
+        standing: Standing,
+        most_of_one: Option<usize>,
+    ) -> Result<Place, Full> {
+        let network = network(client);
+        let mut taken = self.taken();
+        let counted = most_of_one.map(|_| network.clone());
+        let next_out = taken.next_out();
+        let is_full = taken.connections.len() - taken.leaving >= self.most;
+        if is_full && next_out.is_none() {
+            return Err(Full::All);
+        }
+        // One that is refused makes nobody leave.
+        if most_of_one.is_some_and(|most| taken.count(&network) >= most) {
+            return Err(Full::Client);
+        }
+        if let Some(number) = next_out.filter(|_| is_full) {
+            taken.evict(number);
+        }
+        if let Some(network) = &counted {
+            *taken.of_client.entry(network.clone()).or_default() += 1;
+        }
+        let number = taken.next;
+        taken.next += 1;
+        let (cut, cutting) = watch::channel(false);
+        let exit = Exit { cut, is_evicted: Arc::default() };
+        let is_evicted = exit.is_evicted.clone();
+        taken.rank(standing, &network, number);
+        taken.connections.insert(number, Entry { network, standing, is_leaving: false, exit });
+        drop(taken);
+        Ok(Place { places: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
+    }
+
+    /// Tells all connections to end, also those in a transaction.
+    pub fn cut_all(&self) {
+        for entry in self.taken().connections.values() {
+            let _ = entry.exit.cut.send(true);
+        }
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -66,115 +143,203 @@ impl Places {
 }
 
 impl Place {
-    /// Counts the connection as one of its client's network: one IPv4 address, or one IPv6 /64.
-    pub fn give_to(&mut self, client: IpAddr) -> Result<(), Full> {
-        let network = Widths::default().network(client);
+    /// Counts the connection as one of this client's network, which a proxy has named: one IPv4 address, or one IPv6 /64.
+    pub fn give_to(&mut self, client: IpAddr, most_of_one: usize) -> Result<(), Full> {
+        let network = network(client);
         let mut taken = self.places.taken();
-        taken.sweep(Instant::now());
-        taken.networks.entry(network.clone()).or_default().add(self.places.most_of_one)?;
+        if taken.count(&network) >= most_of_one {
+            return Err(Full::Client);
+        }
+        *taken.of_client.entry(network.clone()).or_default() += 1;
         drop(taken);
-        self.network = Some(network);
+        self.counted = Some(network);
         Ok(())
+    }
+
+    /// Notes who the client is by now.
+    pub fn note(&mut self, client: IpAddr, standing: Standing) {
+        if (client, standing) == (self.client, self.standing) {
+            return;
+        }
+        (self.client, self.standing) = (client, standing);
+        self.places.taken().change(self.number, network(client), standing);
+    }
+
+    /// Turns true when the connection must end, even within a transaction.
+    pub fn cut(&self) -> watch::Receiver<bool> {
+        self.cut.clone()
+    }
+
+    /// Becomes true when the connection is closed to make room.
+    pub fn is_evicted(&self) -> Arc<AtomicBool> {
+        self.is_evicted.clone()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
-        taken.all.connections -= 1;
-        let Some(network) = self.network.take() else { return };
-        if let Some(tally) = taken.networks.get_mut(&network) {
-            tally.connections -= 1;
-            if !tally.is_of_use(Instant::now()) {
-                taken.networks.remove(&network);
+        let Some(entry) = taken.connections.remove(&self.number) else { return };
+        match entry.is_leaving {
+            true => taken.leaving -= 1,
+            false => taken.unrank(entry.standing, &entry.network, self.number),
+        }
+        let Some(network) = self.counted.take() else { return };
+        if let Some(count) = taken.of_client.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                taken.of_client.remove(&network);
             }
         }
     }
 }
 
 impl Taken {
-    /// Forgets those that were refused a while ago and have no connection any more.
-    fn sweep(&mut self, now: Instant) {
-        if self.swept.is_none_or(|swept| now.duration_since(swept) >= BETWEEN_LINES) {
-            self.networks.retain(|_, tally| tally.is_of_use(now));
-            self.swept = Some(now);
+    fn count(&self, network: &str) -> usize {
+        self.of_client.get(network).copied().unwrap_or(0)
+    }
+
+    /// Returns the connection to be closed if room is needed: the oldest one of the network of strangers that has most.
+    fn next_out(&self) -> Option<u64> {
+        let next = || self.strangers.iter().find_map(Ranking::first);
+        if self.leaving < MAX_LEAVING { next() } else { None }
+    }
+
+    /// Tells a stranger's connection to end.
+    fn evict(&mut self, number: u64) {
+        let Some(entry) = self.connections.get_mut(&number) else { return };
+        entry.is_leaving = true;
+        entry.exit.is_evicted.store(true, Ordering::Release);
+        let _ = entry.exit.cut.send(true);
+        let (standing, network) = (entry.standing, entry.network.clone());
+        self.unrank(standing, &network, number);
+        self.leaving += 1;
+    }
+
+    fn change(&mut self, number: u64, network: String, standing: Standing) {
+        let Some(entry) = self.connections.get_mut(&number) else { return };
+        let former = std::mem::replace(&mut entry.standing, standing);
+        let left = std::mem::replace(&mut entry.network, network.clone());
+        if !entry.is_leaving {
+            self.unrank(former, &left, number);
+            self.rank(standing, &network, number);
+        }
+    }
+
+    fn rank(&mut self, standing: Standing, network: &str, number: u64) {
+        if let Some(place) = standing.place() {
+            self.strangers[place].add(network, number);
+        }
+    }
+
+    fn unrank(&mut self, standing: Standing, network: &str, number: u64) {
+        if let Some(place) = standing.place() {
+            self.strangers[place].remove(network, number);
         }
     }
 }
 
-impl Tally {
-    /// Whether anything would be different without it. Who could have the time of the last line forgotten by closing all
-    /// connections would fill the log.
-    fn is_of_use(&self, now: Instant) -> bool {
-        self.connections > 0 || self.was_logged(now)
+impl Standing {
+    /// The index of its ranking.
+    fn place(self) -> Option<usize> {
+        match self {
+            Self::Stranger => Some(0),
+            Self::Sending => Some(1),
+            Self::Known => None,
+        }
+    }
+}
+
+impl Ranking {
+    /// The connection to be closed first.
+    fn first(&self) -> Option<u64> {
+        self.order.last().map(|(_, Reverse(oldest))| *oldest)
     }
 
-    fn was_logged(&self, now: Instant) -> bool {
-        self.logged.is_some_and(|logged| now.duration_since(logged) < BETWEEN_LINES)
+    fn add(&mut self, network: &str, number: u64) {
+        self.change(network, |numbers| {
+            numbers.insert(number);
+        });
     }
 
-    /// Adds a connection, if that makes no more than `most`, which is at least 1.
-    fn add(&mut self, most: usize) -> Result<(), Full> {
-        if self.connections < most {
-            self.connections += 1;
-            return Ok(());
-        }
-        self.unlogged += 1;
-        let now = Instant::now();
-        if self.was_logged(now) {
-            return Err(Full { refused: None });
-        }
-        self.logged = Some(now);
-        Err(Full { refused: Some(std::mem::take(&mut self.unlogged)) })
+    fn remove(&mut self, network: &str, number: u64) {
+        self.change(network, |numbers| {
+            numbers.remove(&number);
+        });
     }
+
+    fn change(&mut self, network: &str, change: impl FnOnce(&mut BTreeSet<u64>)) {
+        let numbers = self.networks.entry(network.to_owned()).or_default();
+        if let Some(rank) = rank(numbers) {
+            self.order.remove(&rank);
+        }
+        change(numbers);
+        match rank(numbers) {
+            Some(rank) => drop(self.order.insert(rank)),
+            None => drop(self.networks.remove(network)),
+        }
+    }
+}
+
+/// A network's rank among networks: the highest is closed first.
+fn rank(numbers: &BTreeSet<u64>) -> Option<(usize, Reverse<u64>)> {
+    numbers.first().map(|oldest| (numbers.len(), Reverse(*oldest)))
+}
+
+fn network(client: IpAddr) -> String {
+    Widths::default().network(client)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn client(address: &str) -> IpAddr {
         address.parse().unwrap()
     }
 
     fn place(places: &Arc<Places>, address: &str) -> Option<Place> {
-        let mut place = places.take().ok()?;
-        place.give_to(client(address)).ok()?;
-        Some(place)
+        places.take(client(address), Standing::Known, Some(2)).ok()
+    }
+
+    fn stranger(places: &Arc<Places>, address: &str) -> Place {
+        places.take(client(address), Standing::Stranger, Some(100)).unwrap()
+    }
+
+    fn is_evicted(place: &Place) -> bool {
+        assert_eq!(*place.cut.borrow(), place.is_evicted.load(Ordering::Acquire));
+        *place.cut.borrow()
     }
 
     #[test]
     fn a_network_has_so_many_places_and_all_have_so_many() {
-        let places = Places::new(3, 2);
+        let places = Places::new(3);
         let mut held = vec![place(&places, "2001:db8::1").unwrap(), place(&places, "2001:db8::ffff:0:0:2").unwrap()];
         assert!(place(&places, "2001:db8::3").is_none());
         held.push(place(&places, "2001:db8:0:1::1").unwrap());
-        assert!(places.take().is_err());
+        assert!(place(&places, "192.0.2.7").is_none());
         held.remove(0);
         assert!(place(&places, "192.0.2.7").is_some());
     }
 
     #[test]
     fn a_network_without_connections_takes_no_memory() {
-        let places = Places::new(10, 1);
-        let held = place(&places, "192.0.2.7");
-        assert_eq!(places.taken().networks.len(), 1);
-        drop(held);
-        assert!(places.taken().networks.is_empty());
-        assert_eq!(places.taken().all.connections, 0);
-
-        // One that was refused is known until it may have another line.
-        let held = place(&places, "192.0.2.7");
-        assert!(held.is_some() && place(&places, "192.0.2.7").is_none());
-        drop(held);
-        assert_eq!(places.taken().networks.len(), 1);
-        places.taken().sweep(Instant::now() + BETWEEN_LINES);
-        assert!(places.taken().networks.is_empty());
+        let places = Places::new(10);
+        drop(place(&places, "192.0.2.7"));
+        let mut named = places.take(client("192.0.2.1"), Standing::Stranger, None).unwrap();
+        named.give_to(client("192.0.2.7"), 1).unwrap();
+        assert_eq!(named.give_to(client("192.0.2.7"), 1), Err(Full::Client));
+        named.note(client("192.0.2.7"), Standing::Sending);
+        drop(named);
+        let taken = places.taken();
+        assert!(taken.of_client.is_empty() && taken.connections.is_empty());
+        assert!(taken.strangers.iter().all(|ranking| ranking.networks.is_empty() && ranking.order.is_empty()));
     }
 
     #[test]
     fn a_panic_frees_its_place() {
-        let places = Places::new(1, 1);
+        let places = Places::new(1);
         let held = place(&places, "192.0.2.7");
         let panicking = std::thread::spawn(move || {
             let _held = held;
@@ -185,18 +350,113 @@ mod tests {
     }
 
     #[test]
-    fn of_many_refusals_a_few_are_logged() {
-        let places = Places::new(2, 1);
-        let mut refusals = Vec::new();
-        for _ in 0..1000 {
-            // The network leaves between two refusals, and comes again.
-            let held = [place(&places, "192.0.2.7").unwrap(), places.take().unwrap()];
-            refusals.push(places.take().err().unwrap());
-            let [_network, mut other] = held;
-            refusals.push(other.give_to(client("192.0.2.7")).unwrap_err());
+    fn the_oldest_stranger_of_the_largest_network_makes_room_and_a_known_client_never() {
+        let places = Places::new(6);
+        let known = place(&places, "192.0.2.1").unwrap();
+        let honest = stranger(&places, "192.0.2.2");
+        let mut attackers: Vec<Place> = (0..4).map(|_| stranger(&places, "192.0.2.3")).collect();
+        attackers[0].note(client("192.0.2.3"), Standing::Sending);
+        let newcomer = place(&places, "192.0.2.4").unwrap();
+        let evicted = |places: &[Place]| places.iter().map(is_evicted).collect::<Vec<_>>();
+        assert_eq!(evicted(&attackers), [false, true, false, false], "one that sends is spared");
+        // Both networks: by size, then by age.
+        let others = [place(&places, "192.0.2.5").unwrap(), place(&places, "192.0.2.6").unwrap()];
+        assert_eq!(evicted(&attackers), [false, true, true, false]);
+        assert!(is_evicted(&honest), "it is older than the one that is left of the others");
+        let more = [place(&places, "192.0.2.5").unwrap(), place(&places, "192.0.2.6").unwrap()];
+        assert_eq!(evicted(&attackers), [true; 4]);
+        assert_eq!(places.take(client("192.0.2.7"), Standing::Known, Some(9)).err(), Some(Full::All));
+        assert!(!evicted(&others).contains(&true) && !evicted(&more).contains(&true));
+        assert!(!is_evicted(&known) && !is_evicted(&newcomer));
+    }
+
+    #[test]
+    fn so_many_leave_at_once_and_no_more() {
+        let places = Places::new(1);
+        let mut held = Vec::new();
+        while let Ok(place) = places.take(client("192.0.2.7"), Standing::Stranger, None) {
+            held.push(place);
         }
-        let logged: Vec<u64> = refusals.iter().filter_map(|full| full.refused).collect();
-        assert_eq!(logged[..2], [1, 1]);
-        assert!(logged.len() < 20, "{logged:?}");
+        assert_eq!(held.len(), MAX_LEAVING + 1);
+        held.remove(0);
+        assert!(places.take(client("192.0.2.7"), Standing::Stranger, None).is_ok());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Take(u8, Standing),
+        Note(usize, u8, Standing),
+        End(usize),
+    }
+
+    fn standing() -> impl Strategy<Value = Standing> {
+        prop_oneof![Just(Standing::Stranger), Just(Standing::Sending), Just(Standing::Known)]
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => (0..4_u8, standing()).prop_map(|(n, standing)| Act::Take(n, standing)),
+            2 => (any::<usize>(), 0..4_u8, standing()).prop_map(|(at, n, standing)| Act::Note(at, n, standing)),
+            2 => any::<usize>().prop_map(Act::End),
+        ]
+    }
+
+    fn numbered(n: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, n])
+    }
+
+    /// The connection that must make room, by counting: its index.
+    fn expected(held: &[Place]) -> Option<usize> {
+        let staying = |standing| move |(_, place): &(usize, &Place)| place.standing == standing && !is_evicted(place);
+        [Standing::Stranger, Standing::Sending].into_iter().find_map(|standing| {
+            let all: Vec<_> = held.iter().enumerate().filter(staying(standing)).collect();
+            let size = |client: IpAddr| all.iter().filter(|(_, place)| place.client == client).count();
+            let largest = all.iter().map(|(_, place)| size(place.client)).max()?;
+            all.iter().filter(|(_, p)| size(p.client) == largest).min_by_key(|(_, p)| p.number).map(|(at, _)| *at)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn counts_equal_the_connections_there_are(acts in prop::collection::vec(act(), 1..200)) {
+            let places = Places::new(8);
+            let mut held: Vec<Place> = Vec::new();
+            for act in acts {
+                match act {
+                    Act::Take(n, standing) => {
+                        let of_client = held.iter().filter(|p| p.counted == Some(network(numbered(n)))).count();
+                        let staying = held.iter().filter(|place| !is_evicted(place)).count();
+                        let victim = expected(&held).map(|at| held[at].number);
+                        let before: Vec<u64> = held.iter().filter(|p| is_evicted(p)).map(|p| p.number).collect();
+                        match places.take(numbered(n), standing, Some(4)) {
+                            Ok(place) => {
+                                prop_assert!(of_client < 4);
+                                let now = held.iter().filter(|p| is_evicted(p)).map(|p| p.number);
+                                let evicted: Vec<u64> = now.filter(|number| !before.contains(number)).collect();
+                                let due: Vec<u64> = victim.into_iter().filter(|_| staying >= 8).collect();
+                                prop_assert_eq!(evicted, due);
+                                held.push(place);
+                            }
+                            Err(Full::Client) => prop_assert_eq!(of_client, 4),
+                            Err(Full::All) => prop_assert!(staying == 8 && victim.is_none()),
+                        }
+                    }
+                    Act::Note(at, n, standing) if !held.is_empty() => {
+                        let at = at % held.len();
+                        held[at].note(numbered(n), standing);
+                    }
+                    Act::End(at) if !held.is_empty() => drop(held.swap_remove(at % held.len())),
+                    Act::Note(..) | Act::End(_) => {}
+                }
+                let taken = places.taken();
+                prop_assert_eq!(taken.connections.len(), held.len());
+                prop_assert_eq!(taken.leaving, held.iter().filter(|place| is_evicted(place)).count());
+                prop_assert!(taken.connections.len() - taken.leaving <= 8);
+                prop_assert_eq!(taken.of_client.values().sum::<usize>(), held.len());
+                let ranked: usize = taken.strangers.iter().flat_map(|r| r.networks.values()).map(BTreeSet::len).sum();
+                let strangers = held.iter().filter(|p| p.standing != Standing::Known && !is_evicted(p)).count();
+                prop_assert_eq!(ranked, strangers);
+            }
+        }
     }
 }

@@ -103,9 +103,9 @@ impl Client {
         Ok(session::Tls { version, cipher })
     }
 
-    /// Ends the connection: the last words arrive, whatever the client is still sending.
-    pub async fn close(&mut self) {
-        let patience = Duration::from_secs(2);
+    /// Ends the connection: the last words arrive, whatever the client is still sending. `patience` is how long the client may take
+    /// to read them, and as long again to stop sending.
+    pub async fn close(&mut self, patience: Duration) {
         let shutdown = async {
             match &mut self.0 {
                 Stream::Plain(tcp) => tcp.shutdown().await,

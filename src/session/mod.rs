@@ -114,6 +114,8 @@ struct State {
     other_refusals: u32,
     remarks: u32,
     closing: bool,
+    /// The session ends to make room for another one.
+    is_evicted: bool,
 }
 
 struct Transaction {
@@ -189,6 +191,7 @@ impl Session {
             other_refusals: 0,
             remarks: 0,
             closing: false,
+            is_evicted: false,
         };
         let mut session = Self(Box::new(state));
         match session.0.may_speak_for_others() {
@@ -343,7 +346,7 @@ impl Session {
         self.close()
     }
 
-    /// Ends the session because the server stops.
+    /// Ends the session because the server stops, or needs its place.
     pub fn shut_down(mut self) -> Step {
         let reply = self.0.stopping();
         self.0.reply(&reply);
@@ -351,6 +354,11 @@ impl Session {
             self.0.end_transaction(Ending::Stopping, 0, Some(reply), self.0.now);
         }
         self.close()
+    }
+
+    /// Notes that the session ends to make room for another one: [`Session::shut_down`] and [`Ending::Stopping`] then say so.
+    pub fn evict(&mut self) {
+        self.0.is_evicted = true;
     }
 
     /// Ends the session because the client has gone.
@@ -524,7 +532,8 @@ impl State {
     }
 
     fn stopping(&self) -> Reply {
-        Reply::new(421, format!("4.3.2 {} Stopping; try again", self.options.hostname))
+        let why = if self.is_evicted { "Too many connections" } else { "Stopping" };
+        Reply::new(421, format!("4.3.2 {} {why}; try again", self.options.hostname))
     }
 
     fn longest_line(&self, input: &Input) -> usize {
@@ -533,7 +542,7 @@ impl State {
     }
 
     fn may_speak_for_others(&self) -> bool {
-        self.options.xclient.iter().any(|network| network.contains(&self.peer))
+        self.options.may_name_clients(self.peer)
     }
 }
 

@@ -29,6 +29,11 @@ impl Options {
         self.auth == Requirement::Required && !self.trusts(client)
     }
 
+    /// Returns whether this address is that of a proxy that may name its clients with XCLIENT.
+    pub fn may_name_clients(&self, peer: IpAddr) -> bool {
+        self.xclient.iter().any(|network| network.contains(&peer))
+    }
+
     /// Returns whether this client may send without a login by its address.
     pub fn trusts(&self, client: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&client))

@@ -112,6 +112,11 @@ impl Relay {
         &self.0
     }
 
+    /// The same, to note something in it.
+    pub fn session_mut(&mut self) -> &mut Session {
+        &mut self.0
+    }
+
     /// The server stops, and cannot wait for the upstream.
     pub fn stopping(self) -> Step {
         self.0.shut_down()

@@ -1,0 +1,437 @@
+//! What strangers (clients that have not logged in) can do to the log and to other clients' connections.
+
+use crate::harness::{Client, PATIENCE, Process, SENTENCE, Site, Upstream, field, free_port, wait_for};
+use base64::Engine as _;
+use rustix::process::Signal;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Lines that a test causes of each message.
+const LINES: u64 = 1_000;
+
+/// The proxy that names clients in a PROXY header; tests are at 127.0.0.1.
+const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+fn flooded_site(upstream: &Upstream) -> Site {
+    let text = format!(
+        "listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }}\n\
+         listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
+         listener.behind = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"{PROXY}\"], xclient = [\"127.0.0.1\"] }}\n\
+         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+         session = {{ max-connections-per-client = 20 }}\n{}",
+        upstream.address(),
+        r#"
+[[limit]]
+name = "closed"
+count = "connections"
+per = ["client"]
+rate = "0"
+match = { client = "192.0.2.1" }
+[[limit]]
+name = "shadow"
+count = "connections"
+per = ["client"]
+rate = "0"
+mode = "shadow"
+match = { client = "192.0.2.2" }
+[[limit]]
+name = "late"
+count = "connections"
+per = ["client"]
+rate = "1 / 1d"
+algorithm = "token-bucket"
+match = { client = "192.0.2.3" }
+  [[limit.action]]
+  delay = "20s"
+[[limit]]
+name = "recipients"
+count = "recipients"
+per = ["recipient"]
+rate = "0"
+match = { recipient = "refused@example.net" }
+"#
+    );
+    Site::with_users(&text, &[("alice", SENTENCE, "")])
+}
+
+/// Connects by way of the proxy, for this client.
+fn connect_for(weir: &Process, client: &str) -> Client {
+    let mut connection = Client::try_connect_from(PROXY, weir.address("behind")).unwrap();
+    connection.send(format!("PROXY TCP4 {client} 198.51.100.1 56712 587\r\n").as_bytes());
+    connection
+}
+
+/// Connects where clients may send without a login, once there is a place.
+fn connect_plainly(weir: &Process) -> Client {
+    wait_for("a place", || {
+        let mut client = Client::connect_silently(weir.address("plain"));
+        client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
+    })
+}
+
+fn fail_handshakes(weir: &Process) {
+    for _ in 0..LINES {
+        let mut client = Client::connect_silently(weir.address("implicit"));
+        let _ = client.try_send(b"EHLO client.example\r\n");
+        assert!(client.try_reply().is_err());
+    }
+}
+
+fn send_bad_headers(weir: &Process) {
+    for _ in 0..LINES {
+        let mut client = Client::try_connect_from(PROXY, weir.address("behind")).unwrap();
+        let _ = client.try_send(b"EHLO client.example\r\n");
+        assert!(client.is_closed());
+    }
+}
+
+fn connect_too_often(weir: &Process) {
+    let _held: Vec<Client> = (0..20)
+        .map(|_| {
+            let mut client = connect_for(weir, "192.0.2.4");
+            client.expect("220");
+            client
+        })
+        .collect();
+    for _ in 0..LINES {
+        connect_for(weir, "192.0.2.4").expect("421 4.7.0");
+    }
+}
+
+fn guess_passwords(weir: &Process) {
+    let wrong = base64::engine::general_purpose::STANDARD.encode("\0alice\0wrong");
+    let mut guessed = 0;
+    while guessed < LINES {
+        let mut client = connect_plainly(weir);
+        client.say("EHLO client.example", "250");
+        while guessed < LINES {
+            let Ok(()) = client.try_send(format!("AUTH PLAIN {wrong}\r\n").as_bytes()) else { break };
+            let Ok(reply) = client.try_reply() else { break };
+            match &reply[..3] {
+                "535" => guessed += 1,
+                // Too many at once, or too many in this session.
+                "454" | "421" => {}
+                _ => panic!("{reply}"),
+            }
+        }
+    }
+}
+
+fn be_refused_at_connect(weir: &Process) {
+    for _ in 0..LINES {
+        let reply = connect_for(weir, "192.0.2.1").reply();
+        assert!(reply.contains("closed"), "{reply}");
+    }
+}
+
+fn exceed_in_shadow(weir: &Process) {
+    for _ in 0..LINES {
+        let mut client = connect_for(weir, "192.0.2.2");
+        client.expect("220");
+        client.say("QUIT", "221");
+    }
+}
+
+fn leave_early(weir: &Process) {
+    connect_for(weir, "192.0.2.3").expect("220");
+    for _ in 0..LINES {
+        drop(connect_for(weir, "192.0.2.3"));
+        wait_for("its end", || (weir.metric("weir_delayed_sessions") == 0.0).then_some(()));
+    }
+}
+
+fn be_named(weir: &Process) {
+    for n in 0..LINES {
+        let mut client = Client::connect(weir.address("behind"));
+        client.say("EHLO proxy.example", "250");
+        client.say(&format!("XCLIENT ADDR=198.51.100.{}", n % 20), "220");
+        client.say("QUIT", "221");
+    }
+}
+
+fn give_up_messages(weir: &Process) {
+    for _ in 0..LINES / 50 {
+        let mut client = connect_plainly(weir);
+        client.say("EHLO client.example", "250");
+        for _ in 0..50 {
+            client.say("MAIL FROM:<a@example.org>", "250");
+            client.say("RCPT TO:<b@example.net>", "250");
+            client.say("RSET", "250");
+        }
+        client.say("QUIT", "221");
+    }
+}
+
+/// Has recipients refused, many in each session: not all of them have lines of their own.
+fn be_refused_recipients(weir: &Process) {
+    for _ in 0..LINES / 200 {
+        let mut client = connect_plainly(weir);
+        client.say("EHLO client.example", "250");
+        client.say("MAIL FROM:<a@example.org>", "250");
+        for _ in 0..200 {
+            client.say("RCPT TO:<refused@example.net>", "550");
+        }
+        client.say("QUIT", "221");
+    }
+}
+
+fn number(line: &str, name: &str) -> u64 {
+    field(line, name).map_or(0, |text| text.parse().unwrap())
+}
+
+/// A flood of lines: the message, how many events it stands for, and who causes them.
+type Flood = (&'static str, u64, fn(&Process));
+
+#[test]
+fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
+    let upstream = Upstream::start();
+    let site = flooded_site(&upstream);
+    let weir = site.start();
+    let floods: [Flood; 9] = [
+        ("TLS handshake failed", LINES, fail_handshakes),
+        ("no good PROXY header", LINES, send_bad_headers),
+        ("too many connections of one client", LINES, connect_too_often),
+        ("wrong password", LINES, guess_passwords),
+        ("over, in shadow", LINES, exceed_in_shadow),
+        ("left before a late answer", LINES, leave_early),
+        ("client named by XCLIENT", LINES, be_named),
+        ("message ended", LINES, give_up_messages),
+        ("refused", LINES, be_refused_at_connect),
+    ];
+    let began = std::time::Instant::now();
+    for (_, _, flood) in floods {
+        flood(&weir);
+    }
+    be_refused_recipients(&weir);
+    // Connections of the other floods may be too many now and then, too, and are made again.
+    let (_, metrics) = weir.get("/metrics");
+    let too_many = metrics.lines().filter(|line| line.contains("reason=\"max-connections-per-client\""));
+    let too_many: f64 = too_many.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+    assert!(too_many >= LINES as f64);
+    weir.signal(Signal::TERM);
+    weir.logged("message=stopped");
+    let (log, seconds) = (weir.log_lines(), began.elapsed().as_secs());
+    let of = |name: &str, message: &str| -> Vec<&String> {
+        log.iter().filter(|line| field(line, name).as_deref() == Some(message)).collect()
+    };
+    for (message, mut events, _) in floods {
+        let (lines, summaries) = (of("message", message), of("line", message));
+        let left_out: u64 = lines.iter().chain(&summaries).map(|line| number(line, "suppressed")).sum();
+        let mut counted = lines.len() as u64 + left_out;
+        if message == "too many connections of one client" {
+            events = too_many as u64;
+        }
+        if message == "refused" {
+            events *= 2;
+            counted +=
+                of("message", "refused more often than is logged").iter().map(|l| number(l, "refusals")).sum::<u64>();
+        }
+        assert_eq!(counted, events, "{message}: {} lines, {left_out} left out", lines.len());
+        // Fifty at once, then ten a second; of one network, as here mostly, twenty and one.
+        assert!((1..=60 + 10 * seconds).contains(&(lines.len() as u64)), "{message}: {} lines", lines.len());
+    }
+}
+
+#[test]
+fn a_user_has_all_its_lines() {
+    let upstream = Upstream::start();
+    let site = flooded_site(&upstream);
+    let weir = site.start();
+    let mut client = Client::logged_in(weir.address("plain"), "alice");
+    client.say("MAIL FROM:<a@example.org>", "250");
+    for _ in 0..50 {
+        client.say("RCPT TO:<refused@example.net>", "550");
+    }
+    client.say("QUIT", "221");
+    wait_for("all lines", || {
+        let refused = |line: &&String| field(line, "message").as_deref() == Some("refused");
+        (weir.log_lines().iter().filter(refused).count() == 50).then_some(())
+    });
+}
+
+/// A Weir whose standard error is a pipe that nobody reads, with known addresses.
+struct Unread {
+    child: Child,
+    submission: SocketAddr,
+    implicit: SocketAddr,
+    admin: SocketAddr,
+    _site: (Upstream, Site),
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Unread {
+    fn start() -> Self {
+        let upstream = Upstream::start();
+        let [submission, implicit, admin] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
+        let site = Site::with_users(
+            &format!(
+                "listener.submission = {{ address = \"{submission}\", tls = \"none\" }}\n\
+                 listener.implicit = {{ address = \"{implicit}\", tls = \"implicit\" }}\n\
+                 upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+                 limit = [{{ name = \"none\", count = \"recipients\", per = [\"recipient\"], rate = \"0\" }}]\n",
+                upstream.address()
+            ),
+            &[("alice", SENTENCE, "")],
+        );
+        site.edit("address = \"127.0.0.1:0\"", &format!("address = \"{admin}\""));
+        let child = site.serve().stderr(Stdio::piped()).spawn().unwrap();
+        let unread = Self { child, submission, implicit, admin, _site: (upstream, site) };
+        wait_for("listener", || TcpStream::connect(admin).ok());
+        wait_for("listener", || TcpStream::connect(submission).ok());
+        unread
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Has a user be refused a hundred times, with lines of some 700 octets each.
+    fn be_refused(&self) {
+        let mut client = Client::logged_in(self.submission, "alice");
+        let address = |local: &str| format!("{}@{}.example", local.repeat(60), vec!["b".repeat(60); 3].join("."));
+        client.say(&format!("MAIL FROM:<{}>", address("a")), "250");
+        let line = format!("RCPT TO:<{}>\r\n", address("c"));
+        client.send(line.repeat(100).as_bytes());
+        for _ in 0..100 {
+            client.expect("550");
+        }
+        client.say("QUIT", "221");
+    }
+
+    fn terminate(&mut self) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// All lines, to the end of the process.
+    fn read(&mut self) -> Vec<String> {
+        BufReader::new(self.child.stderr.take().unwrap()).lines().map_while(Result::ok).collect()
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nobody_and_says_what_was_lost() {
+    let mut weir = Unread::start();
+    for _ in 0..1_000 {
+        let mut client = Client::connect_silently(weir.implicit);
+        let _ = client.try_send(b"EHLO client.example\r\n");
+        assert!(client.try_reply().is_err());
+    }
+    // More than the queue holds.
+    for _ in 0..100 {
+        weir.be_refused();
+    }
+    Client::connect(weir.submission).say("QUIT", "221");
+    assert!(weir.get("/healthz").starts_with("HTTP/1.1 200"));
+    let metrics = weir.get("/metrics");
+    let counted = metrics.lines().find_map(|line| line.strip_prefix("weir_log_lines_lost_total ")).unwrap();
+    weir.terminate();
+    let lines = weir.read();
+    let reported: u64 =
+        lines.iter().filter(|line| line.contains("log lines lost")).map(|line| number(line, "lines")).sum();
+    assert!(reported >= counted.parse().unwrap() && reported > 100, "{reported} reported, {counted} counted");
+    let refused = lines.iter().filter(|line| field(line, "message").as_deref() == Some("refused")).count() as u64;
+    // Those of logins may be lost, too.
+    assert!(refused > 1_000 && (10_000..=10_500).contains(&(refused + reported)), "{refused} lines, {reported} lost");
+}
+
+#[test]
+fn a_stop_in_order_loses_no_line() {
+    let mut weir = Unread::start();
+    for _ in 0..20 {
+        weir.be_refused();
+    }
+    // A megabyte waits, of which the pipe holds a small part.
+    weir.terminate();
+    let lines = weir.read();
+    let refused = lines.iter().filter(|line| field(line, "message").as_deref() == Some("refused")).count();
+    assert_eq!(refused, 2_000);
+    assert!(lines.last().unwrap().contains("stopped"), "{:?}", lines.last());
+    assert!(!lines.iter().any(|line| line.contains("log lines lost")));
+}
+
+/// A connection of a stranger, of one kind or another, from this address.
+fn occupy(weir: &Process, host: Ipv4Addr, n: usize) -> Client {
+    let listener = ["plain", "implicit", "starttls"][n % 3];
+    let mut client = Client::try_connect_from(host, weir.address(listener)).unwrap();
+    match n % 3 {
+        // Inside a command, which comes slowly.
+        0 => {
+            client.expect("220");
+            client.send(b"EHLO cl");
+        }
+        // Nothing: the server waits for a handshake.
+        1 => {}
+        _ => {
+            client.expect("220");
+            client.say("EHLO client.example", "250");
+            client.say("STARTTLS", "220");
+        }
+    }
+    client
+}
+
+#[test]
+fn strangers_on_all_places_make_room_for_the_next_client_at_once() {
+    let upstream = Upstream::start();
+    let listener = |more: &str| format!("{{ address = \"127.0.0.1:0\", {more} }}");
+    let site = Site::with_users(
+        &format!(
+            "listener.plain = {}\nlistener.starttls = {}\nlistener.implicit = {}\nlistener.open = {}\n\
+             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+             session = {{ max-connections = 90, max-connections-per-client = 30 }}\n",
+            listener("tls = \"none\""),
+            listener("tls = \"starttls\""),
+            listener("tls = \"implicit\""),
+            listener("tls = \"none\", auth = \"none\""),
+            upstream.address()
+        ),
+        &[("alice", SENTENCE, "")],
+    );
+    let weir = site.start();
+    let mut known = Client::logged_in(weir.address("plain"), "alice");
+    // One that sends without a login, from a small network: it is spared.
+    let mut sending = Client::connect_from(Ipv4Addr::new(127, 0, 0, 9), weir.address("open"));
+    sending.say("EHLO client.example", "250");
+    sending.say("MAIL FROM:<a@example.org>", "250");
+    let mut held: Vec<Client> =
+        (0..88).map(|n| occupy(&weir, Ipv4Addr::new(127, 0, 0, 2 + (n / 30) as u8), n)).collect();
+    let sessions = "weir_sessions{listener=\"implicit\"}";
+    wait_for("all connections", || (weir.metric(sessions) == 29.0).then_some(()));
+    // As many newcomers as places: each is greeted, and stays when it has logged in.
+    let newcomers: Vec<Client> = (0..20)
+        .map(|_| {
+            let began = std::time::Instant::now();
+            let client = Client::logged_in(weir.address("plain"), "alice");
+            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+            client
+        })
+        .collect();
+    // The first of the largest network was told.
+    held[0].expect("421 4.3.2 weir.example Too many connections; try again");
+    assert!(held[0].is_closed() && held[1].is_closed());
+    wait_for("the count", || {
+        let (_, metrics) = weir.get("/metrics");
+        let evicted = metrics.lines().filter(|line| line.starts_with("weir_connections_evicted_total"));
+        let evicted: f64 = evicted.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+        (evicted == 20.0).then_some(())
+    });
+    weir.logged("closed to make room for others");
+    for mut client in newcomers {
+        client.say("NOOP", "250");
+    }
+    known.say("NOOP", "250");
+    sending.say("RCPT TO:<b@example.net>", "250");
+}
