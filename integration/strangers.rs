@@ -137,7 +137,9 @@ fn exceed_in_shadow(weir: &Process) {
 fn leave_early(weir: &Process) {
     connect_for(weir, "192.0.2.3").expect("220");
     for _ in 0..LINES {
-        drop(connect_for(weir, "192.0.2.3"));
+        let client = connect_for(weir, "192.0.2.3");
+        wait_for("the delay", || (weir.metric("weir_delayed_sessions") == 1.0).then_some(()));
+        drop(client);
         wait_for("its end", || (weir.metric("weir_delayed_sessions") == 0.0).then_some(()));
     }
 }
