@@ -56,7 +56,7 @@ fn every_fault_at_every_stage(pool: &str) {
     let site = Site::new(&format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
          upstream = [{{ name = \"u\", address = \"{}\", tls = \"none\", {pool} }}]\n\
-         session = {{ upstream-timeout = \"1s\" }}\n\
+         session = {{ upstream-timeout = \"1s\", max-connections-per-client = 3600 }}\n\
          limit = [{{ name = \"all\", count = \"recipients\", per = [], rate = \"10M / 3650d\" }}]\n",
         upstream.address()
     ));

@@ -340,7 +340,9 @@ fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
     assert!(client.is_closed());
     let line = weir.logged("refused more often than is logged");
     assert!(line.contains("refusals=901"), "{line}");
-    assert_eq!(weir.log_lines().iter().filter(|line| line.contains("refused by upstream")).count(), 100);
+    // The session would log a hundred; of a client without a login twenty come at once, then one a second.
+    let lines = weir.log_lines().iter().filter(|line| line.contains("refused by upstream")).count();
+    assert!((20..50).contains(&lines), "{lines} lines");
     assert_eq!(weir.metric("weir_recipients_total{result=\"upstream-refused\"}"), 1001.0);
     // Who asks for DATA again and again is no better.
     upstream.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
