@@ -1,30 +1,24 @@
 //! Drives real sessions, in the place of sockets and the clock, and the model beside them.
 
 use super::client::{Client, Command, Needs};
-use super::policy::{self as plain, Event, Grant, Key, Per, Quota, Ruling, Seconds};
+use super::limits::{any_limit, any_quota, name, owner, real, real_key};
+use super::policy::{self as plain, Event, Grant, Per, Quota, Ruling, Seconds};
 use super::random::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weir::metrics::Metrics;
-use weir::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use weir::policy::event;
 use weir::policy::exception::{self, By, Suspension, Term};
-use weir::policy::field::Field;
-use weir::policy::fold::Folding;
-use weir::policy::hours::Zone;
-use weir::policy::key::Owner;
+use weir::policy::key;
 use weir::policy::ledger::Ledger;
-use weir::policy::limit::{Algorithm, Charge, Count, Limit, Mode};
-use weir::policy::quota::Scope;
-use weir::policy::{Policy, key};
 use weir::session::{Answer, Ending, Late, Options, Request, Requirement, Security, Session, Step, Verified};
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;
 use weir::smtp::reply::Reply;
 use weir::smtp::sasl::{self, Credentials};
 use weir::store::{self, Durability, OnFailure, SessionSlots, Store};
-use weir::time::{Rate, Timestamp};
+use weir::time::Timestamp;
 
 /// How often things happened.
 #[derive(Debug, Default)]
@@ -558,10 +552,6 @@ impl Live {
     }
 }
 
-fn name(place: usize) -> String {
-    format!("limit{place}")
-}
-
 fn is_near(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(1.0)
 }
@@ -601,116 +591,4 @@ fn answer(mail: Option<u16>, code: Option<u16>) -> Answer {
         (None, Some(code)) => Answer::Reply(reply(code)),
         (None, None) => Answer::Away { reason: "away".to_owned(), words: None },
     }
-}
-
-fn any_limit(random: &mut Random) -> plain::Limit {
-    let count = random.pick(&[
-        Count::Connections,
-        Count::Sessions,
-        Count::Sessions,
-        Count::Logins,
-        Count::LoginFailures,
-        Count::Messages,
-        Count::Messages,
-        Count::Recipients,
-        Count::Recipients,
-        Count::Recipients,
-    ]);
-    let per = match count {
-        Count::Messages | Count::Recipients => random.pick(&[Per::All, Per::User, Per::Client, Per::Sender]),
-        Count::Connections => random.pick(&[Per::All, Per::Client]),
-        _ => random.pick(&[Per::User, Per::Client]),
-    };
-    let form = match (count, random.below(2)) {
-        (Count::Sessions, _) => Quota::AtOnce { most: 0.0 },
-        (_, 0) => Quota::Ewma { most: 0.0, period: 0.0 },
-        _ => Quota::Bucket { burst: 0.0, per_second: 0.0 },
-    };
-    let quota = any_quota(random, form);
-    let charge = match (count, quota) {
-        (Count::Messages | Count::Recipients, Quota::Ewma { .. }) => {
-            random.pick(&[Charge::Accepted, Charge::Sent, Charge::Sent, Charge::Attempts])
-        }
-        (Count::Messages | Count::Recipients, _) => random.pick(&[Charge::Accepted, Charge::Sent]),
-        (Count::Connections, Quota::Ewma { .. }) => random.pick(&[Charge::Accepted, Charge::Attempts]),
-        _ => Charge::Accepted,
-    };
-    let verbs = match per {
-        Per::All => &[Some(Verb::Defer), Some(Verb::Deny)][..],
-        _ => &[Some(Verb::Defer), Some(Verb::Defer), Some(Verb::Deny), Some(Verb::Suspend)],
-    };
-    let refuses = random.pick(verbs).filter(|verb| *verb != Verb::Suspend || count != Count::Sessions);
-    let refuses = refuses.or(Some(Verb::Defer)).filter(|_| random.percent(90));
-    let delay = random.percent(40).then(|| 1.0 + random.below(2) as f64);
-    let delay = if refuses.is_none() { Some(1.0) } else { delay };
-    let suspends = 1.0 + random.below(300) as f64;
-    plain::Limit { count, per, quota, charge, shadow: random.percent(20), delay, refuses, suspends }
-}
-
-/// Numbers for a limit that measures so.
-fn any_quota(random: &mut Random, form: Quota) -> Quota {
-    let most = random.pick(&[9, 60]);
-    let amount = 2.0 + random.below(most) as f64;
-    let period = random.pick(&[10.0, 100.0, 3600.0]);
-    match form {
-        Quota::Ewma { .. } => Quota::Ewma { most: amount, period },
-        Quota::Bucket { .. } => Quota::Bucket { burst: amount, per_second: amount / period },
-        Quota::AtOnce { .. } => Quota::AtOnce { most: 1.0 + random.below(4) as f64 },
-    }
-}
-
-/// The same limits as Weir has them.
-fn real(limits: &[plain::Limit]) -> Policy {
-    let limits = limits.iter().enumerate().map(|(place, limit)| {
-        let quota = match limit.quota {
-            Quota::AtOnce { most } => weir::policy::quota::Quota::Counter { scope: Scope::AtOnce, most },
-            Quota::Ewma { most, period } => rate(Algorithm::Ewma, most, period),
-            Quota::Bucket { burst, per_second } => rate(Algorithm::TokenBucket, burst, burst / per_second),
-        };
-        let mut one = Limit::new(&name(place), limit.count, field(limit.per).into_iter().collect(), quota);
-        if let Quota::Bucket { .. } = limit.quota {
-            one.algorithm = Algorithm::TokenBucket;
-        }
-        one.charge = limit.charge;
-        one.mode = if limit.shadow { Mode::Shadow } else { Mode::Enforce };
-        let delay = limit.delay.map(|time| Action::Delay(Delay::For(Duration::from_secs_f64(time))));
-        let refusal = limit.refuses.map(|verb| match verb {
-            Verb::Suspend => Action::Suspend(Duration::from_secs_f64(limit.suspends)),
-            verb => Action::Refuse(verb, None),
-        });
-        let rungs = delay.map(|action| Rung { at: 0.5, action }).into_iter();
-        one.ladder = Ladder::new(rungs.chain(refusal.map(|action| Rung { at: 1.0, action })).collect());
-        one
-    });
-    Policy::new(limits.collect(), Folding::default(), Zone::default())
-}
-
-fn rate(algorithm: Algorithm, amount: f64, period: f64) -> weir::policy::quota::Quota {
-    let period = Duration::from_secs(period.round() as u64);
-    weir::policy::quota::Quota::rate(algorithm, Rate { amount, period }, None)
-}
-
-fn field(per: Per) -> Option<Field> {
-    match per {
-        Per::All => None,
-        Per::User => Field::parse("user"),
-        Per::Client => Field::parse("client"),
-        Per::Sender => Field::parse("sender"),
-    }
-}
-
-fn owner(per: Per, value: &str) -> Owner {
-    Owner::from_parts(field(per).map(|field| (field.name(), value)).into_iter())
-}
-
-fn real_key(policy: &Policy, key: &Key) -> key::Key {
-    let limit = &policy.limits[key.limit];
-    let per = match limit.per.first() {
-        None => Per::All,
-        Some(field) if field.is_of_user() => Per::User,
-        Some(field) if field.name() == "sender" => Per::Sender,
-        Some(_) => Per::Client,
-    };
-    let own = key::Key::of_owner(limit, &owner(per, &key.owner));
-    key.granted.map_or(own.clone(), |since| own.granted(Timestamp::from_micros(since)))
 }

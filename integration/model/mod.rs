@@ -5,6 +5,7 @@
 
 mod client;
 mod driver;
+mod limits;
 mod policy;
 mod random;
 
