@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[test]
 fn seconds_of_faults_lose_double_and_leak_nothing() {
-    assert!(faults(Plan { seed: 22, time: Duration::from_secs(4), faults: None, with_delays: true }));
+    assert!(faults(Plan { seed: 22, time: Duration::from_secs(4), faults: None }));
 }
 
 #[test]

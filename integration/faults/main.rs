@@ -26,9 +26,6 @@ struct Arguments {
     /// Stop earlier, when there were so many faults
     #[arg(long)]
     faults: Option<u64>,
-    /// Have no limit delay anybody
-    #[arg(long)]
-    no_delays: bool,
     /// Instead: kill Weir so often under load, and count the acknowledged charges that are lost
     #[arg(long, value_name = "COUNT")]
     kills: Option<u64>,
@@ -38,12 +35,10 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, seconds, faults: most, no_delays, kills, bench: _ } = Arguments::parse();
+    let Arguments { seed, seconds, faults: most, kills, bench: _ } = Arguments::parse();
     let is_good = match kills {
         Some(count) => faults::kill(Kills { seed, count }),
-        None => {
-            faults::faults(Plan { seed, time: Duration::from_secs(seconds), faults: most, with_delays: !no_delays })
-        }
+        None => faults::faults(Plan { seed, time: Duration::from_secs(seconds), faults: most }),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

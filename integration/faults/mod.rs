@@ -13,7 +13,7 @@ pub mod client;
 pub mod judge;
 mod kills;
 pub mod message;
-mod random;
+pub mod random;
 mod site;
 pub mod upstream;
 mod wire;
@@ -55,15 +55,13 @@ pub struct Plan {
     pub time: Duration,
     /// Ends earlier when there were so many.
     pub faults: Option<u64>,
-    /// Limits delay half of the clients.
-    pub with_delays: bool,
 }
 
 /// Runs faults, prints the counts, and tells whether nothing was lost, doubled or leaked.
 pub fn faults(plan: Plan) -> bool {
     let upstreams = Upstreams::new(plan.seed);
     let addresses: Vec<SocketAddr> = (0..3).map(|_| upstreams.start()).collect();
-    let site = site::site(&addresses, plan.with_delays);
+    let site = site::site(&addresses);
     let mut run = Run::new(plan, &site, upstreams);
     let began = Instant::now();
     let mut is_good = true;

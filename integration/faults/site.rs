@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const DELAYED: &str = "127.2.0.0/16";
 
 /// A site with short time-outs, so that a silent party costs little. Only idle sessions stay: the probes of [`Leaks`] hold some.
-pub fn site(upstreams: &[SocketAddr], with_delays: bool) -> Site {
+pub fn site(upstreams: &[SocketAddr]) -> Site {
     let upstream = |(n, address): (usize, &SocketAddr)| {
         let priority = if n < 2 { 10 } else { 20 };
         format!(
@@ -44,7 +44,7 @@ pub fn site(upstreams: &[SocketAddr], with_delays: bool) -> Site {
          algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }},\n\
          {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{AT_ONCE} at once\" }}]\n",
         upstreams.join(",\n"),
-        if with_delays { &delays } else { "" },
+        delays,
     ))
 }
 

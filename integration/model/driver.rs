@@ -3,7 +3,7 @@
 use super::client::{Client, Command, Needs};
 use super::limits::{any_limit, any_quota, name, owner, real, real_key};
 use super::policy::{self as plain, Event, Grant, Per, Quota, Ruling, Seconds};
-use super::random::Random;
+use crate::faults::random::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,7 @@ impl World {
             }
             let due: Vec<usize> = (0..self.live.len()).filter(|place| self.live[*place].is_due(self.now)).collect();
             if !due.is_empty() {
-                let place = self.random.pick(&due);
+                let place = self.random.one_of(&due);
                 self.turn(place).await;
                 self.live.retain(|live| !matches!(live.stage, Stage::Ended));
             }
@@ -149,7 +149,7 @@ impl World {
     }
 
     fn begin(&mut self) {
-        let client = Client::new(self.random.pick(&CLIENTS));
+        let client = Client::new(self.random.one_of(&CLIENTS));
         let options = Options {
             name: "test".into(),
             hostname: "weir.example".to_owned(),
@@ -330,19 +330,19 @@ impl World {
         if client.faults > 10 || client.commands > 60 {
             return Command::Quit;
         }
-        let sender = self.random.pick(&SENDERS).to_owned();
+        let sender = self.random.one_of(&SENDERS).to_owned();
         let recipient = format!("r{}@example.net", self.random.below(9));
         let recipients = client.transaction.as_ref().map_or(0, |transaction| transaction.recipients.len());
         match (self.random.below(20), &client.transaction) {
             (0, _) => Command::Noop,
             (1, _) => Command::Rset,
-            (2, _) => Command::Auth { user: self.random.pick(&USERS).to_owned() },
+            (2, _) => Command::Auth { user: self.random.one_of(&USERS).to_owned() },
             (3, _) => Command::Ehlo,
             (4, _) => Command::Mail { sender },
             (5, _) if recipients < 12 => Command::Rcpt { recipient },
             (6, _) => Command::Data,
             (7, _) => Command::Quit,
-            (8..11, None) if client.user.is_none() => Command::Auth { user: self.random.pick(&USERS).to_owned() },
+            (8..11, None) if client.user.is_none() => Command::Auth { user: self.random.one_of(&USERS).to_owned() },
             (_, None) if client.commands == 0 => Command::Ehlo,
             (_, None) if client.queue.iter().any(|one| matches!(one, Command::Mail { .. })) => {
                 Command::Rcpt { recipient }
@@ -359,7 +359,7 @@ impl World {
             Request::Data => {
                 (
                     None,
-                    vec![self.random.pick(
+                    vec![self.random.one_of(
                         &[Some(354); 12].iter().chain(&[Some(451), Some(554), None]).copied().collect::<Vec<_>>(),
                     )],
                 )
@@ -370,11 +370,11 @@ impl World {
                     return (None, vec![None; count]);
                 }
                 if mail.is_some() && self.random.percent(6) {
-                    let code = self.random.pick(&[550, 451]);
+                    let code = self.random.one_of(&[550, 451]);
                     return (Some(code), vec![Some(code); count]);
                 }
                 let codes = [250, 250, 250, 250, 250, 250, 250, 550, 452];
-                (None, (0..count).map(|_| Some(self.random.pick(&codes))).collect())
+                (None, (0..count).map(|_| Some(self.random.one_of(&codes))).collect())
             }
         }
     }
@@ -496,7 +496,7 @@ impl World {
             0 => self.reload(),
             1 => {
                 let (per, value) =
-                    self.random.pick(&[(Per::User, USERS[0]), (Per::Client, CLIENTS[0]), (Per::Sender, SENDERS[0])]);
+                    self.random.one_of(&[(Per::User, USERS[0]), (Per::Client, CLIENTS[0]), (Per::Sender, SENDERS[0])]);
                 self.store.suspend(Suspension { owner: owner(per, value), term }).await;
                 self.model.suspended.insert((per, value.to_owned()), until.seconds());
             }
@@ -518,9 +518,9 @@ impl World {
         let limit = self.model.limits[place].clone();
         let value = match limit.per {
             Per::All => "",
-            Per::User => self.random.pick(&USERS),
-            Per::Client => self.random.pick(&CLIENTS),
-            Per::Sender => self.random.pick(&SENDERS),
+            Per::User => self.random.one_of(&USERS),
+            Per::Client => self.random.one_of(&CLIENTS),
+            Per::Sender => self.random.one_of(&SENDERS),
         };
         let amount = 2 + self.random.below(9);
         let rate = match limit.quota {

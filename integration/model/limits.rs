@@ -1,7 +1,7 @@
 //! Limits that are drawn at random, and the same as Weir has them.
 
 use super::policy::{self as plain, Key, Per, Quota};
-use super::random::Random;
+use crate::faults::random::Random;
 use std::time::Duration;
 use weir::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use weir::policy::field::Field;
@@ -14,7 +14,7 @@ use weir::policy::{Policy, key};
 use weir::time::{Rate, Timestamp};
 
 pub fn any_limit(random: &mut Random) -> plain::Limit {
-    let count = random.pick(&[
+    let count = random.one_of(&[
         Count::Connections,
         Count::Sessions,
         Count::Sessions,
@@ -27,9 +27,9 @@ pub fn any_limit(random: &mut Random) -> plain::Limit {
         Count::Recipients,
     ]);
     let per = match count {
-        Count::Messages | Count::Recipients => random.pick(&[Per::All, Per::User, Per::Client, Per::Sender]),
-        Count::Connections => random.pick(&[Per::All, Per::Client]),
-        _ => random.pick(&[Per::User, Per::Client]),
+        Count::Messages | Count::Recipients => random.one_of(&[Per::All, Per::User, Per::Client, Per::Sender]),
+        Count::Connections => random.one_of(&[Per::All, Per::Client]),
+        _ => random.one_of(&[Per::User, Per::Client]),
     };
     let form = match (count, random.below(2)) {
         (Count::Sessions, _) => Quota::AtOnce { most: 0.0 },
@@ -39,17 +39,17 @@ pub fn any_limit(random: &mut Random) -> plain::Limit {
     let quota = any_quota(random, form);
     let charge = match (count, quota) {
         (Count::Messages | Count::Recipients, Quota::Ewma { .. }) => {
-            random.pick(&[Charge::Accepted, Charge::Sent, Charge::Sent, Charge::Attempts])
+            random.one_of(&[Charge::Accepted, Charge::Sent, Charge::Sent, Charge::Attempts])
         }
-        (Count::Messages | Count::Recipients, _) => random.pick(&[Charge::Accepted, Charge::Sent]),
-        (Count::Connections, Quota::Ewma { .. }) => random.pick(&[Charge::Accepted, Charge::Attempts]),
+        (Count::Messages | Count::Recipients, _) => random.one_of(&[Charge::Accepted, Charge::Sent]),
+        (Count::Connections, Quota::Ewma { .. }) => random.one_of(&[Charge::Accepted, Charge::Attempts]),
         _ => Charge::Accepted,
     };
     let verbs = match per {
         Per::All => &[Some(Verb::Defer), Some(Verb::Deny)][..],
         _ => &[Some(Verb::Defer), Some(Verb::Defer), Some(Verb::Deny), Some(Verb::Suspend)],
     };
-    let refuses = random.pick(verbs).filter(|verb| *verb != Verb::Suspend || count != Count::Sessions);
+    let refuses = random.one_of(verbs).filter(|verb| *verb != Verb::Suspend || count != Count::Sessions);
     let refuses = refuses.or(Some(Verb::Defer)).filter(|_| random.percent(90));
     let delay = random.percent(40).then(|| 1.0 + random.below(2) as f64);
     let delay = if refuses.is_none() { Some(1.0) } else { delay };
@@ -59,9 +59,9 @@ pub fn any_limit(random: &mut Random) -> plain::Limit {
 
 /// Numbers for a limit that measures so.
 pub fn any_quota(random: &mut Random, form: Quota) -> Quota {
-    let most = random.pick(&[9, 60]);
+    let most = random.one_of(&[9, 60]);
     let amount = 2.0 + random.below(most) as f64;
-    let period = random.pick(&[10.0, 100.0, 3600.0]);
+    let period = random.one_of(&[10.0, 100.0, 3600.0]);
     match form {
         Quota::Ewma { .. } => Quota::Ewma { most: amount, period },
         Quota::Bucket { .. } => Quota::Bucket { burst: amount, per_second: amount / period },

@@ -7,10 +7,9 @@ mod client;
 mod driver;
 mod limits;
 mod policy;
-mod random;
 
+use crate::faults::random::Random;
 use driver::World;
-use random::Random;
 
 /// Steps in one world: a policy that is changed now and then, a state file, and many sessions one after the other.
 const STEPS_OF_WORLD: u64 = 5_000;
@@ -50,7 +49,7 @@ fn run(test: u64) {
     for world in 0..steps.div_ceil(STEPS_OF_WORLD) {
         let seed = seed.wrapping_mul(1 << 40).wrapping_add(test << 32).wrapping_add(world);
         println!("world with the seed {seed}");
-        let done = runtime.block_on(async { World::new(Random::new(seed)).play(STEPS_OF_WORLD).await });
+        let done = runtime.block_on(async { World::new(Random::new(seed, &[])).play(STEPS_OF_WORLD).await });
         totals.add(&done);
     }
     println!("{totals:?}");
