@@ -13,13 +13,16 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 /// How long a client waits for a connection: other clients' messages mostly take less, and the client waits 5 minutes for its answer.
-pub const WAIT: Duration = Duration::from_secs(5);
+pub const WAIT: Duration = Duration::from_secs(8);
 
 /// A client network may hold as many connections as this times those that are free: of 50 it gets 34, a second one 11 of the 16 left.
 const SHARE: usize = 2;
 
-/// A message that has lasted for as long as a client waits for a connection may lose its own to that client.
-const REVOCABLE_AFTER: Duration = WAIT;
+/// A message that has lasted for so long may lose its connection to a client that waits: long before that client gives up.
+const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// A client that waits looks so often for a message that has lasted for so long meanwhile.
+const REVOCATION_PACE: Duration = Duration::from_millis(500);
 
 /// How long after a refusal those connections that are on their way may take to show that the upstream takes them.
 const GREETING_PATIENCE: Duration = Duration::from_millis(500);
@@ -96,10 +99,19 @@ impl Slots {
             }
             let (tell, receiver) = oneshot::channel();
             state.queue.push_back(Waiter { network, tell });
-            state.revoke_for(network, self.max);
             receiver
         };
-        tokio::time::timeout(patience, receiver).await.ok()?.ok()
+        tokio::select! {
+            slot = tokio::time::timeout(patience, receiver) => slot.ok()?.ok(),
+            never = self.revoke_regularly_for(network) => never,
+        }
+    }
+
+    async fn revoke_regularly_for(&self, network: IpAddr) -> ! {
+        loop {
+            self.lock().revoke_for(network, self.max);
+            tokio::time::sleep(REVOCATION_PACE).await;
+        }
     }
 
     /// Whether there are more connections than there may be, when so many wait for a message besides those in use.
@@ -188,14 +200,17 @@ impl State {
         }
     }
 
-    /// Wants one slot back for a client of this network that waits, from a network that has more than its share of all.
+    /// Wants one slot back for a client of this network that waits, from a network that has more than its share of all; no more than
+    /// there are clients that wait.
     fn revoke_for(&mut self, network: IpAddr, max: usize) {
         let Some(bound) = self.bound(max) else { return };
         let share = (bound * SHARE).div_ceil(SHARE + 1);
         let Some((&greedy, &count)) = self.networks.iter().max_by_key(|(_, count)| **count) else { return };
         let is_on_its_way_back = |holder: &&Holder| holder.network == greedy && *holder.revoked.borrow();
-        let left = count - self.holders.iter().filter(is_on_its_way_back).count();
-        if greedy == network || left <= share {
+        let on_their_way = self.holders.iter().filter(is_on_its_way_back).count();
+        let waits = |waiter: &&Waiter| waiter.network != greedy && !waiter.tell.is_closed();
+        let waiting = self.queue.iter().filter(waits).count();
+        if greedy == network || count - on_their_way <= share || on_their_way >= waiting {
             return;
         }
         let is_revocable = |holder: &&Holder| {
@@ -412,6 +427,29 @@ mod tests {
         assert!(*greedy[0].revoked().borrow());
         greedy.drain(..1);
         assert!(poll(&mut early).is_ready() && poll(&mut own).is_pending());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_waits_gets_the_slot_of_a_message_that_lasts_for_too_long_meanwhile() {
+        let slots = Slots::new(0);
+        let mut greedy: Vec<_> = (0..6).filter_map(|_| take(&slots, ONE)).collect();
+        greedy.iter_mut().for_each(Slot::opened);
+        assert!((0..REFUSALS_TO_LEARN).all(|_| slots.refused()));
+        let mut taken = pin!(slots.take(address(OTHER), WAIT));
+        assert!(poll(&mut taken).is_pending());
+        for holder in &mut slots.lock().holders {
+            holder.since -= REVOCABLE_AFTER;
+        }
+        let oldest = greedy.remove(0);
+        let gives_way = async {
+            oldest.revoked().wait_for(|revoked| *revoked).await.unwrap();
+            // It takes a moment, in which no second one is revoked.
+            tokio::time::sleep(2 * REVOCATION_PACE).await;
+            drop(oldest);
+        };
+        let (slot, ()) = tokio::join!(taken, gives_way);
+        assert!(slot.is_some());
+        assert!(!greedy.iter().any(|slot| *slot.revoked.borrow()));
     }
 
     #[test]
