@@ -299,7 +299,7 @@ impl Metrics {
             log_lines_lost,
             log_lines_suppressed: counter(
                 "weir_log_lines_suppressed_total",
-                "Log lines of clients without a login that were left out, as there were too many",
+                "Log lines that were left out, as one client or all strangers caused too many",
                 &["message"],
             )?,
             connections_evicted: counter(

@@ -234,8 +234,7 @@ impl Connection {
             let Server { metrics, notices, throttle, .. } = &*self.server;
             let (id, client) = (&self.id, session.client());
             let is_stranger = user.is_none() && !self.listener.session.trusts(client);
-            let throttle = is_stranger.then_some(throttle);
-            let teller = Teller { metrics, notices, throttle, session: id, client, user, via };
+            let teller = Teller { metrics, notices, throttle, is_stranger, session: id, client, user, via };
             teller.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)

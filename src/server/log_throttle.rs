@@ -1,28 +1,39 @@
-//! Throttle for log lines that strangers (clients without a login) can cause, by message and client network. Each line that is left
-//! out is counted: on the next line of the same message and network, or in a summary.
+//! Throttle for log lines that clients can cause, by message and source. The source is the network of a stranger (a client that has not
+//! logged in and is not trusted), or the user and network of another client. Each line that is left out is counted: on the next line of
+//! the same message and source, or in a summary.
 
 use crate::policy::field::Widths;
 use prometheus::IntCounterVec;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one message that one client network may cause at once, and per second later: enough to see what goes on.
-const NETWORK_BURST: f64 = 20.0;
-const NETWORK_RATE: f64 = 1.0;
+/// So many lines at once, and per second later.
+#[derive(Clone, Copy)]
+struct Bound {
+    burst: f64,
+    rate: f64,
+}
+
+/// Lines of one message that one network of strangers may cause: enough to see what goes on.
+const OF_STRANGERS: Bound = Bound { burst: 20.0, rate: 1.0 };
 
 /// Lines of one message that all strangers together may cause: a botnet, or an IPv6 /32, has as many networks as it wants.
-const MESSAGE_BURST: f64 = 50.0;
-const MESSAGE_RATE: f64 = 10.0;
+const OF_ALL_STRANGERS: Bound = Bound { burst: 50.0, rate: 10.0 };
 
-/// A network's bucket is full again after so long, so that nothing changes when the network is forgotten. Summaries come as often.
+/// Lines of one message that one user may cause from one network, or a trusted network without a login: about users an administrator
+/// wants to know more, but a stolen account or a broken web form must not fill the disk either.
+const OF_KNOWN: Bound = Bound { burst: 200.0, rate: 10.0 };
+
+/// A source's bucket is full again after so long, so that nothing changes when the source is forgotten. Summaries come as often.
 const RETENTION: Duration = Duration::from_secs(20);
 
-/// Decides which lines of strangers are logged.
+/// Decides which lines are logged.
 pub struct LogThrottle {
-    /// By message. Held to look up and count. Only networks that had a line within [`RETENTION`], or so much longer as they keep
-    /// on causing lines, are in memory: some hundreds for each message, as lines of further networks pass no faster.
+    /// By message. Held to look up and count. Only sources that had a line within [`RETENTION`], or so much longer as they keep on
+    /// causing lines, are in memory: of strangers some hundreds for each message, as lines of further networks pass no faster.
     messages: Mutex<HashMap<&'static str, Message>>,
     suppressed: IntCounterVec,
 }
@@ -42,22 +53,30 @@ struct Summary {
 }
 
 struct Message {
+    /// Of all strangers.
     bucket: Bucket,
-    networks: HashMap<String, Network>,
-    /// Lines left out of networks that are not in memory.
+    sources: HashMap<Name, Source>,
+    /// Lines left out of sources that are not in memory.
     suppressed: u64,
 }
 
-struct Network {
+#[derive(PartialEq, Eq, Hash)]
+enum Name {
+    Stranger { network: String },
+    Known { user: Option<Box<str>>, network: String },
+}
+
+struct Source {
     bucket: Bucket,
     suppressed: u64,
-    /// When the network last caused a line, and when one was last logged.
+    /// When the source last caused a line, and when one was last logged.
     seen: Instant,
     logged: Instant,
 }
 
 /// A token bucket.
 struct Bucket {
+    bound: Bound,
     tokens: f64,
     at: Instant,
 }
@@ -68,9 +87,19 @@ impl LogThrottle {
         Self { messages: Mutex::default(), suppressed }
     }
 
-    /// Returns whether this client may cause a line with this message now; if not, the line is counted.
+    /// Returns whether this stranger may cause a line with this message now; if not, the line is counted.
     pub fn permit(&self, message: &'static str, client: IpAddr) -> Option<Permit> {
-        let permit = self.permit_at(message, client, Instant::now());
+        let network = Widths::default().network(client);
+        self.count(message, self.permit_at(message, Name::Stranger { network }, Instant::now()))
+    }
+
+    /// The same for a client that has logged in as this user, or is trusted.
+    pub fn permit_known(&self, message: &'static str, user: Option<&str>, client: IpAddr) -> Option<Permit> {
+        let name = Name::Known { user: user.map(Box::from), network: Widths::default().network(client) };
+        self.count(message, self.permit_at(message, name, Instant::now()))
+    }
+
+    fn count(&self, message: &'static str, permit: Option<Permit>) -> Option<Permit> {
         if permit.is_none() {
             self.suppressed.with_label_values(&[message]).inc();
         }
@@ -97,23 +126,22 @@ impl LogThrottle {
         log(self.summaries(Instant::now(), true));
     }
 
-    fn permit_at(&self, message: &'static str, client: IpAddr, now: Instant) -> Option<Permit> {
-        let name = Widths::default().network(client);
+    fn permit_at(&self, message: &'static str, name: Name, now: Instant) -> Option<Permit> {
         let mut messages = self.messages();
         let message = messages.entry(message).or_insert_with(|| Message::new(now));
         message.permit(name, now)
     }
 
-    /// Takes the counts that are due: those of networks that had no line for a while, or all. Forgets networks that have gone.
+    /// Takes the counts that are due: those of sources that had no line for a while, or all. Forgets sources that have gone.
     fn summaries(&self, now: Instant, all: bool) -> Vec<Summary> {
         let mut messages = self.messages();
         let summary = |(message, state): (&&'static str, &mut Message)| {
             let mut suppressed = std::mem::take(&mut state.suppressed);
-            state.networks.retain(|_, network| {
-                if all || now.duration_since(network.logged) >= RETENTION {
-                    suppressed += std::mem::take(&mut network.suppressed);
+            state.sources.retain(|_, source| {
+                if all || now.duration_since(source.logged) >= RETENTION {
+                    suppressed += std::mem::take(&mut source.suppressed);
                 }
-                now.duration_since(network.seen) < RETENTION || network.suppressed > 0
+                now.duration_since(source.seen) < RETENTION || source.suppressed > 0
             });
             Summary { message, suppressed }
         };
@@ -133,41 +161,48 @@ fn log(summaries: Vec<Summary>) {
 
 impl Message {
     fn new(now: Instant) -> Self {
-        let bucket = Bucket { tokens: MESSAGE_BURST, at: now };
-        Self { bucket, networks: HashMap::new(), suppressed: 0 }
+        Self { bucket: Bucket::full(OF_ALL_STRANGERS, now), sources: HashMap::new(), suppressed: 0 }
     }
 
-    fn permit(&mut self, name: String, now: Instant) -> Option<Permit> {
-        self.bucket.refill(MESSAGE_BURST, MESSAGE_RATE, now);
-        if let Some(network) = self.networks.get_mut(&name) {
-            network.seen = now;
-            network.bucket.refill(NETWORK_BURST, NETWORK_RATE, now);
-            if !network.bucket.has_token() || !self.bucket.has_token() {
-                network.suppressed += 1;
+    fn permit(&mut self, name: Name, now: Instant) -> Option<Permit> {
+        self.bucket.refill(now);
+        let is_stranger = matches!(name, Name::Stranger { .. });
+        let is_open = !is_stranger || self.bucket.has_token();
+        let source = match self.sources.entry(name) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            // No network that comes only once the bound is reached takes memory.
+            Entry::Vacant(_) if !is_open => {
+                self.suppressed += 1;
                 return None;
             }
-            network.bucket.tokens -= 1.0;
-            network.logged = now;
-            self.bucket.tokens -= 1.0;
-            return Some(Permit {
-                suppressed: Some(std::mem::take(&mut network.suppressed)).filter(|count| *count > 0),
-            });
-        }
-        if !self.bucket.has_token() {
-            self.suppressed += 1;
+            Entry::Vacant(entry) => {
+                let bound = if is_stranger { OF_STRANGERS } else { OF_KNOWN };
+                entry.insert(Source { bucket: Bucket::full(bound, now), suppressed: 0, seen: now, logged: now })
+            }
+        };
+        source.seen = now;
+        source.bucket.refill(now);
+        if !is_open || !source.bucket.has_token() {
+            source.suppressed += 1;
             return None;
         }
-        self.bucket.tokens -= 1.0;
-        let bucket = Bucket { tokens: NETWORK_BURST - 1.0, at: now };
-        self.networks.insert(name, Network { bucket, suppressed: 0, seen: now, logged: now });
-        Some(Permit { suppressed: None })
+        source.logged = now;
+        source.bucket.tokens -= 1.0;
+        if is_stranger {
+            self.bucket.tokens -= 1.0;
+        }
+        Some(Permit { suppressed: Some(std::mem::take(&mut source.suppressed)).filter(|count| *count > 0) })
     }
 }
 
 impl Bucket {
-    fn refill(&mut self, burst: f64, rate: f64, now: Instant) {
+    fn full(bound: Bound, now: Instant) -> Self {
+        Self { bound, tokens: bound.burst, at: now }
+    }
+
+    fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        (self.tokens, self.at) = ((self.tokens + passed * rate).min(burst), now);
+        (self.tokens, self.at) = ((self.tokens + passed * self.bound.rate).min(self.bound.burst), now);
     }
 
     fn has_token(&self) -> bool {
@@ -186,6 +221,10 @@ mod tests {
         LogThrottle::new(IntCounterVec::new(prometheus::Opts::new("s", "s"), &["message"]).unwrap())
     }
 
+    fn stranger(client: IpAddr) -> Name {
+        Name::Stranger { network: client.to_string() }
+    }
+
     /// Causes lines; returns those logged, and the sum of what they say was left out.
     fn cause(
         throttle: &LogThrottle,
@@ -194,7 +233,7 @@ mod tests {
         pace: Duration,
         client: impl Fn(u32) -> IpAddr,
     ) -> (u64, u64) {
-        let permits = (0..lines).filter_map(|n| throttle.permit_at(MESSAGE, client(n), start + pace * n));
+        let permits = (0..lines).filter_map(|n| throttle.permit_at(MESSAGE, stranger(client(n)), start + pace * n));
         permits.fold((0, 0), |(count, sum), permit| (count + 1, sum + permit.suppressed.unwrap_or(0)))
     }
 
@@ -220,7 +259,7 @@ mod tests {
             let at = start + Duration::from_secs(5) * round;
             let (more, sum) = cause(&throttle, at, 50_000, Duration::from_micros(100), |n| client(n + 50_000 * round));
             (logged, told) = (logged + more, told + sum + left_out(&throttle, at + Duration::from_secs(5), false));
-            let networks: usize = throttle.messages().values().map(|message| message.networks.len()).sum();
+            let networks: usize = throttle.messages().values().map(|message| message.sources.len()).sum();
             assert!(networks <= 350, "{networks} networks");
         }
         // A million in 100 seconds.
@@ -236,9 +275,20 @@ mod tests {
         assert_eq!((logged, told), (20, 0));
         assert_eq!(left_out(&throttle, start + RETENTION / 2, false), 0, "its next line may tell");
         assert_eq!(left_out(&throttle, start + RETENTION, false), 980);
-        assert!(throttle.messages()[MESSAGE].networks.is_empty());
+        assert!(throttle.messages()[MESSAGE].sources.is_empty());
         let (logged, _) = cause(&throttle, start + RETENTION, 40, Duration::ZERO, client);
         assert_eq!(logged, 20, "as before");
+    }
+
+    #[test]
+    fn a_user_gets_more_than_a_stranger_and_does_not_share_it_with_others() {
+        let (throttle, client) = (throttle(), "192.0.2.7".parse().unwrap());
+        let logged = |user| (0..1_000).filter(|_| throttle.permit_known(MESSAGE, user, client).is_some()).count();
+        for user in [Some("alice"), Some("bob"), None] {
+            assert!((200..=210).contains(&logged(user)), "{user:?}");
+        }
+        let strangers = (0..1_000).filter(|_| throttle.permit(MESSAGE, client).is_some()).count();
+        assert!((20..=21).contains(&strangers), "{strangers}");
     }
 
     #[test]

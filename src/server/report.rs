@@ -17,8 +17,9 @@ use std::net::IpAddr;
 pub struct Teller<'a> {
     pub metrics: &'a Metrics,
     pub notices: &'a Notices,
-    /// Set for a stranger (a client that has not logged in and is not trusted), whose lines are throttled.
-    pub throttle: Option<&'a LogThrottle>,
+    pub throttle: &'a LogThrottle,
+    /// Whether the client has neither logged in nor is trusted.
+    pub is_stranger: bool,
     pub session: &'a str,
     pub client: IpAddr,
     pub user: Option<&'a str>,
@@ -31,7 +32,10 @@ impl Teller<'_> {
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
-            Record::LoggedIn { user } => tracing::info!(session, %client, user, "logged in"),
+            Record::LoggedIn { user } => {
+                let Some(Permit { suppressed }) = self.permit("logged in") else { return };
+                tracing::info!(session, %client, user, suppressed, "logged in");
+            }
             Record::WrongPassword { user } => {
                 let Some(Permit { suppressed }) = self.permit("wrong password") else { return };
                 tracing::warn!(session, %client, user, suppressed, "wrong password");
@@ -54,11 +58,11 @@ impl Teller<'_> {
         }
     }
 
-    /// Returns whether a line with this message may be logged: always for a client that is no stranger.
+    /// Returns whether a line with this message may be logged.
     fn permit(&self, message: &'static str) -> Option<Permit> {
-        match self.throttle {
-            Some(throttle) => throttle.permit(message, self.client),
-            None => Some(Permit { suppressed: None }),
+        match self.is_stranger {
+            true => self.throttle.permit(message, self.client),
+            false => self.throttle.permit_known(message, self.user, self.client),
         }
     }
 
@@ -67,15 +71,14 @@ impl Teller<'_> {
         if is_logged { self.permit(message) } else { None }
     }
 
-    /// Refusals without a line of their own. Where a stranger's line is left out, they are counted one by one.
+    /// Refusals without a line of their own. Where their line is left out, they are counted one by one.
     fn unrecorded(&self, refusals: u32) {
         let Self { session, client, user, throttle, .. } = self;
-        match (self.permit("refused more often than is logged"), throttle) {
-            (Some(Permit { suppressed }), _) => {
+        match self.permit("refused more often than is logged") {
+            Some(Permit { suppressed }) => {
                 tracing::warn!(session, %client, user, refusals, suppressed, "refused more often than is logged");
             }
-            (None, Some(throttle)) => throttle.leave_out("refused", u64::from(refusals)),
-            (None, None) => {}
+            None => throttle.leave_out("refused", u64::from(refusals)),
         }
     }
 
