@@ -348,6 +348,7 @@ impl Play {
                 }
                 // No limit of these dialogues delays.
                 Step::Delay(late) => late.over(),
+                Step::Pause(session) => Step::Next(session),
                 Step::Relay(relay) => {
                     let answers = self.ask(relay.request());
                     relay.answer(answers)

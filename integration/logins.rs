@@ -6,6 +6,7 @@ use base64::Engine as _;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use weir::session::FAILED_LOGIN_PAUSE;
 
 const GUESSER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const WRONG: &str = "weir_logins_total{result=\"wrong\"}";
@@ -111,15 +112,40 @@ fn the_smallest_configuration_bounds_guesses_by_their_address() {
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
     let (_upstream, site) = site(&[("alice", SENTENCE, "")], limits);
     let weir = site.start();
-    for n in 0..20 {
-        assert!(greeted(&weir, GUESSER).ask(&auth("alice", &format!("guess {n}"))).starts_with("535"));
-    }
+    // At once, as each answer takes a second. Those that find too many others waiting come again.
+    std::thread::scope(|scope| {
+        for n in 0..20 {
+            let guess = auth("alice", &format!("guess {n}"));
+            let mut client = greeted(&weir, GUESSER);
+            scope.spawn(move || while !client.ask(&guess).starts_with("535") {});
+        }
+    });
     let reply = greeted(&weir, GUESSER).ask(&auth("alice", SENTENCE));
     assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
     // Right passwords cost nothing, and other addresses have their own budget.
     for _ in 0..25 {
         assert!(log_in(&weir, "alice", SENTENCE).starts_with("235"));
     }
+}
+
+#[test]
+fn the_answer_to_a_failed_login_is_late_and_a_client_that_does_not_wait_for_it_has_guessed_all_the_same() {
+    let failures = "[[limit]]\nname = \"guesses\"\ncount = \"login-failures\"\nper = [\"client\"]\nrate = \"3 / 1h\"\n\
+                    algorithm = \"token-bucket\"\n";
+    let (_upstream, site) = site(&[("alice", SENTENCE, "")], failures);
+    let weir = site.start();
+    for n in 1..=3 {
+        let mut client = greeted(&weir, GUESSER);
+        client.send(format!("{}\r\n", auth("alice", "guess")).as_bytes());
+        wait_for("check", || (weir.metric(WRONG) == f64::from(n)).then_some(()));
+    }
+    let began = Instant::now();
+    // The right password comes too late.
+    assert!(greeted(&weir, GUESSER).ask(&auth("alice", SENTENCE)).starts_with("454 4.7.0 3 of 3 login-failures"));
+    assert!(began.elapsed() >= FAILED_LOGIN_PAUSE);
+    let began = Instant::now();
+    assert!(log_in(&weir, "alice", "wrong").starts_with("535"));
+    assert!(began.elapsed() >= FAILED_LOGIN_PAUSE);
 }
 
 #[test]

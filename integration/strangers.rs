@@ -65,8 +65,12 @@ fn connect_for(weir: &Process, client: &str) -> Client {
 
 /// Connects where clients may send without a login, once there is a place.
 fn connect_plainly(weir: &Process) -> Client {
+    connect_plainly_from(Ipv4Addr::LOCALHOST, weir)
+}
+
+fn connect_plainly_from(source: Ipv4Addr, weir: &Process) -> Client {
     wait_for("a place", || {
-        let mut client = Client::connect_silently(weir.address("plain"));
+        let mut client = Client::try_connect_from(source, weir.address("plain")).unwrap();
         client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
     })
 }
@@ -100,13 +104,22 @@ fn connect_too_often(weir: &Process) {
     }
 }
 
+/// Guesses from ten hosts with ten connections each, as each answer takes a second.
 fn guess_passwords(weir: &Process) {
+    std::thread::scope(|scope| {
+        for n in 0..100 {
+            scope.spawn(move || guess_passwords_from(Ipv4Addr::new(127, 0, 1, n % 10), weir, LINES / 100));
+        }
+    });
+}
+
+fn guess_passwords_from(source: Ipv4Addr, weir: &Process, guesses: u64) {
     let wrong = base64::engine::general_purpose::STANDARD.encode("\0alice\0wrong");
     let mut guessed = 0;
-    while guessed < LINES {
-        let mut client = connect_plainly(weir);
+    while guessed < guesses {
+        let mut client = connect_plainly_from(source, weir);
         client.say("EHLO client.example", "250");
-        while guessed < LINES {
+        while guessed < guesses {
             let Ok(()) = client.try_send(format!("AUTH PLAIN {wrong}\r\n").as_bytes()) else { break };
             let Ok(reply) = client.try_reply() else { break };
             match &reply[..3] {

@@ -256,6 +256,7 @@ impl World {
                 self.flush(live, &mut session).await;
                 return Stage::Ended;
             }
+            Step::Pause(session) => self.pause(live, session),
             Step::Delay(_) | Step::StartTls(_) | Step::SpokenFor(_) | Step::Chunk(_) => unreachable!("not asked for"),
         })
     }
@@ -293,6 +294,21 @@ impl World {
         }
         let until = self.now + late.time().as_micros() as i64;
         Stage::Late(late, until, events, verdicts)
+    }
+
+    /// The answer to a failed login is late, unless the client leaves.
+    fn pause(&mut self, live: &mut Live, session: Session) -> Step {
+        match self.random.below(10) {
+            0..2 if !live.is_half_closed => {
+                live.needs = Needs::Close;
+                session.client_gone()
+            }
+            2 => {
+                (live.needs, _) = (Needs::Close, live.client.expected.push_back(421));
+                session.shut_down()
+            }
+            _ => Step::Next(session),
+        }
     }
 
     /// The session waits for the client: which says something, or leaves.

@@ -13,8 +13,8 @@ use crate::policy::ledger::Ledger;
 use crate::policy::limit::Count;
 use crate::relay::{self, Answered, Fault, LoggedIn};
 use crate::session::{
-    Admit, Answer, Body, Chunk, Ending, Late, Login, Record, Relay, Request, Security, Session, Settlement, SpokenFor,
-    StartTls, Step, Tls, Verified,
+    Admit, Answer, Body, Chunk, Ending, FAILED_LOGIN_PAUSE, Late, Login, Record, Relay, Request, Security, Session,
+    Settlement, SpokenFor, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
@@ -57,6 +57,13 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The client has gone: nobody is there to be told anything.
 struct Gone;
+
+/// How a wait has ended.
+enum Waited {
+    Over,
+    ClientGone,
+    Stopping,
+}
 
 impl Connection {
     /// A connection that was accepted at `since`; `peer` is the client's address in canonical form.
@@ -113,6 +120,7 @@ impl Connection {
                 Step::SpokenFor(spoken_for) => Box::pin(self.speak_for(spoken_for)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Delay(late) => Box::pin(self.delay(late)).await,
+                Step::Pause(session) => Box::pin(self.pause(session)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
                 Step::Body(body) => Box::pin(self.pass(body)).await,
                 Step::Chunk(chunk) => Box::pin(self.pass_chunk(chunk)).await,
@@ -325,7 +333,33 @@ impl Connection {
         }
         self.input.shrink();
         let _counted = self.server.metrics.count_delayed(late.time());
-        let until = Instant::now() + late.time();
+        match self.wait(late.time(), late.session().in_transaction()).await {
+            Waited::Over => late.over(),
+            Waited::ClientGone => late.client_gone(),
+            Waited::Stopping => {
+                self.note_eviction(late.session());
+                late.stopping()
+            }
+        }
+    }
+
+    /// Lets the client wait for the answer to a failed login.
+    async fn pause(&mut self, mut session: Session) -> Step {
+        // What was charged is durable before the client can leave.
+        self.settle(&mut session).await;
+        match self.wait(FAILED_LOGIN_PAUSE, false).await {
+            Waited::Over => Step::Next(session),
+            Waited::ClientGone => session.client_gone(),
+            Waited::Stopping => {
+                self.note_eviction(&mut session);
+                session.shut_down()
+            }
+        }
+    }
+
+    /// Waits for so long, unless the client leaves or the server stops. What the client says meanwhile stays in the input.
+    async fn wait(&mut self, time: Duration, in_transaction: bool) -> Waited {
+        let until = Instant::now() + time;
         // The client says nothing more.
         let mut is_said = false;
         loop {
@@ -335,17 +369,14 @@ impl Connection {
                 // To see it leave, and not to take in without bounds what it has at hand.
                 read = self.client.read(&mut self.input, MOST_READ, left), if may_read => read,
                 () = tokio::time::sleep(left), if !may_read => Read::TimedOut,
-                () = self.stop.may_end(late.session().in_transaction()) => {
-                    self.note_eviction(late.session());
-                    return late.stopping();
-                }
+                () = self.stop.may_end(in_transaction) => return Waited::Stopping,
             };
             match read {
                 Read::Some => self.input.shrink(),
                 // It may hear all the same, and be done with what it has said.
                 Read::Gone if !self.input.is_empty() => is_said = true,
-                Read::Gone => return late.client_gone(),
-                Read::TimedOut => return late.over(),
+                Read::Gone => return Waited::ClientGone,
+                Read::TimedOut => return Waited::Over,
             }
         }
     }

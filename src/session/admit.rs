@@ -209,7 +209,7 @@ impl Session {
             Ok(verdict) => Login::begin(self, credentials, verdict.charges),
             Err(reply) => {
                 self.0.reply(&reply);
-                Step::Next(self)
+                Step::Pause(self)
             }
         }
     }
@@ -222,10 +222,13 @@ impl Session {
                 state.reply(&Reply::new(235, "2.7.0 Authentication succeeded"));
                 state.records.push(Record::LoggedIn { user: user.to_string() });
                 (state.user, state.groups) = (Some(user), groups);
+                Step::Next(self)
             }
-            Err(reply) => state.reply(&reply),
+            Err(reply) => {
+                state.reply(&reply);
+                Step::Pause(self)
+            }
         }
-        Step::Next(self)
     }
 
     /// The verdict on a single event that passes, or the reply to one that does not.

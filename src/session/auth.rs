@@ -5,6 +5,11 @@ use crate::policy::verdict::Charged;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How late the answer to a failed login is: guessing costs time, as with Dovecot's `auth_failure_delay`, and a network that guesses
+/// on all its connections keeps Weir busy with so many a second at most.
+pub const FAILED_LOGIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Is this password right?
 pub struct Login {
@@ -70,7 +75,7 @@ impl Login {
                 state.reply(&Reply::new(454, text));
             }
         }
-        Step::Next(session)
+        Step::Pause(session)
     }
 }
 

@@ -21,7 +21,7 @@ mod settlement;
 
 pub use admit::{Admit, Late};
 use auth::Challenge;
-pub use auth::{Login, Verified};
+pub use auth::{FAILED_LOGIN_PAUSE, Login, Verified};
 pub use data::{Body, Chunk, Ending};
 pub use hello::{SpokenFor, StartTls};
 pub use options::{Options, Requirement, Security, Tls};
@@ -63,6 +63,8 @@ pub enum Step {
     Admit(Box<Admit>),
     /// Send the output, then wait: for the time, or until the client leaves.
     Delay(Late),
+    /// A login failed: wait for [`FAILED_LOGIN_PAUSE`], or until the client leaves, then go on.
+    Pause(Session),
     /// What does the upstream say to these commands?
     Relay(Relay),
     /// Send the output, then pass the message on.
