@@ -1,4 +1,4 @@
-//! Attacker: a process of its own with one thread, at the lowest priority, that attacks from 127.0.0.2 and the addresses above it.
+//! Attacker: a process of its own with one thread, which runs when nothing else wants to, that attacks from 127.0.0.2 and the addresses above it.
 //!
 //! The process prints a line for each second, with the count of what it has done, and ends when its standard input does.
 
@@ -58,14 +58,21 @@ const CONNECTS_A_SECOND: u32 = 1_000;
 /// Garbage connections a second beside a full standard error, where one line is enough.
 const GARBAGE_A_SECOND: u32 = 200;
 
-/// Connections of each kind that cause lines as fast as they can.
+/// Connections of each kind that cause lines at the same time.
 const TASKS_OF_A_KIND: u32 = 8;
+
+/// Handshakes that fail a second, and connections that are refused, half of them for either reason: both as in the finding.
+const HANDSHAKES_A_SECOND: u32 = 4_645;
+const REFUSALS_A_SECOND: u32 = 2_500;
 
 /// Connections that name senders at the same time.
 const NAMERS: u32 = 4;
 
 /// Senders named in one piece: Weir ends a session after 200 commands that lead to no message.
 const PIECE: u64 = 99;
+
+/// Senders named a second: the most in the finding.
+const SENDERS_A_SECOND: u32 = 27_000;
 
 /// All senders that are named, with MAIL alone, and with a recipient each, which the upstream has to answer.
 pub const SENDERS: [u64; 2] = [1_000_000, 20_000];
@@ -281,10 +288,13 @@ fn lines(targets: Targets, done: &Arc<AtomicU64>) {
             held
         });
     }
+    let handshakes = Pace::new(HANDSHAKES_A_SECOND);
+    let refusals = [(); 2].map(|()| Pace::new(REFUSALS_A_SECOND / 2));
     for _ in 0..TASKS_OF_A_KIND {
-        repeat(done, None, move || garbage(targets.submissions));
-        repeat(done, None, move || hold_one(host(3), targets.submission));
-        repeat(done, None, move || hold_one(host(4), targets.plain));
+        let [of_many, of_limit] = refusals.clone();
+        repeat(done, Some(handshakes.clone()), move || garbage(targets.submissions));
+        repeat(done, Some(of_many), move || hold_one(host(3), targets.submission));
+        repeat(done, Some(of_limit), move || hold_one(host(4), targets.plain));
         repeat(done, None, move || leave_early(host(5), targets.plain));
         repeat(done, None, move || guess_on_one(host(6), targets.plain));
     }
@@ -337,10 +347,12 @@ fn drip(targets: Targets, done: &Arc<AtomicU64>) {
 /// Names senders in pieces; one that breaks off is not repeated.
 fn name_senders(targets: Targets, senders: u64, more: &'static str, done: &Arc<AtomicU64>) {
     let next = Arc::new(AtomicU64::new(0));
+    let pace = Pace::new(SENDERS_A_SECOND / PIECE as u32);
     for _ in 0..NAMERS {
-        let (next, done) = (next.clone(), done.clone());
+        let (next, done, pace) = (next.clone(), done.clone(), pace.clone());
         tokio::spawn(async move {
             loop {
+                pace.turn().await;
                 let first = next.fetch_add(PIECE, Ordering::Relaxed);
                 if first >= senders {
                     return;
@@ -370,10 +382,11 @@ async fn name_piece(plain: SocketAddr, first: u64, more: &str, done: &AtomicU64)
     Ok(())
 }
 
-/// Starts the attacker's part of this program at the lowest priority.
+/// Starts the attacker's part of this program. It runs when a core has nothing else to do, as if it were on a machine of its own: with
+/// `nice -n 19` it would still keep a core from Weir for a timer tick of the kernel (4 ms) at a time.
 pub fn command(name: &str, targets: Targets) -> std::process::Command {
-    let mut command = std::process::Command::new("nice");
-    command.args(["-n", "19"]).arg(std::env::current_exe().unwrap()).args(["--attacker", name]);
+    let mut command = std::process::Command::new("chrt");
+    command.args(["--idle", "0"]).arg(std::env::current_exe().unwrap()).args(["--attacker", name]);
     command.args([targets.submission, targets.submissions, targets.plain].map(|address| address.to_string()));
     command
 }

@@ -24,7 +24,7 @@ const MAX_STATE: u64 = 32 << 20;
 /// Octets of the write-ahead log: Weir keeps 64 MiB of it by design, and it grows further while a checkpoint is under way.
 const MAX_WAL: u64 = 128 << 20;
 
-/// Lines of log a second that strangers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
+/// Lines of log a second that attackers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
 const MAX_LINES: f64 = 20.0;
 
 /// What was measured of one attack.
@@ -36,8 +36,6 @@ pub struct Measured {
     pub memory: u64,
     /// Lines and octets of log a second that are not about the honest client; `None` if nobody read them.
     pub lines: Option<[f64; 2]>,
-    /// Whether the attackers have neither logged in nor are trusted: their lines have a bound.
-    pub by_strangers: bool,
     /// Cores that Weir used.
     pub cpu: f64,
     pub seconds: f64,
@@ -50,7 +48,7 @@ pub fn print_header() {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     println!(
         "An honest client on 127.0.0.1 beside attacks from 127.0.0.2 and the addresses above it, on {cores} cores.\n\
-         The attacker is one thread of a process at nice 19, so that Weir and the honest client come first; attacks are paced where\n\
+         The attacker is one thread that runs when nothing else wants to, as if it had a machine of its own; attacks are paced where\n\
          the list says so. Client, upstream and observer share the cores with Weir. Quiet values are measured before each attack.\n\
          Bounds: each login {MAX_LOGIN:?}; p99 of messages {MAX_RATIO} times the quiet one; /healthz {MAX_HEALTH:?}; memory {} MiB; \
          state file {} MiB; WAL {} MiB; {MAX_LINES} lines of log a second.",
@@ -70,9 +68,6 @@ impl Measured {
             if let Some(failure) = &seen.failure {
                 println!("  {phase:<7} last failure: {failure}");
             }
-        }
-        if let (Some([lines, octets]), false) = (self.lines, self.by_strangers) {
-            println!("  {lines:.1} lines of log a second about users and trusted clients, {:.1} kB/s", octets / 1000.0);
         }
         let checks = self.checks();
         for (what, value, bound, is_met) in &checks {
@@ -106,7 +101,7 @@ impl Measured {
         ];
         let is_strong = self.done >= self.least;
         checks.push(("strength of the attack", self.done.to_string(), format!("at least {}", self.least), is_strong));
-        if let (Some([lines, octets]), true) = (self.lines, self.by_strangers) {
+        if let Some([lines, octets]) = self.lines {
             let value = format!("{lines:.1}/s, {:.1} kB/s", octets / 1000.0);
             checks.push(("lines of log", value, format!("{MAX_LINES}/s"), lines <= MAX_LINES));
         }
