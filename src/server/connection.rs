@@ -561,7 +561,7 @@ fn answer(outcome: Result<Answered, Fault>) -> Answer {
             let words = match fault {
                 Fault::Refused(reply) => Some(reply),
                 Fault::Busy => {
-                    let text = "All connections to the mail server behind this one are in use; try again later";
+                    let text = "Too many messages at once for the mail server behind this one; try again later";
                     Some(Reply::new(421, text))
                 }
                 _ => None,

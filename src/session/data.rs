@@ -284,7 +284,7 @@ impl State {
             Ending::Revoked => {
                 let host = &self.options.hostname;
                 let text = format!(
-                    "4.3.2 {host} Too many slow messages at once: others wait for the mail server behind this one ({id})"
+                    "4.3.2 {host} This message takes long while others wait for the mail server; try again later ({id})"
                 );
                 (Some(Reply::new(421, text)), true)
             }

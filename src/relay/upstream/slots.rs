@@ -1,9 +1,9 @@
 //! Bound on the connections to an upstream that carry messages, and the queue of clients that wait for one.
 //!
 //! The bound is configured, or learned: an upstream that refuses one more connection, while others to it are open, takes as many as are
-//! open. Clients wait in the order in which they came. One client network gets at most [`SHARE`] times as many connections as are
-//! left, so that it never takes all of many. Where it has more since before the bound was known, it loses those that have lasted longest
-//! to clients that wait.
+//! open. Clients wait in the order in which they came. A part of the slots ([`State::reserve`]) is kept for client networks that have less
+//! than their share ([`State::share`]), so that no network takes all of many. A network with more than its share loses the slots of those
+//! messages that have lasted longest to networks with less that wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,8 +15,11 @@ use tokio::time::Instant;
 /// How long a client waits for a connection: other clients' messages mostly take less, and the client waits 5 minutes for its answer.
 pub const WAIT: Duration = Duration::from_secs(8);
 
-/// A client network may hold as many connections as this times those that are free: of 50 it gets 34, a second one 11 of the 16 left.
-const SHARE: usize = 2;
+/// One slot in so many is kept for networks with less than their share: of 50 one network alone gets 43.
+const RESERVED: usize = 8;
+
+/// Fewer slots than this are not worth dividing.
+const MIN_DIVISIBLE: usize = 3;
 
 /// A message that has lasted for so long may lose its connection to a client that waits: long before that client gives up.
 const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
@@ -107,9 +110,15 @@ impl Slots {
         }
     }
 
-    async fn revoke_regularly_for(&self, network: IpAddr) -> ! {
+    /// Looks regularly whether a slot can be had for a client of this network that waits: by revoking one, or since a learned bound holds
+    /// no more.
+    async fn revoke_regularly_for(self: &Arc<Self>, network: IpAddr) -> ! {
         loop {
-            self.lock().revoke_for(network, self.max);
+            {
+                let mut state = self.lock();
+                self.serve(&mut state);
+                state.revoke_for(network, self.max);
+            }
             tokio::time::sleep(REVOCATION_PACE).await;
         }
     }
@@ -186,7 +195,22 @@ impl State {
     fn has_room_for(&self, network: IpAddr, max: usize) -> bool {
         let Some(bound) = self.bound(max) else { return true };
         let free = bound.saturating_sub(self.used);
-        self.networks.get(&network).copied().unwrap_or(0) < SHARE * free
+        free > Self::reserve(bound) || free > 0 && self.count(network) < self.share(network, bound)
+    }
+
+    fn count(&self, network: IpAddr) -> usize {
+        self.networks.get(&network).copied().unwrap_or(0)
+    }
+
+    /// Slots that are kept for networks with less than their share.
+    fn reserve(bound: usize) -> usize {
+        if bound < MIN_DIVISIBLE { 0 } else { bound.div_ceil(RESERVED) }
+    }
+
+    /// The share of one network, at least one slot: all that hold slots, this one, and one more that may come have equal shares.
+    fn share(&self, network: IpAddr, bound: usize) -> usize {
+        let networks = self.networks.len() + usize::from(!self.networks.contains_key(&network));
+        (bound / (networks + 1)).max(1)
     }
 
     fn give_back(&mut self, slot: &Slot) {
@@ -200,17 +224,20 @@ impl State {
         }
     }
 
-    /// Wants one slot back for a client of this network that waits, from a network that has more than its share of all; no more than
-    /// there are clients that wait.
+    /// Wants one slot back for a client of this network that waits, if it has less than its share, from the network with most; no more than
+    /// there are such clients.
     fn revoke_for(&mut self, network: IpAddr, max: usize) {
         let Some(bound) = self.bound(max) else { return };
-        let share = (bound * SHARE).div_ceil(SHARE + 1);
+        let share = self.share(network, bound);
         let Some((&greedy, &count)) = self.networks.iter().max_by_key(|(_, count)| **count) else { return };
+        if greedy == network || count <= share || self.count(network) >= share {
+            return;
+        }
         let is_on_its_way_back = |holder: &&Holder| holder.network == greedy && *holder.revoked.borrow();
         let on_their_way = self.holders.iter().filter(is_on_its_way_back).count();
-        let waits = |waiter: &&Waiter| waiter.network != greedy && !waiter.tell.is_closed();
-        let waiting = self.queue.iter().filter(waits).count();
-        if greedy == network || count - on_their_way <= share || on_their_way >= waiting {
+        let waits = |waiter: &&Waiter| waiter.network == network && !waiter.tell.is_closed();
+        let wanted = self.queue.iter().filter(waits).count().min(share - self.count(network));
+        if count - on_their_way <= share || on_their_way >= wanted {
             return;
         }
         let is_revocable = |holder: &&Holder| {
@@ -315,12 +342,41 @@ mod tests {
 
     #[tokio::test]
     async fn one_network_never_takes_all_of_many() {
-        for (bound, of_one) in [(1, 1), (2, 2), (3, 2), (50, 34), (300, 200)] {
+        for (bound, of_one, of_other) in [(1, 1, 0), (2, 2, 0), (3, 2, 1), (6, 5, 1), (50, 43, 7), (300, 262, 38)] {
             let slots = Slots::new(bound);
             let greedy: Vec<_> = (0..bound).map_while(|_| take(&slots, ONE)).collect();
             assert_eq!(greedy.len(), of_one, "of {bound}");
-            assert_eq!(take(&slots, OTHER).is_some(), of_one < bound, "of {bound}");
+            let others: Vec<_> = (0..bound).map_while(|_| take(&slots, OTHER)).collect();
+            assert_eq!(others.len(), of_other, "of {bound}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_network_with_less_than_its_share_gets_slots_of_the_one_with_most_however_few_that_has() {
+        let slots = Slots::new(6);
+        let mut held: Vec<_> = [ONE, ONE, ONE, ONE, OTHER, OTHER].iter().filter_map(|one| take(&slots, one)).collect();
+        assert_eq!(held.len(), 6);
+        for holder in &mut slots.lock().holders {
+            holder.since -= REVOCABLE_AFTER;
+        }
+        let mut third = pin!(slots.take(address("192.0.2.3"), WAIT));
+        assert!(poll(&mut third).is_pending());
+        let revoked: Vec<bool> = held.iter().map(|slot| *slot.revoked.borrow()).collect();
+        assert_eq!(revoked, [true, false, false, false, false, false]);
+        drop(held.remove(0));
+        assert!(poll(&mut third).is_ready());
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_served_when_a_learned_bound_holds_no_more() {
+        let slots = Slots::new(0);
+        let mut held = take(&slots, ONE).unwrap();
+        held.opened();
+        assert!((0..REFUSALS_TO_LEARN).all(|_| slots.refused()));
+        let mut next = pin!(slots.take(address(OTHER), WAIT));
+        assert!(poll(&mut next).is_pending());
+        slots.lock().learned = Some((1, Instant::now()));
+        assert!(next.await.is_some());
     }
 
     #[tokio::test]
@@ -423,7 +479,7 @@ mod tests {
             assert!(poll(&mut one.as_mut()).is_pending());
         }
         let revoked: Vec<bool> = greedy.iter().map(is_revoked).collect();
-        assert_eq!(revoked, [true, true, false, false, false, false], "four of six are its share");
+        assert_eq!(revoked, [true, true, false, false, false, false], "others may have two of six");
         assert!(*greedy[0].revoked().borrow());
         greedy.drain(..1);
         assert!(poll(&mut early).is_ready() && poll(&mut own).is_pending());
