@@ -1,6 +1,8 @@
 //! A client that invents senders uses up its limit's new budgets for the hour, and no more memory or disk; known senders do not notice.
 
-use crate::harness::{Client, Process, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
+use base64::Engine as _;
+use std::net::Ipv4Addr;
 
 /// The reply to MAIL, in a session of its own: a session without a message has few commands.
 fn send(server: &Process, sender: &str) -> String {
@@ -47,4 +49,36 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     let dump = String::from_utf8(dump.stdout).unwrap();
     assert!(dump.contains("\"owner\":{\"sender\":\"<new>\"}"), "{dump}");
     assert!((51..60).contains(&dump.lines().count()), "{} budgets", dump.lines().count());
+}
+
+/// The reply to a login from this address.
+fn log_in(server: &Process, host: u8, user: &str, password: &str) -> String {
+    let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, host), server.address("s"));
+    client.say("EHLO client.example", "250");
+    let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
+    client.ask(&format!("AUTH PLAIN {response}"))
+}
+
+#[test]
+fn users_with_an_account_share_no_budget_with_those_whom_guessers_invent() {
+    let upstream = Upstream::start();
+    let site = Site::with_users(
+        &format!(
+            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\" }}\n\
+             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
+             limit = [{{ name = \"per-user\", count = \"login-failures\", per = [\"user\"], rate = \"2 / 1h\", \
+             algorithm = \"token-bucket\" }}]\n",
+            upstream.address()
+        ),
+        &[("alice", SENTENCE, "")],
+    );
+    site.edit("state = { path = \"state.db\" }", "state = { path = \"state.db\", max-new-budgets = 1 }");
+    let server = site.start();
+    let replies: Vec<String> = (0..5).map(|n| log_in(&server, 2, &format!("invented-{n}"), "guess")).collect();
+    let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();
+    assert_eq!(codes, ["535", "535", "535", "454", "454"], "one of its own, and two that all others share");
+    assert!(log_in(&server, 1, "alice", SENTENCE).starts_with("235"));
+    // Her own budget holds all the same.
+    let codes: Vec<String> = (0..3).map(|_| log_in(&server, 2, "alice", "guess")[..3].to_owned()).collect();
+    assert_eq!(codes, ["535", "535", "454"]);
 }

@@ -90,6 +90,12 @@ impl Accounts {
         .await;
     }
 
+    /// Returns whether this user has an account.
+    pub async fn has(&self, name: &str) -> bool {
+        let (book, name) = (self.book.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || book.users.look().users.contains(&name)).await.unwrap_or(false)
+    }
+
     /// The groups of a user for whom somebody else vouches; none, where there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         let (book, name) = (self.book.clone(), name.to_owned());

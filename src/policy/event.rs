@@ -28,6 +28,8 @@ pub struct Facts {
     pub user: Option<Arc<str>>,
     /// Whether that login has succeeded.
     pub authenticated: bool,
+    /// Whether the user has an account here, so that a client cannot have made the name up.
+    pub has_account: bool,
     /// The groups of the user.
     pub groups: Arc<[Box<str>]>,
     /// The sender, from MAIL on; [`NULL_SENDER`] for that of bounces.

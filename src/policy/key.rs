@@ -316,12 +316,12 @@ impl Limit {
 }
 
 impl Limit {
-    /// Whether a client can choose any number of values of this field, without an account.
-    pub(super) fn is_chosen(&self, field: Field) -> bool {
+    /// Whether a client can choose any number of values of this field. `has_account`: its user has an account.
+    pub(super) fn is_chosen(&self, field: Field, has_account: bool) -> bool {
         match field {
             Field::Listener => false,
-            // Who fails to log in need not have an account.
-            Field::User | Field::UserDomain => self.count == Count::LoginFailures,
+            // A client that fails to log in may have made up the user.
+            Field::User | Field::UserDomain => self.count == Count::LoginFailures && !has_account,
             Field::Client(_)
             | Field::Helo
             | Field::Sender
@@ -331,12 +331,17 @@ impl Limit {
         }
     }
 
+    /// Whether a client can choose any number of keys. `has_account`: its user has an account.
+    pub(super) fn has_chosen_key(&self, has_account: bool) -> bool {
+        self.per.iter().any(|field| self.is_chosen(*field, has_account))
+    }
+
     /// The owner part of the budget that new keys share, from the one of a new key: [`NEW`] takes the place of what clients can choose.
-    pub(super) fn shared_owners(&self, owners: &str) -> String {
+    pub(super) fn shared_owners(&self, owners: &str, has_account: bool) -> String {
         let mut shared = String::with_capacity(owners.len());
         for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {
             shared.push(SEPARATOR);
-            match part.split_once('=').filter(|_| self.is_chosen(*field)) {
+            match part.split_once('=').filter(|_| self.is_chosen(*field, has_account)) {
                 Some((name, _)) => shared.extend([name, "=", NEW]),
                 None => shared.push_str(part),
             }

@@ -293,7 +293,7 @@ impl Limit {
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_recipient()),
             has_chosen_keys: self.is_stored()
                 && !matches!(self.quota, Quota::Counter { .. })
-                && self.per.iter().any(|field| self.is_chosen(*field)),
+                && self.has_chosen_key(false),
             waits_for_recipients: self.whom.needs_recipients(),
             waits_for_login: self.whom.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),

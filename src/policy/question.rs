@@ -235,7 +235,9 @@ impl<'a> Question<'a> {
             None => (Allowed::Written(run.quota(owner, at, subject)), None),
         };
         let mut room = run.room.borrow_mut();
-        let has_chosen_key = owner.settled.has_chosen_keys && since.is_none();
+        let has_account = run.asked.facts.has_account;
+        let has_chosen_key =
+            owner.settled.has_chosen_keys && since.is_none() && (!has_account || owner.has_chosen_key(true));
         let shared = if has_chosen_key { run.shared_owners(owner, owners, &mut room) } else { None };
         let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
@@ -295,7 +297,7 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
         if !is_listed && (self.asked.declared.is_empty() || is_declared(own)) {
             return None;
         }
-        let shared = limit.shared_owners(owners);
+        let shared = limit.shared_owners(owners, self.asked.facts.has_account);
         (is_listed || is_declared(Key::of(limit, &shared, None, room))).then_some(shared)
     }
 

@@ -319,6 +319,10 @@ impl Connection {
             self.slots.clear();
         }
         self.settle(admit.session()).await;
+        if let (Some(accounts), Some(user)) = (&self.server.accounts, admit.claimed_user()) {
+            let has_account = accounts.has(user).await;
+            admit.set_has_account(has_account);
+        }
         let now = clock::now();
         let (asked, ledger) = admit.asked();
         let Admitted { verdicts, slots } = self.server.store.admit(now, asked, ledger).await.unwrap_or_default();

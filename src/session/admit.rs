@@ -42,6 +42,16 @@ impl Admit {
         (&self.asked, &mut self.session.0.ledger)
     }
 
+    /// The user as whom the client tries to log in, if that is what is asked about.
+    pub fn claimed_user(&self) -> Option<&str> {
+        if let Matter::Auth(credentials) = &self.matter { Some(&credentials.user) } else { None }
+    }
+
+    /// Tells policy whether that user has an account.
+    pub fn set_has_account(&mut self, has_account: bool) {
+        self.asked.facts.has_account = has_account;
+    }
+
     /// Whether the client is a new one: whatever the session had a place in was another's.
     pub fn is_of_new_client(&self) -> bool {
         matches!(self.matter, Matter::Connect)
@@ -157,7 +167,7 @@ impl Session {
     /// May whoever knows the password log in?
     pub(super) fn ask_login(self, user: Arc<str>, groups: Arc<[Box<str>]>) -> Step {
         let (named, of) = (Some(user.clone()), groups.clone());
-        let facts = Facts { user: named, authenticated: true, groups: of, ..self.0.facts(None) };
+        let facts = Facts { user: named, authenticated: true, has_account: true, groups: of, ..self.0.facts(None) };
         self.ask_about(facts, vec![Event::Login], Matter::Login { user, groups })
     }
 
@@ -266,6 +276,7 @@ impl State {
             helo: helo.map(Arc::from),
             user: self.user.clone(),
             authenticated: self.user.is_some(),
+            has_account: self.user.is_some(),
             groups: self.groups.clone(),
             sender: mail.map(|mail| match mail.sender {
                 Path::Null => NULL_SENDER.into(),
