@@ -157,6 +157,19 @@ impl Owner {
     }
 }
 
+impl Owner {
+    /// The same owner, as events have it now: a former version may have written domains and addresses in other forms.
+    pub fn normalized(&self, folding: &Folding) -> Self {
+        let normal = |(name, value): (&str, &str)| {
+            let field = Field::parse(name).filter(|field| !matches!(field, Field::Client(_)));
+            let normal = field.and_then(|field| value_of(field, value, folding).ok());
+            (name.to_owned(), normal.unwrap_or_else(|| value.to_owned()))
+        };
+        let parts: Vec<(String, String)> = self.parts().map(normal).collect();
+        Self::from_parts(parts.iter().map(|(name, value)| (name.as_str().into(), value.as_str())))
+    }
+}
+
 /// What no value has.
 fn check(text: &str) -> Result<(), String> {
     match text {

@@ -207,14 +207,34 @@ impl Core {
         let mut place = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let mut policy = Policy::clone(&place);
         let exceptions = Arc::make_mut(&mut policy.exceptions);
-        let page = self.book.page();
-        let is_newer =
-            |limit: Option<&Arc<str>>, owner: &Owner| page.touched.contains(&(limit.cloned(), owner.clone()));
-        for grant in grants.into_iter().filter(|grant| !is_newer(Some(&grant.limit), &grant.owner)) {
-            exceptions.grant(grant);
+        let mut page = self.book.page();
+        let is_newer = |page: &Page, limit: Option<&Arc<str>>, owner: &Owner| {
+            page.touched.contains(&(limit.cloned(), owner.clone()))
+        };
+        let mut rewritten = Vec::new();
+        let mut normalize = |limit: Option<&Arc<str>>, owner: &mut Owner| {
+            let normal = owner.normalized(&policy.folding);
+            if normal != *owner {
+                let former = std::mem::replace(owner, normal);
+                rewritten.extend([(limit.cloned(), former), (limit.cloned(), owner.clone())]);
+            }
+        };
+        for mut grant in grants {
+            normalize(Some(&grant.limit), &mut grant.owner);
+            if !is_newer(&page, Some(&grant.limit), &grant.owner) {
+                exceptions.grant(grant);
+            }
         }
-        for suspension in suspensions.into_iter().filter(|suspension| !is_newer(None, &suspension.owner)) {
-            exceptions.suspend(Arc::new(suspension));
+        for mut suspension in suspensions {
+            normalize(None, &mut suspension.owner);
+            if !is_newer(&page, None, &suspension.owner) {
+                exceptions.suspend(Arc::new(suspension));
+            }
+        }
+        if !rewritten.is_empty() {
+            page.touched.extend(rewritten);
+            self.book.any.store(true, Ordering::Release);
+            self.queue.send(Errand::Book);
         }
         self.count(exceptions, |_| true);
         let policy = Arc::new(policy);

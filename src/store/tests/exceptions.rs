@@ -206,3 +206,21 @@ fn open_with(path: &Path, policy: Policy) -> Store {
     let options = Options { path: path.to_owned(), durability: Durability::Process, on_failure: OnFailure::Allow };
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
+
+#[tokio::test]
+async fn owners_that_a_former_version_wrote_in_another_form_hold_and_can_be_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let store = open(&path).unwrap();
+    let former = Owner::from_stored("sender=bob@bücher.example");
+    let normal = Owner::from_stored("sender=bob@xn--bcher-kva.example");
+    store.suspend(Suspension { owner: former.clone(), term: term(0, 1_000) }).await;
+    store.close().await;
+    let store = open(&path).unwrap();
+    assert!(store.policy().exceptions.suspension_of(&normal).is_some());
+    assert!(store.policy().exceptions.suspension_of(&former).is_none());
+    assert!(store.end_suspension(&normal, because(), at(1)).await.is_some());
+    store.close().await;
+    let exceptions = open(&path).unwrap().policy().exceptions.clone();
+    assert!([&normal, &former].iter().all(|owner| exceptions.suspension_of(owner).is_none()));
+}
