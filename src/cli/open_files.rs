@@ -33,8 +33,10 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     let Some(limit) = limit.filter(|limit| *limit < needed) else { return };
     server.max_connections = fitting(limit, others).min(configured);
     // No one client may take more than its part of them.
-    let of_one = server.max_connections_per_client as u128 * server.max_connections as u128 / configured as u128;
-    server.max_connections_per_client = usize::try_from(of_one).unwrap_or(usize::MAX).max(1);
+    for of_one in [&mut server.max_connections_per_client, &mut server.max_connections_per_trusted_client] {
+        let part = *of_one as u128 * server.max_connections as u128 / configured as u128;
+        *of_one = usize::try_from(part).unwrap_or(usize::MAX).max(1);
+    }
     tracing::warn!(
         open_files = limit,
         needed,
