@@ -58,13 +58,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The client has gone: nobody is there to be told anything.
 struct Gone;
 
-/// How a wait has ended.
-enum Waited {
-    Over,
-    ClientGone,
-    Stopping,
-}
-
 impl Connection {
     /// A connection that was accepted at `since`; `peer` is the client's address in canonical form.
     pub fn new(
@@ -337,33 +330,7 @@ impl Connection {
         }
         self.input.shrink();
         let _counted = self.server.metrics.count_delayed(late.time());
-        match self.wait(late.time(), late.session().in_transaction()).await {
-            Waited::Over => late.over(),
-            Waited::ClientGone => late.client_gone(),
-            Waited::Stopping => {
-                self.note_eviction(late.session());
-                late.stopping()
-            }
-        }
-    }
-
-    /// Lets the client wait for the answer to a failed login.
-    async fn pause(&mut self, mut session: Session) -> Step {
-        // What was charged is durable before the client can leave.
-        self.settle(&mut session).await;
-        match self.wait(FAILED_LOGIN_PAUSE, false).await {
-            Waited::Over => Step::Next(session),
-            Waited::ClientGone => session.client_gone(),
-            Waited::Stopping => {
-                self.note_eviction(&mut session);
-                session.shut_down()
-            }
-        }
-    }
-
-    /// Waits for so long, unless the client leaves or the server stops. What the client says meanwhile stays in the input.
-    async fn wait(&mut self, time: Duration, in_transaction: bool) -> Waited {
-        let until = Instant::now() + time;
+        let until = Instant::now() + late.time();
         // The client says nothing more.
         let mut is_said = false;
         loop {
@@ -373,14 +340,30 @@ impl Connection {
                 // To see it leave, and not to take in without bounds what it has at hand.
                 read = self.client.read(&mut self.input, MOST_READ, left), if may_read => read,
                 () = tokio::time::sleep(left), if !may_read => Read::TimedOut,
-                () = self.stop.may_end(in_transaction) => return Waited::Stopping,
+                () = self.stop.may_end(late.session().in_transaction()) => {
+                    self.note_eviction(late.session());
+                    return late.stopping();
+                }
             };
             match read {
                 Read::Some => self.input.shrink(),
                 // It may hear all the same, and be done with what it has said.
                 Read::Gone if !self.input.is_empty() => is_said = true,
-                Read::Gone => return Waited::ClientGone,
-                Read::TimedOut => return Waited::Over,
+                Read::Gone => return late.client_gone(),
+                Read::TimedOut => return late.over(),
+            }
+        }
+    }
+
+    /// Waits before the answer to a failed login. A client that leaves meanwhile keeps its place as long: it would guess faster
+    /// otherwise.
+    async fn pause(&mut self, mut session: Session) -> Step {
+        self.settle(&mut session).await;
+        tokio::select! {
+            () = tokio::time::sleep(FAILED_LOGIN_PAUSE) => Step::Next(session),
+            () = self.stop.may_end(false) => {
+                self.note_eviction(&mut session);
+                session.shut_down()
             }
         }
     }

@@ -63,7 +63,7 @@ pub enum Step {
     Admit(Box<Admit>),
     /// Send the output, then wait: for the time, or until the client leaves.
     Delay(Late),
-    /// A login failed: wait for [`FAILED_LOGIN_PAUSE`], or until the client leaves, then go on.
+    /// A login failed: wait for [`FAILED_LOGIN_PAUSE`], then go on.
     Pause(Session),
     /// What does the upstream say to these commands?
     Relay(Relay),
