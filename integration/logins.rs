@@ -92,11 +92,11 @@ fn a_correct_login_waits_for_few_checks_of_those_who_guess_from_another_network(
 fn a_client_that_leaves_while_it_waits_costs_no_check() {
     let (_upstream, site) = slow_site();
     let weir = site.start();
-    let mut guesses: Vec<Client> = (0..at_once() + 5).map(|_| greeted(&weir, GUESSER)).collect();
+    let mut guesses: Vec<Client> = (0..at_once() + 17).map(|_| greeted(&weir, GUESSER)).collect();
     for (n, client) in guesses.iter_mut().enumerate() {
         client.send(format!("{}\r\n", auth("alice", &format!("guess {n}"))).as_bytes());
     }
-    // Some are checked, four wait, and one is told to come again.
+    // Some are checked, 16 wait, and one is told to come again.
     wait_for("full queue", || (weir.metric(BUSY) >= 1.0).then_some(()));
     drop(guesses);
     let mut last = greeted(&weir, GUESSER);

@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Most checks of one network that wait. More would only wait longer than their clients do: a check takes tens of milliseconds, and
-/// other networks have their turns in between.
-pub const MAX_WAITING_PER_NETWORK: usize = 4;
+/// Most checks of one network that wait. They keep no other network waiting, as networks take turns; so many users behind one address
+/// may log in at the same moment.
+pub const MAX_WAITING_PER_NETWORK: usize = 16;
 
 /// Queue of password checks, shared by all sessions.
 pub struct Turns {
@@ -205,7 +205,8 @@ mod tests {
         waiting.push(("other", waits(&turns, "other")));
         waiting.push(("honest", waits(&turns, "honest")));
         let ran = run(turn, waiting);
-        assert_eq!(ran, ["guesser", "honest", "other", "guesser", "honest", "guesser", "guesser"]);
+        assert_eq!(ran[..5], ["guesser", "honest", "other", "guesser", "honest"]);
+        assert!(ran[5..].iter().all(|network| *network == "guesser"));
         let state = turns.lock();
         assert_eq!((state.free, state.waiting.len(), state.order.len()), (1, 0, 0));
     }
