@@ -52,11 +52,11 @@ enum Kind {
 const PURE_FILES: [&str; 7] = [
     "relay/client.rs",
     "relay/connection/dialogue.rs",
-    "relay/connection/opening.rs",
+    "relay/connection/handshake.rs",
     "relay/login/authentication.rs",
-    "relay/order.rs",
+    "relay/selection.rs",
     "server/proxy.rs",
-    "store/entry.rs",
+    "store/journal.rs",
 ];
 
 /// What pure code must not name.

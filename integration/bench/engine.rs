@@ -8,11 +8,11 @@ use std::time::Duration;
 use weir::engine::{Rule, State, bucket, distinct, ewma};
 use weir::policy::event::{Asked, Event, Facts};
 use weir::policy::field::Field;
-use weir::policy::fold::Folding;
 use weir::policy::hours::Zone;
-use weir::policy::ledger::Ledger;
 use weir::policy::limit::{Algorithm, Count, Distinct, Limit};
+use weir::policy::normalize::Folding;
 use weir::policy::quota::Quota;
+use weir::policy::session_counters::Ledger;
 use weir::policy::{Loaded, Policy, Question, decide};
 use weir::time::{Timestamp, Units, parse_rate};
 

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use weir::policy::event::{Asked, Event, Facts};
-use weir::policy::ledger::Ledger;
+use weir::policy::session_counters::Ledger;
 use weir::policy::{Budget, Loaded, Policy, Question, decide};
 use weir::time::Timestamp;
 

@@ -20,11 +20,11 @@ use weir::metrics::Metrics;
 use weir::policy::Policy;
 use weir::policy::event::{Asked, Event, Facts};
 use weir::policy::field::Field;
-use weir::policy::fold::Folding;
 use weir::policy::hours::Zone;
-use weir::policy::ledger::Ledger;
 use weir::policy::limit::{Algorithm, Count, Limit};
+use weir::policy::normalize::Folding;
 use weir::policy::quota::Quota;
+use weir::policy::session_counters::Ledger;
 use weir::store::{Durability, Health, OnFailure, Options, Store};
 use weir::time::{Units, parse_rate};
 
@@ -319,7 +319,7 @@ async fn crash(folder: &Path) {
     let path = folder.join("state.db");
     let me = std::env::current_exe().unwrap();
     assert!(!std::process::Command::new(me).arg("abort").arg(&path).status().unwrap().success());
-    let journal = weir::store::archive::info(&path).unwrap().journal;
+    let journal = weir::store::dump::info(&path).unwrap().journal;
     let began = Instant::now();
     let store = open(&path, policy());
     println!(
@@ -382,11 +382,11 @@ async fn week(folder: &Path) {
         for task in tasks {
             task.await.unwrap();
         }
-        let info = weir::store::archive::info(&path).unwrap();
+        let info = weir::store::dump::info(&path).unwrap();
         (journal, log) = (info.journal.max(journal), info.log.max(log));
     }
     close(store).await;
-    let info = weir::store::archive::info(&path).unwrap();
+    let info = weir::store::dump::info(&path).unwrap();
     let budgets: u64 = info.kinds.values().map(|kind| kind.budgets).sum();
     let used = info.octets - info.unused;
     println!(

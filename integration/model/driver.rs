@@ -11,7 +11,7 @@ use weir::metrics::Metrics;
 use weir::policy::event;
 use weir::policy::exception::{self, By, Suspension, Term};
 use weir::policy::key;
-use weir::policy::ledger::Ledger;
+use weir::policy::session_counters::Ledger;
 use weir::session::{Answer, Ending, Late, Options, Request, Requirement, Security, Session, Step, Verified};
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;

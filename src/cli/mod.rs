@@ -1,13 +1,13 @@
 //! The command line: arguments to one command, its failure to words and an exit code.
 
 mod check;
+mod control_client;
 mod demo;
 mod exceptions;
 mod explain;
 mod import;
 mod manual;
 mod open_files;
-mod order;
 mod reloader;
 mod serve;
 mod simulate;
@@ -140,7 +140,7 @@ pub fn run() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
         Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
-        Command::Reload(argument) => order::give(&argument.config, "/reload").and_then(|words| print(&words)),
+        Command::Reload(argument) => control_client::give(&argument.config, "/reload").and_then(|words| print(&words)),
         Command::Grant(grant) => exceptions::grant(&grant),
         Command::Revoke(revoke) => exceptions::revoke(&revoke),
         Command::Suspend(suspend) => exceptions::suspend(&suspend),

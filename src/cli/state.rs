@@ -1,7 +1,7 @@
 //! `weir state`: look into the state file, dump, load and copy it.
 
 use super::{ConfigArgument, Failure, exit, print, read_config};
-use crate::store::archive::{self, ArchiveError, Info};
+use crate::store::dump::{self, ArchiveError, Info};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::io::{BufReader, BufWriter};
@@ -34,21 +34,21 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     | Command::Backup(Backup { config, .. })) = command;
     let path = read_config(&config.config)?.state.path;
     match command {
-        Command::Info(_) => print(&description(&path, &archive::info(&path).map_err(failure)?)),
-        Command::Dump(_) => match archive::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
+        Command::Info(_) => print(&description(&path, &dump::info(&path).map_err(failure)?)),
+        Command::Dump(_) => match dump::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
             // Whoever read it has had enough.
             Err(ArchiveError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome.map_err(failure),
         },
         Command::Load(_) => {
-            let loaded = archive::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
+            let loaded = dump::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
             let all = [(loaded.budgets, "budget"), (loaded.exceptions, "exception"), (loaded.records, "record")];
             let all = all.iter().filter(|(count, noun)| *count > 0 || *noun == "budget");
             let words: Vec<String> = all.map(|(count, noun)| things(*count, noun)).collect();
             print(&format!("{}: {} loaded\n", path.display(), words.join(", ")))
         }
         Command::Backup(Backup { target, .. }) => {
-            archive::backup(&path, target).map_err(failure)?;
+            dump::backup(&path, target).map_err(failure)?;
             print(&format!("{}: copied to {}\n", path.display(), target.display()))
         }
     }

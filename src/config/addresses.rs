@@ -1,8 +1,8 @@
 //! `[addresses]` and `timezone`: what makes addresses and times comparable.
 
 use super::section::{Section, text};
-use crate::policy::fold::Folding;
 use crate::policy::hours::Zone;
+use crate::policy::normalize::Folding;
 use crate::smtp::address::{self, Path};
 use jiff::tz::TimeZone;
 

@@ -1,6 +1,6 @@
 //! `[tls]`: which certificates there are, and whether they will do.
 
-use super::problem::{Problem, Severity};
+use super::diagnostic::{Problem, Severity};
 use super::section::{Section, text};
 use crate::server::certificate::{Certificate, Paths};
 use crate::server::tls::Options;

@@ -1,7 +1,7 @@
 //! Reads the keys of a table one by one. What nobody asked for is an unknown key; what was asked for, with its value or default,
 //! is the effective configuration.
 
-use super::problem::{Problem, Severity};
+use super::diagnostic::{Problem, Severity};
 use crate::time::parse_duration;
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};

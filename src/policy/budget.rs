@@ -1,6 +1,6 @@
 //! Budgets as a store hands them over, and what a decision does to them.
 
-use super::question::Used;
+use super::plan::Used;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Value};
 use crate::time::Timestamp;

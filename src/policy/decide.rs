@@ -1,24 +1,24 @@
 //! The decision: whether each event has room in the budgets of all limits that hold for it, and what it costs them.
 
-mod consequences;
 pub(super) mod explain;
-mod reached;
+mod ladder;
+mod side_effects;
 
 use super::Policy;
 use super::budget::{Loaded, Slot};
 use super::event::{Asked, Event};
 use super::exception::Suspension;
 use super::key::Key;
-use super::ledger::Ledger;
 use super::limit::{Charge, Count, Effect, Limit, Mode};
-use super::question::{Application, Question, Slot as Place, Used, Values};
+use super::plan::{Application, Question, Slot as Place, Used, Values};
 use super::quota::{Quota, Scope, Share};
+use super::session_counters::Ledger;
 use super::verdict::{Charged, Refusal, Remark, Ruling, Until, Verdict};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, Rule, State, Wait};
 use crate::time::{Timestamp, format_amount};
-use consequences::is_of_transaction;
-use reached::{Over, Reached};
+use ladder::{Over, Reached};
+use side_effects::is_of_transaction;
 use std::sync::Arc;
 use std::time::Duration;
 

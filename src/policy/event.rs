@@ -41,7 +41,7 @@ pub struct Facts {
 }
 
 /// The sender of bounces, as limits name it.
-pub const NULL_SENDER: &str = super::fold::NULL;
+pub const NULL_SENDER: &str = super::normalize::NULL;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -1,7 +1,7 @@
 //! What is known of an event, by the words of the configuration: whose budget it is, what must be new, whom a limit is for.
 
-use super::fold::domain;
-use super::view::View;
+use super::normalize::domain;
+use super::normalized_facts::View;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

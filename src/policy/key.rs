@@ -1,10 +1,10 @@
 //! Whose budget it is: the key of a limit's state in every store.
 
 use super::field::Field;
-use super::fold::NULL;
 use super::limit::{AT_ONCE, Count, Limit};
+use super::matcher::Subject;
+use super::normalize::NULL;
 use super::quota::Quota;
-use super::whom::Subject;
 use crate::time::Timestamp;
 use std::borrow::{Borrow, Cow};
 use std::fmt::{self, Write as _};

@@ -1,13 +1,13 @@
 //! A limit, checked and ready to be applied.
 
 use super::action::Ladder;
-use super::answers::Asking;
 use super::event::{Event, Stage};
 use super::field::Field;
+use super::match_cache::Asking;
+use super::matcher::Whom;
+use super::normalized_facts::View;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
-use super::view::View;
-use super::whom::Whom;
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;

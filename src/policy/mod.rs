@@ -4,45 +4,45 @@
 //! there is: stores load budgets before it and keep them after it.
 
 pub mod action;
-mod answers;
 mod budget;
 mod decide;
 pub mod domain;
 pub mod event;
 pub mod exception;
 pub mod field;
-pub mod fold;
 pub mod hours;
 pub mod key;
-pub mod ledger;
 pub mod limit;
+mod match_cache;
+pub mod matcher;
 pub mod networks;
+pub mod normalize;
+mod normalized_facts;
 pub mod overrides;
+mod owner_syntax;
 pub mod pattern;
-mod question;
+mod plan;
 pub mod quota;
-mod settle;
+pub mod rate_syntax;
+mod refund;
+pub mod session_counters;
+pub mod skip_reason;
 pub mod template;
-pub mod terms;
 pub mod verdict;
-mod view;
-pub mod whom;
-mod whose;
-pub mod why;
 
 pub use budget::{Budget, Change, Loaded};
 pub use decide::decide;
 pub use decide::explain::{Explained, Weighed, explain};
-pub use question::{Question, Unknown};
-pub use settle::{combine, give_back, reset};
-pub use whose::Emptied;
+pub use owner_syntax::Emptied;
+pub use plan::{Question, Unknown};
+pub use refund::{combine, give_back, reset};
 
 use action::{Action, Rung};
-use answers::Asking;
 use exception::Exceptions;
-use fold::Folding;
 use hours::Zone;
 use limit::{Count, Limit, Mode};
+use match_cache::Asking;
+use normalize::Folding;
 use std::sync::Arc;
 use std::time::Duration;
 

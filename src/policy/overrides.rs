@@ -1,10 +1,10 @@
 //! Other numbers for some: the rows of a table, by whom they are for.
 
 use super::field::Field;
+use super::matcher::Subject;
 use super::networks::Networks;
 use super::pattern::Table;
 use super::quota::Quota;
-use super::whom::Subject;
 use std::sync::Arc;
 
 /// The numbers of those who have their own. Each goes on with the budget that the limit gives it.

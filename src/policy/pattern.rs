@@ -1,7 +1,7 @@
 //! Patterns that the values of a field are compared with: `*@students.example.org`, `postmaster`, `*.example.org`.
 
 use super::domain;
-use super::fold::{NULL, lower_case, split};
+use super::normalize::{NULL, lower_case, split};
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn patterns_and_values_may_be_spelled_with_either_kind_of_label() {
-        use crate::policy::fold::Folding;
+        use crate::policy::normalize::Folding;
         let folding = Folding::default();
         let spellings = ["bücher.example", "BU\u{308}CHER.example", "xn--bcher-kva.example", "XN--Bcher-kva.example"];
         for pattern in spellings {

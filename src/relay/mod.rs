@@ -1,28 +1,28 @@
 //! The way out: to the upstream, in step with the client. There is no queue.
 //!
-//! [`Relay`] asks the upstreams, in the [`order`] of their priorities, weights and health. An [`upstream`] has a [`pool`] of
+//! [`Relay`] asks the upstreams, in the [`selection`] of their priorities, weights and health. An [`upstream`] has a [`pool`] of
 //! connections that wait, and opens new ones: where [`dns`] says, with [`tls`] and [`login`], telling of the [`client`] as
-//! [`announce`] has it. Over a [`connection`] goes what the [`dialogue`] says of a [`transaction`]. [`fault`] is why an upstream is of
+//! [`client_identity`] has it. Over a [`connection`] goes what the [`dialogue`] says of a [`transaction`]. [`error`] is why an upstream is of
 //! no use.
 
-mod announce;
 mod client;
+mod client_identity;
 mod connection;
 pub mod dns;
-mod fault;
+mod error;
 pub mod login;
 mod options;
-mod order;
+mod selection;
 pub mod tls;
 mod transaction;
 mod upstream;
 mod upstreams;
 
-pub use announce::Announce;
 pub use client::{Client, LoggedIn};
+pub use client_identity::Announce;
 pub use connection::dialogue::{self, Answered};
 pub use dns::Resolver;
-pub use fault::Fault;
+pub use error::Fault;
 pub use options::{ConfigError, Options, UpstreamOptions};
 pub use transaction::Transaction;
 use upstream::WAIT;
@@ -34,7 +34,7 @@ use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use connection::Connection;
-use order::Standing;
+use selection::Standing;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -195,7 +195,7 @@ impl Relay {
         let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.is_on(None)).collect();
         let standings: Vec<Standing> = open.iter().map(|upstream| upstream.standing()).collect();
         let mut in_use = list.routed.clone();
-        let usual = order::in_use(&standings).filter_map(|index| open.get(index).copied());
+        let usual = selection::in_use(&standings).filter_map(|index| open.get(index).copied());
         in_use.extend(usual.filter(|upstream| !is_among(&list.routed, upstream)).cloned());
         in_use
     }
@@ -232,7 +232,7 @@ impl Relay {
         let is_too_large =
             |upstream: &Arc<Upstream>| upstream.offered().is_some_and(|offered| mail.is_too_large_for(&offered));
         let is_of_use = !enabled.iter().all(is_too_large);
-        let order = order::order(&standings, draw).into_iter().filter_map(|index| enabled.get(index));
+        let order = selection::order(&standings, draw).into_iter().filter_map(|index| enabled.get(index));
         order.filter(|upstream| !(is_of_use && is_too_large(upstream))).cloned().collect()
     }
 

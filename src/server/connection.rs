@@ -1,16 +1,16 @@
 //! One connection: drives its session, asking the rest of the house what the session asks.
 
-use super::body::{Parts, Way, slowest};
+use super::connection_limits::{Place, Standing};
 use super::log_throttle::Permit;
-use super::places::{Place, Standing};
-use super::report::Teller;
+use super::message_pipe::{Parts, Way, slowest};
+use super::session_log::Teller;
 use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts;
 use crate::clock;
 use crate::policy::field::Widths;
-use crate::policy::ledger::Ledger;
 use crate::policy::limit::Count;
+use crate::policy::session_counters::Ledger;
 use crate::relay::{self, Answered, Fault, LoggedIn};
 use crate::session::{
     Admit, Answer, Body, Chunk, Ending, FAILED_LOGIN_PAUSE, Late, Login, Record, Relay, Request, Security, Session,

@@ -1,15 +1,15 @@
 //! The way in: listeners, and a task for each connection that drives its session.
 
-mod accepting;
-mod arrival;
-mod body;
+mod accept;
+mod accept_errors;
 pub mod certificate;
 mod connection;
+mod connection_limits;
 mod log_throttle;
-mod notices;
-mod places;
+mod message_pipe;
+mod notification_throttle;
 pub mod proxy;
-mod report;
+mod session_log;
 mod stream;
 pub mod tls;
 
@@ -19,11 +19,11 @@ use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
-pub use accepting::Accepting;
+pub use accept_errors::Accepting;
+use connection_limits::Places;
 use ipnet::IpNet;
 pub use log_throttle::LogThrottle;
-pub use notices::Notices;
-use places::Places;
+pub use notification_throttle::Notices;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -210,13 +210,13 @@ async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut d
             Ok((tcp, peer)) => {
                 server.metrics.connections.with_label_values(&[&*options.name]).inc();
                 let peer = peer.ip().to_canonical();
-                match arrival::take_place(&server, &options, &places, peer) {
+                match accept::take_place(&server, &options, &places, peer) {
                     Ok(place) => {
                         let (server, drain) = (server.clone(), drain.clone());
                         let stop = Stop { drain, cut: place.cut(), is_evicted: place.is_evicted() };
-                        sessions.spawn(arrival::receive(server, options.clone(), tcp, peer, place, stop));
+                        sessions.spawn(accept::receive(server, options.clone(), tcp, peer, place, stop));
                     }
-                    Err(full) => arrival::turn_away(&server, &options, &tcp, peer, full),
+                    Err(full) => accept::turn_away(&server, &options, &tcp, peer, full),
                 }
             }
             Err(error) => {

@@ -1,9 +1,9 @@
 //! Questions to policy, and what their answers lead to.
 
-use super::run::{Gathered, not_now};
+use super::pipeline::{Gathered, not_now};
 use super::{Login, Record, Session, State, Step};
 use crate::policy::event::{Asked, Event, Facts, NULL_SENDER, Stage};
-use crate::policy::ledger::Ledger;
+use crate::policy::session_counters::Ledger;
 use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
 use crate::smtp::address::Path;
 use crate::smtp::command::Command;

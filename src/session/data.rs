@@ -1,11 +1,11 @@
 //! DATA and BDAT: the message, whole or in pieces.
 
+use super::pipeline::{Gathered, not_now};
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
-use super::run::{Gathered, not_now};
 use super::{Session, State, Step, Transaction, Upstream};
 use crate::policy::event::{Asked, Event, Stage};
-use crate::policy::ledger::Ledger;
+use crate::policy::session_counters::Ledger;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::smtp::command;
 use crate::smtp::line::Ambiguity;

@@ -1,6 +1,6 @@
 //! MAIL.
 
-use super::run::Gathered;
+use super::pipeline::Gathered;
 use super::{Security, State, Transaction, Upstream};
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;

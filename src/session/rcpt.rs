@@ -1,6 +1,6 @@
 //! RCPT.
 
-use super::run::Gathered;
+use super::pipeline::Gathered;
 use super::{State, Upstream};
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;

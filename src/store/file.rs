@@ -2,9 +2,9 @@
 
 mod exceptions;
 
-use super::entry::{self, Replayed};
-use super::lines::Line;
-use super::place::Place;
+use super::hashed_key::Place;
+use super::journal::{self, Replayed};
+use super::jsonl::Line;
 use super::schema::{self, Unfit, Whose};
 use super::{Durability, Options};
 use crate::engine::State;
@@ -251,7 +251,7 @@ impl File {
             self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE hash = ?1 AND key = ?2")?;
         let row = statement.query_row(params![place.order, place.key.as_str()], |row| {
             let seen = row.get_ref(2)?.as_blob_or_null()?;
-            Ok(Budget { state: state(row, 0)?, seen: seen.and_then(entry::unseal_seen) })
+            Ok(Budget { state: state(row, 0)?, seen: seen.and_then(journal::unseal_seen) })
         });
         row.optional()
     }
@@ -274,8 +274,8 @@ impl File {
              ORDER BY hash, key LIMIT ?3",
         )?;
         let (order, key) = last.map_or((i64::MIN, ""), |place| (place.order, place.key.as_str()));
-        let rows = statement.query_map(params![order, key, at_most as i64, entry::SEEN_HEAD as i64], |row| {
-            let epoch = row.get_ref(4)?.as_blob_or_null()?.and_then(entry::seen_epoch);
+        let rows = statement.query_map(params![order, key, at_most as i64, journal::SEEN_HEAD as i64], |row| {
+            let epoch = row.get_ref(4)?.as_blob_or_null()?.and_then(journal::seen_epoch);
             Ok(Kept { place: place(row)?, state: state(row, 2)?, epoch })
         })?;
         rows.collect()
@@ -289,7 +289,7 @@ impl File {
         let mut rows = statement.query([low, high])?;
         while let Some(row) = rows.next()? {
             let seen = row.get_ref(4)?.as_blob_or_null()?;
-            take(place(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(entry::unseal_seen) });
+            take(place(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(journal::unseal_seen) });
         }
         Ok(())
     }
@@ -426,7 +426,7 @@ pub fn upsert(transaction: &Transaction<'_>, rows: &[(Place, Budget)]) -> rusqli
     let mut statement = transaction
         .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     rows.iter().try_for_each(|(place, Budget { state, seen })| {
-        let seen = seen.as_deref().map(entry::seal_seen);
+        let seen = seen.as_deref().map(journal::seal_seen);
         let row = params![place.order, place.key.as_str(), state.at.micros(), state.level, seen];
         statement.execute(row).map(|_| ())
     })

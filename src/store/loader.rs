@@ -1,10 +1,10 @@
 //! The thread that reads budgets from the file when they are not in memory: each once, however many ask for it.
 
 use super::Core;
+use super::cache::SHARDS;
 use super::file::{self, File};
-use super::hot::SHARDS;
-use super::place::Place;
-use super::troubles::Attempt;
+use super::hashed_key::Place;
+use super::health::Attempt;
 use crate::policy::{self, Budget};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

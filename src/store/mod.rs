@@ -1,44 +1,45 @@
 //! Where the state of budgets lives: hot in memory, durable in SQLite before any reply that depends on it.
 //!
-//! [`Store::admit`] is the one act of a stage: read what is not in memory ([`loader`]), decide and keep ([`hot`]), commit ([`queue`],
-//! [`writer`]). The [`keeper`] looks after the file; what is wrong with it is in [`troubles`].
+//! [`Store::admit`] is the one act of a stage: read what is not in memory ([`loader`]), decide and keep ([`cache`]), commit ([`queue`],
+//! [`writer`]). The [`maintenance`] looks after the file; what is wrong with it is in [`health`].
 
-pub mod archive;
-mod book;
-mod entry;
+pub mod audit;
+mod cache;
+pub mod dump;
 mod file;
-mod hot;
-mod keeper;
-pub mod lines;
+mod hashed_key;
+mod health;
+mod journal;
+pub mod jsonl;
 mod loader;
-mod newcomers;
-mod place;
+mod maintenance;
+mod new_budgets;
+mod pending_exceptions;
 mod queue;
-pub mod record;
 mod schema;
 mod session_slots;
-mod troubles;
 mod writer;
 
 use crate::metrics::Metrics;
 use crate::policy::event::Asked;
 use crate::policy::key::{Key, KeyRef};
-use crate::policy::ledger::Ledger;
 use crate::policy::limit::{Count, Limit};
+use crate::policy::session_counters::Ledger;
 use crate::policy::verdict::Charged;
 use crate::policy::verdict::Verdict;
 use crate::policy::{self, Budget, Loaded, Policy, Question};
 use crate::time::{Timestamp, format_duration};
-use book::Book;
-pub use book::Kept;
+use cache::{Acted, Hot};
 use file::File;
 pub use file::OpenError;
-use hot::{Acted, Hot};
-pub use keeper::KEEP;
-use keeper::Keeper;
+use hashed_key::{Place, PlaceRef};
+use health::{Attempt, Troubles};
 use loader::Loader;
-use newcomers::{Excess, Newcomers};
-use place::{Place, PlaceRef};
+pub use maintenance::KEEP;
+use maintenance::Keeper;
+use new_budgets::{Excess, Newcomers};
+use pending_exceptions::Book;
+pub use pending_exceptions::Kept;
 use queue::{Errand, Queue};
 pub use session_slots::SessionSlots;
 use std::collections::HashSet;
@@ -49,7 +50,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 use tokio::time::timeout;
-use troubles::{Attempt, Troubles};
 use writer::{PATIENCE, Writer};
 
 /// Where and how to keep state.
@@ -450,7 +450,7 @@ impl Core {
         if let Some(now) = self.hot.latest().filter(|_| self.clock_doubt().is_none()) {
             self.queue.send(Errand::Note(kinds.clone(), now));
         }
-        Replaced { former, gone: self.tell_gone(kinds.into_iter()), inert: book::tell_inert(&policy) }
+        Replaced { former, gone: self.tell_gone(kinds.into_iter()), inert: pending_exceptions::tell_inert(&policy) }
     }
 
     /// Says which of these limits are no longer in force, or mean something else, and returns them.
@@ -458,7 +458,7 @@ impl Core {
         let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
         let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
         for limit in &gone {
-            let keep = format_duration(keeper::KEEP);
+            let keep = format_duration(maintenance::KEEP);
             tracing::warn!(limit, "no such limit any more: its budgets are kept for {keep}, if it comes back");
         }
         gone

@@ -1,7 +1,7 @@
 //! What waits for the writer: changes to be committed together, who waits for them, and errands.
 
-use super::entry::{Entry, Seen};
-use super::place::{Place, PlaceRef};
+use super::hashed_key::{Place, PlaceRef};
+use super::journal::{Entry, Seen};
 use crate::policy::{Budget, Change};
 use crate::time::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! The schema of the state file: made, recognised, and brought up to date.
 
-use super::entry;
-use super::place::Place;
+use super::hashed_key::Place;
+use super::journal;
 use crate::policy::key::Key;
 use rusqlite::{Connection, Row, Transaction, params};
 
@@ -81,12 +81,12 @@ fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     for_each(transaction, "SELECT key, at, level, seen FROM former", |row| {
         let (key, at, level, seen): (String, i64, f64, Option<Vec<u8>>) = row.try_into()?;
         let order = Place::of(Key::from_stored(&key)).order;
-        insert.execute(params![order, key, at, level, seen.map(|bytes| entry::sealed(&bytes))])
+        insert.execute(params![order, key, at, level, seen.map(|bytes| journal::sealed(&bytes))])
     })?;
     let mut insert = transaction.prepare("INSERT INTO journal VALUES (?1, ?2)")?;
     for_each(transaction, "SELECT seq, entry FROM former_journal", |row| {
         let (seq, bytes): (i64, Vec<u8>) = row.try_into()?;
-        insert.execute(params![seq, entry::sealed(&bytes)])
+        insert.execute(params![seq, journal::sealed(&bytes)])
     })?;
     drop(insert);
     transaction.execute_batch("DROP TABLE former; DROP TABLE former_journal")

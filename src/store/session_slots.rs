@@ -1,7 +1,7 @@
 //! Slots of limits such as "3 at once": what a session holds for as long as it lasts.
 
 use super::Core;
-use super::place::Place;
+use super::hashed_key::Place;
 use crate::policy::key::Key;
 use std::fmt;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! The one thread that writes the state file: group commits to the journal, which is folded into the budgets a slice at a time.
 
-use super::entry::{Entry, Seen};
+use super::cache::SHARDS;
 use super::file::{self, File};
-use super::hot::SHARDS;
-use super::place::Place;
+use super::hashed_key::Place;
+use super::health::{Attempt, News};
+use super::journal::{Entry, Seen};
 use super::queue::Errand;
-use super::troubles::{Attempt, News};
 use super::{CATCHING_UP, Core, slow};
 use crate::policy::Budget;
 use std::collections::BTreeMap;

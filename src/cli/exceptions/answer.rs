@@ -1,14 +1,14 @@
 //! What the running Weir does about exceptions when it is asked, and what it says.
 
 use super::body::Body;
-use super::words;
+use super::format;
 use crate::admin::Outcome;
 use crate::clock;
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::key::Owner;
 use crate::policy::limit::Limit;
-use crate::policy::terms::Terms;
-use crate::store::{Store, lines};
+use crate::policy::rate_syntax::Terms;
+use crate::store::{Store, jsonl};
 use crate::time::Timestamp;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, Stri
     let owner = limit.owner(body.text("key")?, &policy.folding)?;
     let rate = checked_rate(limit, body.text("rate")?)?;
     let grant = Grant { limit: limit.name.clone(), owner, rate, term: term(&body, now)? };
-    let mut said = words::granted(&grant);
+    let mut said = format::granted(&grant);
     let (former, kept) = store.grant(grant).await;
     if let Some(former) = former {
         let _ = writeln!(said, "it takes the place of {} until {}", former.rate, former.term.until.rfc3339());
@@ -90,7 +90,7 @@ async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, Stri
     if rates > 1 {
         let _ = writeln!(said, "meanwhile it stands for all {rates} rates of the limit");
     }
-    Ok(said + &words::kept(&kept))
+    Ok(said + &format::kept(&kept))
 }
 
 /// A rate in one of the forms that the limit may have.
@@ -126,7 +126,7 @@ async fn revoke(store: &Store, body: &str, now: Timestamp) -> Result<String, Str
         }
     };
     match store.revoke(name, &owner, because(&body)?, now).await {
-        Some((grant, kept)) => Ok(words::revoked(&grant, now) + &words::kept(&kept)),
+        Some((grant, kept)) => Ok(format::revoked(&grant, now) + &format::kept(&kept)),
         None => Err(format!("there is no grant of {name} for {owner}: weir exceptions lists those that there are")),
     }
 }
@@ -135,12 +135,12 @@ async fn suspend(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     let body = Body::read(body, &["whom", "for", "reason", "by"])?;
     let owner = Owner::of_sender(body.text("whom")?, &store.policy().folding)?;
     let suspension = Suspension { owner, term: term(&body, now)? };
-    let mut said = words::suspended(&suspension);
+    let mut said = format::suspended(&suspension);
     let (former, kept) = store.suspend(suspension).await;
     if let Some(former) = former {
         let _ = writeln!(said, "before that it was until {}, by {}", former.term.until.rfc3339(), former.term.by);
     }
-    Ok(said + &words::kept(&kept))
+    Ok(said + &format::kept(&kept))
 }
 
 async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
@@ -151,7 +151,7 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
     match store.end_suspension(owner, because(&body)?, now).await {
-        Some((suspension, kept)) => Ok(words::released(&suspension, now) + &words::kept(&kept)),
+        Some((suspension, kept)) => Ok(format::released(&suspension, now) + &format::kept(&kept)),
         None => Err(format!("{whom} is not suspended: weir exceptions lists who is")),
     }
 }
@@ -170,7 +170,7 @@ async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
         Err(why) => return refused(why),
     };
     match store.reset(&limit, &owner, because, now).await {
-        Ok((was, kept)) => Outcome::Done(words::reset(&limit, &owner, &was) + &words::kept(&kept)),
+        Ok((was, kept)) => Outcome::Done(format::reset(&limit, &owner, &was) + &format::kept(&kept)),
         Err(why) => Outcome::Unavailable(format!("{why}; nothing was reset\n")),
     }
 }
@@ -187,8 +187,8 @@ async fn list(store: &Store, body: &str, now: Timestamp) -> Outcome {
     if is_audit {
         return match store.trail(last.unwrap_or(usize::MAX)).await {
             Ok(records) => Outcome::Done(match is_json {
-                true => records.iter().map(|record| format!("{}\n", lines::of_record(record))).collect(),
-                false => words::trail(&records),
+                true => records.iter().map(|record| format!("{}\n", jsonl::of_record(record))).collect(),
+                false => format::trail(&records),
             }),
             Err(why) => Outcome::Unavailable(format!("{why}\n")),
         };
@@ -200,10 +200,10 @@ async fn list(store: &Store, body: &str, now: Timestamp) -> Outcome {
     suspensions.sort_by_key(|suspension| suspension.term.until);
     Outcome::Done(match is_json {
         true => {
-            let grants = grants.iter().map(|grant| lines::of_grant(grant));
-            let all = grants.chain(suspensions.iter().map(|suspension| lines::of_suspension(suspension)));
+            let grants = grants.iter().map(|grant| jsonl::of_grant(grant));
+            let all = grants.chain(suspensions.iter().map(|suspension| jsonl::of_suspension(suspension)));
             all.map(|line| format!("{line}\n")).collect()
         }
-        false => words::in_force(&policy, &grants, &suspensions, now),
+        false => format::in_force(&policy, &grants, &suspensions, now),
     })
 }

@@ -2,11 +2,11 @@
 
 mod answer;
 mod body;
-mod words;
+mod format;
 
 pub use answer::Order;
 
-use super::{ConfigArgument, Failure, exit, order, print};
+use super::{ConfigArgument, Failure, control_client, exit, print};
 use clap::Args;
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), Failure> {
 
 /// Has the running Weir do it, and prints what it says.
 fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), Failure> {
-    match order::post(&config.config, order.path(), body.to_string())? {
+    match control_client::post(&config.config, order.path(), body.to_string())? {
         (StatusCode::OK, words) => print(&words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(Failure::new(exit::DATA, words.trim_end())),
         (StatusCode::NOT_FOUND, _) => Err(Failure::new(

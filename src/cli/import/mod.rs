@@ -1,6 +1,6 @@
 //! `weir import`: the rate limits of other programs' configurations, as limits of Weir.
 
-mod allowance;
+mod budget;
 mod exim;
 mod limit;
 mod postfwd;
@@ -8,7 +8,7 @@ mod report;
 mod rspamd;
 
 use super::{Failure, complain, exit};
-use allowance::Allowance;
+use budget::Allowance;
 use clap::Subcommand;
 use report::Report;
 use std::path::{Path, PathBuf};

@@ -3,8 +3,8 @@
 use super::history::Message;
 use crate::policy::event::{Event, Stage};
 use crate::policy::limit::{Count, Limit};
+use crate::policy::skip_reason::{Reason, Why};
 use crate::policy::verdict::{Ruling, Verdict};
-use crate::policy::why::{Reason, Why};
 use crate::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ pub mod live;
 mod rehearsal;
 mod report;
 
-use super::order;
+use super::control_client;
 use super::{ConfigArgument, Failure, exit, print, read_config};
 use crate::clock;
 use case::Case;
@@ -49,7 +49,7 @@ fn play(Arguments { config, case, json, .. }: &Arguments) -> Result<(String, boo
 
 /// By those of the running Weir.
 fn ask(Arguments { config, case, json, .. }: &Arguments) -> Result<(String, bool), Failure> {
-    let (status, said) = order::post(&config.config, "/test", live::request(case, *json))?;
+    let (status, said) = control_client::post(&config.config, "/test", live::request(case, *json))?;
     let unavailable = |why: &str| Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
     match status {
         StatusCode::OK => live::read(&said).ok_or_else(|| unavailable("its answer is of another version")),

@@ -3,8 +3,8 @@
 use super::case::Case;
 use crate::policy::event::{Asked, Event, Facts, Stage};
 use crate::policy::key::Key;
-use crate::policy::ledger::Ledger;
 use crate::policy::limit::Count;
+use crate::policy::session_counters::Ledger;
 use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
 use crate::policy::{self, Budget, Explained, Loaded, Policy, Question};
 use crate::session::{self, Security, refusal_reply, suspended_reply};

@@ -2,8 +2,8 @@
 
 use super::rehearsal::{Act, Played, Stand, line};
 use crate::policy::limit::{Effect, Limit, Mode};
+use crate::policy::skip_reason::{Reason, Why};
 use crate::policy::verdict::Refusal;
-use crate::policy::why::{Reason, Why};
 use crate::policy::{Explained, Policy, Weighed};
 use crate::session::refusal_reply;
 use crate::time::format_amount;

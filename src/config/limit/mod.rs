@@ -3,22 +3,22 @@
 mod action;
 mod check;
 mod context;
-mod later;
-mod named;
+mod matching;
 mod rate;
+mod references;
+mod unsupported;
 mod watch;
-mod whom;
 
 use super::section::{Placed, Section, choice, choose, text};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Mode};
 use crate::policy::quota::{Quota, Scope};
-use crate::policy::terms::Terms;
+use crate::policy::rate_syntax::Terms;
 use crate::time::{Units, parse_amount, parse_duration};
 use check::Draft;
 pub use context::{Compiled, Context};
-pub use named::Named;
+pub use references::Named;
 use std::collections::HashSet;
 use std::ops::Range;
 use toml::de::DeValue;
@@ -71,8 +71,8 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let stage = stage(&mut s, count.value);
     let (distinct, remember) = distinct(&mut s).unzip();
     // Keys before the tables within: so they are printed.
-    let overrides = whom::overrides(&mut s, cx, terms, quotas);
-    let whom::Read { whom, keys } = whom::whom(&mut s, cx);
+    let overrides = matching::overrides(&mut s, cx, terms, quotas);
+    let matching::Read { whom, keys } = matching::whom(&mut s, cx);
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
     let mut limit = Limit::new(name.as_deref().unwrap_or_default(), count.value, fields, Quota::Unlimited);
     (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
@@ -179,8 +179,8 @@ fn field(word: &str) -> Result<Field, String> {
     if let Some(found) = Field::parse(word) {
         return Ok(found);
     }
-    if later::FIELDS.contains(&word) {
-        return Err(later::field(word));
+    if unsupported::FIELDS.contains(&word) {
+        return Err(unsupported::field(word));
     }
     if word.starts_with("client/") {
         return Err(format!("\"{word}\" has no widths of networks: write client/24/56, for IPv4 and IPv6"));

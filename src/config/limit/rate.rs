@@ -4,7 +4,7 @@ use crate::config::overrides::Override;
 use crate::engine::Rule;
 use crate::policy::limit::Count;
 use crate::policy::quota::Quota;
-use crate::policy::terms::{LONGEST_PERIOD, Terms};
+use crate::policy::rate_syntax::{LONGEST_PERIOD, Terms};
 use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! A limit that looks at another one's budget: `watch`.
 
 use super::check::Moment;
-use super::{Context, action, mode, whom};
+use super::{Context, action, matching, mode};
 use crate::config::section::{Placed, Section, choice, text};
 use crate::policy::event::Stage;
 use crate::policy::limit::{Count, Limit};
@@ -19,7 +19,7 @@ pub fn limits(
     let watched = s.required("watch", "\"user-recipients\"", text);
     let stage = s.required("stage", "\"mail\"", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
     let mode = mode(&mut s);
-    let whom::Read { whom, keys } = whom::whom(&mut s, cx);
+    let matching::Read { whom, keys } = matching::whom(&mut s, cx);
     refuse_own(&mut s);
     let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known, names));
     let first = places.first().map(|(_, limit)| *limit);

@@ -3,11 +3,11 @@
 use super::{Decision, Loaded, Reached, Step};
 use crate::policy::event::Asked;
 use crate::policy::key::Key;
-use crate::policy::ledger::Ledger;
 use crate::policy::limit::Effect;
 use crate::policy::quota::Quota;
+use crate::policy::session_counters::Ledger;
+use crate::policy::skip_reason::{Reason, Why};
 use crate::policy::verdict::Refusal;
-use crate::policy::why::{Reason, Why};
 use crate::policy::{Policy, Question};
 use crate::time::Timestamp;
 

@@ -1,24 +1,24 @@
 //! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
 //!
-//! It begins as [`opening`] says, goes on as [`dialogue`] says, and its octets go over a [`wire`].
+//! It begins as [`handshake`] says, goes on as [`dialogue`] says, and its octets go over a [`wire`].
 
 pub mod dialogue;
-mod opening;
+mod handshake;
 mod wire;
 
-pub(super) use opening::Opening;
+pub(super) use handshake::Opening;
 
 use crate::metrics::Counted;
 use crate::relay::Fault;
-use crate::relay::announce::Announcer;
 use crate::relay::client::Client;
+use crate::relay::client_identity::Announcer;
 use crate::relay::tls::Plain;
 use crate::relay::upstream::{Connector, Slot};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use dialogue::{Answered, Envelope};
-use opening::Next;
+use handshake::Next;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

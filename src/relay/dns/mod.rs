@@ -1,15 +1,15 @@
 //! Where an upstream is: its host's addresses, by literal, /etc/hosts or DNS, in the order in which they are to be tried.
 //!
-//! [`servers`] are asked, [`stale`] answers serve while they cannot tell, and [`failure`] is why a name leads nowhere.
+//! [`servers`] are asked, [`stale`] answers serve while they cannot tell, and [`lookup_error`] is why a name leads nowhere.
 
-mod failure;
+mod lookup_error;
 mod servers;
 mod stale;
 
-pub use failure::Failure;
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
+pub use lookup_error::Failure;
 use servers::Servers;
 use stale::{Memory, Standing};
 use std::collections::VecDeque;

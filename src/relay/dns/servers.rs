@@ -1,6 +1,6 @@
 //! Name servers: which they are, and what they answer to one question.
 
-use super::failure::{Failure, bare};
+use super::lookup_error::{Failure, bare};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;

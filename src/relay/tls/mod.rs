@@ -1,15 +1,15 @@
 //! TLS towards the upstream: checked where it is required; taken as it comes where plain text would do as well.
 //!
-//! [`verify`] and [`pin`] say which certificate is taken, [`identity`] is Weir's own, and [`secrecy`] tells where there is no TLS.
+//! [`verify`] and [`pin`] say which certificate is taken, [`identity`] is Weir's own, and [`downgrade_log`] tells where there is no TLS.
 
+mod downgrade_log;
 mod identity;
 mod pin;
-mod secrecy;
 mod verify;
 
+pub(super) use downgrade_log::{Plain, Secrecy};
 pub use identity::Paths;
 pub use pin::Pin;
-pub(super) use secrecy::{Plain, Secrecy};
 pub(super) use verify::explain;
 
 use crate::relay::ConfigError;

@@ -1,11 +1,11 @@
 //! Opens connections to an upstream.
 
-use super::failing::Failing;
-use super::service::Service;
+use super::admin_state::Service;
+use super::bad_addresses::Failing;
 use crate::metrics::{Counted, UpstreamMetrics};
 use crate::relay::Fault;
-use crate::relay::announce::{Announce, Announcer};
 use crate::relay::client::{Client, LoggedIn};
+use crate::relay::client_identity::{Announce, Announcer};
 use crate::relay::connection::Connection;
 use crate::relay::connection::Opening;
 use crate::relay::dns::{Failure, Resolver};

@@ -1,14 +1,14 @@
 //! One upstream: connections to it, what it offers, and whether it is of use.
 //!
-//! A [`connector`] opens connections, to addresses that are [`failing`] last; those that wait are in a [`pool`]. [`health`] is whether it
-//! is of use, [`service`] whether it is to be used, and [`knowledge`] what it offers. [`slots`] bound the connections in use.
+//! A [`connector`] opens connections, to addresses that are [`bad_addresses`] last; those that wait are in a [`pool`]. [`health`] is whether it
+//! is of use, [`admin_state`] whether it is to be used, and [`capabilities`] what it offers. [`slots`] bound the connections in use.
 
+mod admin_state;
+mod bad_addresses;
+mod capabilities;
 mod connector;
-mod failing;
 mod health;
-mod knowledge;
 pub mod pool;
-mod service;
 mod slots;
 
 pub(super) use connector::Connector;
@@ -20,12 +20,12 @@ use crate::relay::client::Client;
 use crate::relay::connection::Connection;
 use crate::relay::dns::{Failure, Resolver};
 use crate::relay::options::{ConfigError, Options, UpstreamOptions};
-use crate::relay::order::Standing;
+use crate::relay::selection::Standing;
 use crate::smtp::extensions::Extensions;
+use admin_state::Use;
+use capabilities::{Knowledge, REFRESH};
 use health::{Found, Health};
-use knowledge::{Knowledge, REFRESH};
 use pool::Pool;
-use service::Use;
 use slots::Slots;
 use std::net::IpAddr;
 use std::sync::Arc;

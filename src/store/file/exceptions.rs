@@ -3,8 +3,8 @@
 use super::File;
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
 use crate::policy::key::Owner;
-use crate::store::book::Page;
-use crate::store::record::{Act, Record};
+use crate::store::audit::{Act, Record};
+use crate::store::pending_exceptions::Page;
 use crate::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::policy::action::{Action, Ladder, Rung};
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::key::Owner;
-use record::Act;
+use audit::Act;
 
 fn term(since: i64, until: i64) -> Term {
     Term { since: at(since), until: at(until), by: By::Administrator("root".into()), reason: "why".into() }

@@ -10,13 +10,13 @@ const LONG: u64 = 80 << 20;
 fn a_log_keeps_its_length_as_long_as_it_grows_fast_and_always_if_each_commit_is_synced() {
     use Durability::{Power, Process};
     let (moment, second) = (Duration::from_millis(20), Duration::from_secs(1));
-    assert!(keeper::is_worth_keeping(Process, false, 10 << 20, second));
+    assert!(maintenance::is_worth_keeping(Process, false, 10 << 20, second));
     // A hundred commits a second; and a load that pauses, or is over.
-    assert!(!keeper::is_worth_keeping(Process, false, 400 << 10, second));
-    assert!(keeper::is_worth_keeping(Process, true, 0, moment));
-    assert!(!keeper::is_worth_keeping(Process, true, 0, second));
-    assert!(!keeper::is_worth_keeping(Process, false, 0, Duration::ZERO));
-    assert!(keeper::is_worth_keeping(Power, false, 0, second));
+    assert!(!maintenance::is_worth_keeping(Process, false, 400 << 10, second));
+    assert!(maintenance::is_worth_keeping(Process, true, 0, moment));
+    assert!(!maintenance::is_worth_keeping(Process, true, 0, second));
+    assert!(!maintenance::is_worth_keeping(Process, false, 0, Duration::ZERO));
+    assert!(maintenance::is_worth_keeping(Power, false, 0, second));
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_afte
     }
     // Folding may have cut it, or the next commits do, few as they are.
     let deadline = Instant::now() + Duration::from_secs(20);
-    while length() > keeper::HOME_AT as u64 {
+    while length() > maintenance::HOME_AT as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
         store.admit(at(0), &asked("user0", 1), &mut Ledger::default()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -115,7 +115,7 @@ async fn a_dump_whose_reader_stalls_does_not_keep_the_log_from_beginning_anew() 
     let dumped = path.clone();
     let dump = std::thread::spawn(move || {
         let mut out = Stalled { begun: Some(begun), go_on: goes_on, lines: 0 };
-        archive::dump(&dumped, &mut out).map(|()| out.lines)
+        dump::dump(&dumped, &mut out).map(|()| out.lines)
     });
     begins.recv().unwrap();
     assert!(is_reset(&store, &path).await, "a log of {:?} is not reset", file::log_of(&path).metadata());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::engine::State;
 use crate::policy::Change;
-use crate::store::entry::Entry;
+use crate::store::journal::Entry;
 use crate::store::queue::{Commit, NEVER};
 
 /// A change to a budget, appended by an act.

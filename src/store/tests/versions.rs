@@ -25,12 +25,12 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
     let key = |user| format!("l\x1frecipients\x1fewma distinct recipient\x1fuser={user}");
     // What was kept as a blob had no checksum.
     let bare = |sealed: &[u8]| sealed[4..].to_vec();
-    let row = rusqlite::params![key("alice"), at(0).micros(), bare(&entry::seal_seen(&filter(&policy, 40)))];
+    let row = rusqlite::params![key("alice"), at(0).micros(), bare(&journal::seal_seen(&filter(&policy, 40)))];
     old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
-    let mut journal = entry::Entry::default();
+    let mut journal = journal::Entry::default();
     let state = crate::engine::State { at: at(0), level: 70.0 };
     let bob = policy::Budget { state, seen: Some(Arc::new(filter(&policy, 70))) };
-    journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, entry::Seen::Whole);
+    journal.push(Key::from_stored(&key("bob")).borrowed(), &bob, journal::Seen::Whole);
     old.execute("INSERT INTO journal VALUES (7, ?1)", [bare(journal.seal())]).unwrap();
     drop(old);
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };

@@ -1,6 +1,6 @@
 //! The access control lists of a configuration: which there are, when they are asked, and what their statements say.
 
-use super::super::allowance::Allowance;
+use super::super::budget::Allowance;
 use super::super::report::Place;
 use super::list::{Kind, Named};
 use super::source::Line;

@@ -1,6 +1,6 @@
 //! Exim's lists of hosts, domains and addresses, as values of `match` and `except`.
 
-use super::super::allowance::Allowance;
+use super::super::budget::Allowance;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which are overrides in Weir.
 
-use super::super::allowance::{Allowance, What};
+use super::super::budget::{Allowance, What};
 use super::key::{self, braced};
 use crate::policy::field::Field;
 use std::path::Path;

@@ -1,28 +1,28 @@
 //! `weir import exim`: the `ratelimit` conditions of an Exim configuration, after Exim 4.96.
 
 mod acl;
+mod actions;
 mod argument;
+mod conditions;
 mod counting;
-mod deed;
 mod key;
 mod list;
 mod lookup;
 mod number;
 mod source;
+mod texts;
 mod translation;
-mod whom;
-mod words;
 
-use super::allowance::Allowance;
+use super::budget::Allowance;
 use super::report::Report;
 use acl::{Acl, Condition, Configuration, Event, Statement};
 use argument::Argument;
+use conditions::Part;
 use lookup::Lookup;
 use source::Source;
 use std::path::Path;
 use std::rc::Rc;
 use translation::Translation;
-use whom::Part;
 
 /// A `ratelimit` that is asked at some event.
 struct Use<'a> {
@@ -81,14 +81,14 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
     for acl in &configuration.acls {
         let (events, is_guessed) = configuration.events(acl);
         for (at, statement) in acl.statements.iter().enumerate() {
-            let conditions = whom::parts(statement).filter_map(|part| match part {
+            let conditions = conditions::parts(statement).filter_map(|part| match part {
                 Part::Ratelimit(condition) => Some(condition),
                 _ => None,
             });
             let conditions: Vec<&Condition> = conditions.collect();
             for condition in &conditions {
                 let mut refuse =
-                    |why: String| report.refuse(&condition.place, format!("{}: {why}", whom::written(condition)));
+                    |why: String| report.refuse(&condition.place, format!("{}: {why}", conditions::written(condition)));
                 let read = match argument(&condition.value, &configuration.named.allowance) {
                     Ok(_) if conditions.len() > 1 => Err(SEVERAL.to_owned()),
                     read => read,

@@ -2,7 +2,7 @@
 
 use super::Verb;
 use crate::policy::limit::Count;
-use crate::policy::terms::LONGEST_PERIOD;
+use crate::policy::rate_syntax::LONGEST_PERIOD;
 use crate::time::{Units, parse_amount, parse_duration};
 
 /// How many events it takes to be over.

@@ -1,6 +1,6 @@
 //! The lines of an Exim configuration as Exim sees them: included files, conditionals, macros and continued lines done.
 
-use super::super::allowance::{Allowance, What};
+use super::super::budget::{Allowance, What};
 use super::super::report::Place;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,16 +1,16 @@
 //! From a `ratelimit` and its statement to a limit.
 
-use super::super::allowance::Allowance;
+use super::super::budget::Allowance;
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
 use super::acl::{Configuration, Event};
 use super::argument::{Amount, Argument};
+use super::conditions::{self, Part};
 use super::counting::{self, Counted};
 use super::key::{self, Owner};
 use super::lookup::{Lookup, MOST_ROWS, UNLIMITED};
 use super::number::{per_event, rate};
-use super::whom::{self, Part};
-use super::{Use, Verb, deed};
+use super::{Use, Verb, actions};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count};
@@ -56,7 +56,7 @@ impl<'a> Translation<'a> {
     }
 
     fn refuse(&mut self, one: &Use<'_>, why: &str) {
-        self.report.refuse(&one.condition.place, format!("{}: {why}", whom::written(one.condition)));
+        self.report.refuse(&one.condition.place, format!("{}: {why}", conditions::written(one.condition)));
     }
 
     fn charging(&mut self, one: &Use<'_>) -> Result<(), String> {
@@ -148,7 +148,7 @@ impl<'a> Translation<'a> {
                 "{}: {} {}",
                 one.condition.place,
                 one.statement().verb,
-                whom::written(one.condition)
+                conditions::written(one.condition)
             ));
             if stage.is_none() {
                 limit.comment("Exim looks at HELO, where nothing of Weir's looks: it looks at MAIL.");
@@ -169,7 +169,12 @@ impl<'a> Translation<'a> {
 
     /// Says where a limit comes from, and how its meaning differs.
     fn explain(&self, limit: &mut Limit, one: &Use<'_>, owner: &Owner, counted: &Counted) {
-        limit.comment(format!("{}: {} {}", one.condition.place, one.statement().verb, whom::written(one.condition)));
+        limit.comment(format!(
+            "{}: {} {}",
+            one.condition.place,
+            one.statement().verb,
+            conditions::written(one.condition)
+        ));
         if let Some(part) = one.argument.mistaken() {
             limit.comment(format!("{part} is no option of Exim's: it takes it for a part of the key."));
         }
@@ -218,7 +223,7 @@ impl<'a> Translation<'a> {
             limit.broaden(&caller.place, format!("the list \"{}\" is asked under conditions", one.acl.name));
         }
         let mut is_after = false;
-        for part in whom::parts(one.statement()) {
+        for part in conditions::parts(one.statement()) {
             match part {
                 Part::Ratelimit(_) => is_after = true,
                 Part::Modifier(_) => {}
@@ -227,16 +232,16 @@ impl<'a> Translation<'a> {
                         let words = "Exim counts those, too, for whom the conditions after ratelimit do not hold.";
                         limit.comment(words);
                     }
-                    whom::narrow(limit, condition, &self.configuration.named);
+                    conditions::narrow(limit, condition, &self.configuration.named);
                 }
             }
         }
         let before = &one.acl.statements[..one.at];
         let accepts = before.iter().filter(|statement| statement.verb == "accept");
         for accept in accepts.take_while(|_| self.configuration.named.allowance.items(1).is_ok()) {
-            whom::spare(limit, accept, &self.configuration.named);
+            conditions::spare(limit, accept, &self.configuration.named);
         }
-        deed::act(limit, one);
+        actions::act(limit, one);
     }
 }
 

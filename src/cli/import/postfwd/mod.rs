@@ -2,7 +2,7 @@
 
 mod rules;
 
-use super::allowance::Allowance;
+use super::budget::Allowance;
 use super::limit::{Budget, Condition, Limit, Value, quoted};
 use super::report::{Place, Report};
 use crate::policy::event::Stage;

@@ -1,6 +1,6 @@
 //! The rules of a postfwd configuration as postfwd 1.39 sees them: continued lines, macros and items done.
 
-use super::super::allowance::{Allowance, What};
+use super::super::budget::{Allowance, What};
 use super::super::report::Place;
 use std::collections::HashMap;
 use std::rc::Rc;

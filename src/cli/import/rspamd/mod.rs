@@ -4,7 +4,7 @@ mod owner;
 mod rate;
 mod ucl;
 
-use super::allowance::Allowance;
+use super::budget::Allowance;
 use super::limit::{Budget, Condition, Limit, Value as Values, quoted};
 use super::report::{Place, Report};
 use crate::policy::event::Stage;

@@ -1,6 +1,6 @@
 //! The configuration language of rspamd, UCL, as far as its sections of limits need it.
 
-use super::super::allowance::Allowance;
+use super::super::budget::Allowance;
 
 /// A key with its value, and where it stands.
 #[derive(Clone, Debug, PartialEq)]

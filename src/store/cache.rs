@@ -1,6 +1,6 @@
 //! Budgets in memory.
 
-use super::place::{Place, PlaceRef};
+use super::hashed_key::{Place, PlaceRef};
 use super::queue::{Commit, NEVER, Queue};
 use crate::policy::key::Key;
 use crate::policy::{Budget, Change, Loaded};

@@ -4,7 +4,7 @@ use crate::policy::Policy;
 use crate::policy::exception::{Grant, Suspension, Term};
 use crate::policy::key::Owner;
 use crate::store::Kept;
-use crate::store::record::{Act, Record};
+use crate::store::audit::{Act, Record};
 use crate::time::{Timestamp, format_duration, format_wait};
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! of the values learnt since the record before (u32) and these; all little-endian. Seen values are the time of the newer generation
 //! (i64), that generation, and the older one.
 
-use super::place::Place;
+use super::hashed_key::Place;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Generation, Value};
 use crate::policy::Budget;

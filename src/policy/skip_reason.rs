@@ -2,7 +2,7 @@
 
 use super::field::Field;
 use super::limit::Limit;
-use super::whom::{Condition, Conditions, Subject};
+use super::matcher::{Condition, Conditions, Subject};
 use std::borrow::Cow;
 use std::fmt;
 

@@ -1,10 +1,10 @@
 //! Users and groups that limits name. Whether there are any is known when the users file is read.
 
+use super::super::diagnostic::{Problem, Severity};
 use super::super::files::first_few;
-use super::super::problem::{Problem, Severity};
 use crate::accounts::file::{User, Users};
 use crate::policy::domain::lower_nfc;
-use crate::policy::fold::Folding;
+use crate::policy::normalize::Folding;
 use crate::policy::pattern::{Shape, Table};
 use std::collections::HashSet;
 use std::ops::Range;

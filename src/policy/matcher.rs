@@ -3,8 +3,8 @@
 use super::field::Field;
 use super::hours::Hours;
 use super::networks::Networks;
+use super::normalized_facts::View;
 use super::pattern::Table;
-use super::view::View;
 use std::sync::Arc;
 
 /// For whom a limit is: those of any `match`, if there is one, and of no `except`.

@@ -4,9 +4,9 @@
 //! for limits that count distinct values, `seen` is their filter in base64; for that of a grant, `granted` is when this began. An
 //! exception begins with `{"exception":"grant"` or `"suspension"`, a record with `{"audit":"granted"` and so on.
 
-use super::entry;
-use super::place::Place;
-use super::record::{Act, Record};
+use super::audit::{Act, Record};
+use super::hashed_key::Place;
+use super::journal;
 use crate::engine::State;
 use crate::policy::Budget;
 use crate::policy::exception::{By, Grant, Suspension, Term};
@@ -41,7 +41,7 @@ pub fn of_budget(key: &Key, budget: &Budget) -> Value {
     let mut line = json!({"limit": limit, "count": count, "algorithm": algorithm, "owner": owner(&own.owner()),
         "at": at.rfc3339_exact(), "level": level});
     if let Some(seen) = seen {
-        line["seen"] = json!(BASE64_STANDARD.encode(entry::seal_seen(seen)));
+        line["seen"] = json!(BASE64_STANDARD.encode(journal::seal_seen(seen)));
     }
     if let Some((_, since)) = granted {
         line["granted"] = json!(since.rfc3339_exact());
@@ -128,7 +128,7 @@ impl Object {
             false => None,
             true => {
                 let bytes = BASE64_STANDARD.decode(self.word("seen")?).map_err(|error| format!("\"seen\": {error}"))?;
-                Some(entry::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
+                Some(journal::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
             }
         };
         Ok(Line::Budget(Place::of(key), Budget { state: State { at, level }, seen }))

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, drawn as a compiler would.
 
-use super::veil::veil;
+use super::redact::veil;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::ops::Range;
 use std::path::PathBuf;

@@ -1,19 +1,19 @@
 //! `match`, `except` and `overrides`: for whom a limit is, and who has other numbers.
 
 use super::rate::refuses_all;
-use super::{Context, later};
+use super::{Context, unsupported};
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section, flag, text};
 use crate::policy::domain;
 use crate::policy::field::Field;
-use crate::policy::fold::Folding;
 use crate::policy::hours::Hours;
+use crate::policy::matcher::{Comparison, Condition, Conditions, Whom};
 use crate::policy::networks::Networks;
+use crate::policy::normalize::Folding;
 use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{BadPattern, Shape, Table};
 use crate::policy::quota::Quota;
-use crate::policy::terms::Terms;
-use crate::policy::whom::{Comparison, Condition, Conditions, Whom};
+use crate::policy::rate_syntax::Terms;
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -70,8 +70,8 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
     if let Some(Placed { value, span }) = s.optional("time", |value| each(value, hours)) {
         add("time", span, Some(Condition::Time(value)));
     }
-    for key in later::FIELDS {
-        s.optional(key, |_| Err::<(), _>(later::field(key)));
+    for key in unsupported::FIELDS {
+        s.optional(key, |_| Err::<(), _>(unsupported::field(key)));
     }
     if s.exists() && s.is_empty() {
         s.error(&s.span(), "an empty table says nothing", Some("say for whom, as in { user = \"*\" }"));

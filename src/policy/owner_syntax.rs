@@ -3,9 +3,9 @@
 use super::Policy;
 use super::domain;
 use super::field::{Field, Widths};
-use super::fold::Folding;
 use super::key::{Key, Owner};
 use super::limit::Limit;
+use super::normalize::Folding;
 use super::quota::Quota;
 use crate::engine::State;
 use crate::time::{Timestamp, format_amount};

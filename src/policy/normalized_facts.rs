@@ -3,8 +3,8 @@
 use super::domain;
 use super::event::{Facts, NULL_SENDER};
 use super::field::Widths;
-use super::fold::Folding;
 use super::hours::Zone;
+use super::normalize::Folding;
 use crate::time::Timestamp;
 use jiff::civil::Weekday;
 use std::borrow::Cow;

@@ -2,9 +2,9 @@
 //! to the end, and has what no longer matters forgotten.
 
 use super::file::{self, File, Kept};
-use super::place::Place;
+use super::hashed_key::Place;
+use super::health::Attempt;
 use super::queue::Errand;
-use super::troubles::Attempt;
 use super::{Core, Durability};
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;

@@ -1,7 +1,7 @@
 //! What a session recorded, as log lines and metrics.
 
 use super::log_throttle::{LogThrottle, Permit};
-use super::notices::Notices;
+use super::notification_throttle::Notices;
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::policy::event::Stage;

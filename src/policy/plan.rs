@@ -3,17 +3,17 @@
 mod explain;
 
 use super::Policy;
-use super::answers::Answers;
 use super::budget::Loaded;
 use super::event::{Asked, Event, Stage};
 use super::exception::Suspension;
 use super::key::{Key, KeyRef, Keys, Owner};
 use super::limit::{Count, Effect, Limit};
+use super::match_cache::Answers;
+use super::matcher::Subject;
+use super::normalized_facts::View;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
-use super::view::View;
-use super::whom::Subject;
-use super::why::Why;
+use super::skip_reason::Why;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;

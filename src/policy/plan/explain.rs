@@ -4,7 +4,7 @@ use super::{Question, Run};
 use crate::policy::Policy;
 use crate::policy::event::Asked;
 use crate::policy::overrides::{Overrides, Row};
-use crate::policy::why::{Reason, Why};
+use crate::policy::skip_reason::{Reason, Why};
 use crate::time::Timestamp;
 
 impl Question<'_> {

@@ -3,14 +3,14 @@
 use super::super::limit::{Limit, quoted};
 use super::acl::Condition;
 use super::argument::Update;
-use super::whom::{self, Part};
-use super::{Use, Verb, words};
+use super::conditions::{self, Part};
+use super::{Use, Verb, texts};
 use crate::policy::event::Stage;
 
 /// Makes a limit do what the statement does.
 pub fn act(limit: &mut Limit, one: &Use<'_>) {
     let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
-    for part in whom::parts(one.statement()) {
+    for part in conditions::parts(one.statement()) {
         let modifier = match part {
             Part::Ratelimit(_) => {
                 is_after = true;
@@ -20,7 +20,7 @@ pub fn act(limit: &mut Limit, one: &Use<'_>) {
             Part::Modifier(modifier) => modifier,
         };
         match &*modifier.name {
-            "message" if one.verb != Verb::Warn => match words::text(&modifier.value, one.verb) {
+            "message" if one.verb != Verb::Warn => match texts::text(&modifier.value, one.verb) {
                 Ok(words) => text = quoted(&words),
                 Err(why) => limit.lose(&modifier.place, why),
             },
@@ -44,7 +44,7 @@ pub fn act(limit: &mut Limit, one: &Use<'_>) {
 
 /// How long whoever is over waits.
 fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
-    match words::delay(&modifier.value) {
+    match texts::delay(&modifier.value) {
         Ok(_) if limit.stage == Some(Stage::End) => {
             let why = "delay: nothing waits at the end of a message, as clients would send it again";
             limit.lose(&modifier.place, why);
@@ -68,6 +68,6 @@ fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
         "log_message" | "logwrite" | "log_reject_target" => {
             limit.comment(format!("{place}: {name}: Weir's log has words of its own."));
         }
-        _ => limit.lose(place, format!("{}: limits do nothing like it", whom::written(modifier))),
+        _ => limit.lose(place, format!("{}: limits do nothing like it", conditions::written(modifier))),
     }
 }

@@ -1,11 +1,11 @@
 //! The book of exceptions: who is granted more, who is suspended, and what was done about that. Memory decides; the file follows,
 //! before whoever did it is answered, or as soon as it can be written.
 
+use super::audit::{Act, Record};
 use super::file::{self, File};
-use super::place::Place;
+use super::hashed_key::Place;
+use super::health::Attempt;
 use super::queue::Errand;
-use super::record::{Act, Record};
-use super::troubles::Attempt;
 use super::writer::PATIENCE;
 use super::{Core, Store, Unavailable, slow};
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};

@@ -2,9 +2,9 @@
 
 use super::field::Field;
 use super::key::Owners;
+use super::matcher::{Condition, Conditions, Subject, Whom};
 use super::overrides::{Row, Rows};
-use super::whom::{Condition, Conditions, Subject, Whom};
-use super::why::Why;
+use super::skip_reason::Why;
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! What administrators do with a state file: look into it, dump and load it as JSON lines, copy it while it is in use.
 
-use super::entry::Replayed;
+use super::audit::Record;
 use super::file::{self, File, OpenError};
-use super::lines::{self, Line};
-use super::place::Place;
-use super::record::Record;
+use super::hashed_key::Place;
+use super::journal::Replayed;
+use super::jsonl::{self, Line};
 use super::{Durability, OnFailure, Options};
 use crate::policy::Budget;
 use crate::policy::exception::{Grant, Suspension};
@@ -230,12 +230,12 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), ArchiveError> {
     let mut outcome = Ok(());
     reading.each(|place, budget| {
         if outcome.is_ok() {
-            outcome = writeln!(out, "{}", lines::of_budget(&place.key, &budget));
+            outcome = writeln!(out, "{}", jsonl::of_budget(&place.key, &budget));
         }
     })?;
     let (grants, suspensions, records) = reading.exceptions()?;
-    let exceptions = grants.iter().map(lines::of_grant).chain(suspensions.iter().map(lines::of_suspension));
-    let mut lines = exceptions.chain(records.iter().map(lines::of_record));
+    let exceptions = grants.iter().map(jsonl::of_grant).chain(suspensions.iter().map(jsonl::of_suspension));
+    let mut lines = exceptions.chain(records.iter().map(jsonl::of_record));
     let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));
     outcome.and_then(|()| out.flush()).map_err(ArchiveError::Output)?;
     reading.end()

@@ -1,8 +1,8 @@
 //! What comes before a session: whose connection it is, and whether there is a place for it.
 
 use super::connection::Connection;
+use super::connection_limits::{Full, Place, Places, Standing};
 use super::log_throttle::Permit;
-use super::places::{Full, Place, Places, Standing};
 use super::proxy::{self, Fault, Header};
 use super::{ListenerOptions, Server, Stop};
 use crate::session::Security;

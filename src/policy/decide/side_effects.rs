@@ -1,6 +1,6 @@
 //! What follows from an event beside its charges: late answers, suspensions, notices.
 
-use super::reached::{Over, Reached, Room};
+use super::ladder::{Over, Reached, Room};
 use super::{Decision, Step};
 use crate::engine::Wait;
 use crate::policy::Lateness;
