@@ -225,7 +225,7 @@ fn a_reload_takes_all_certificates_or_none() {
 #[test]
 fn renewed_files_are_noticed_when_they_go_together() {
     use weir::server::tls::Certificates;
-    use weir::server::{Accepting, Bound, LogThrottle, Notices, Server, serve};
+    use weir::server::{AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server, serve};
     let site = site(&[], "");
     let Ok(mut config) = weir::config::read(&site.path("weir.toml")) else { panic!("a good configuration") };
     config.server.certificate_pace = Duration::from_millis(10);
@@ -239,8 +239,8 @@ fn renewed_files_are_noticed_when_they_go_together() {
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),
         metrics,
-        notices: Notices::default(),
-        accepting: Accepting::default(),
+        notices: NotificationThrottle::default(),
+        accepting: AcceptErrors::default(),
         certificates: Some(Arc::new(Certificates::read(config.tls.unwrap()).unwrap())),
     };
     let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();

@@ -24,7 +24,7 @@ fn shipped(name: &str) -> weir::config::Config {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name);
     match weir::config::read(&path) {
         Ok(config) => config,
-        Err(weir::config::ConfigError::Problems(problems)) => panic!("{}", problems.render(false)),
+        Err(weir::config::ConfigError::Diagnostics(problems)) => panic!("{}", problems.render(false)),
         Err(weir::config::ConfigError::Io(path, error)) => panic!("{}: {error}", path.display()),
     }
 }
@@ -139,7 +139,7 @@ fn warnings(keys: &str) -> String {
     );
     match weir::config::parse(std::path::Path::new("weir.toml"), text) {
         Ok(config) => config.problems.render(false),
-        Err(weir::config::ConfigError::Problems(problems)) => panic!("{keys}: {}", problems.render(false)),
+        Err(weir::config::ConfigError::Diagnostics(problems)) => panic!("{keys}: {}", problems.render(false)),
         Err(weir::config::ConfigError::Io(..)) => unreachable!(),
     }
 }

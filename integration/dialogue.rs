@@ -23,12 +23,12 @@ use weir::policy::field::Field;
 use weir::policy::hours::Zone;
 use weir::policy::key::Key;
 use weir::policy::limit::{Algorithm, Count, Limit};
-use weir::policy::normalize::Folding;
+use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::session_counters::Ledger;
+use weir::policy::session_counters::SessionCounters;
 use weir::policy::verdict::Verdict;
-use weir::policy::{self, Budget, Loaded, Policy, Question};
-use weir::session::{Answer, Ending, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
+use weir::policy::{self, Budget, Loaded, Plan, Policy};
+use weir::session::{Answer, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
 use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::envelope::Rcpt;
 use weir::smtp::extensions::Extensions;
@@ -291,12 +291,12 @@ impl Play {
         let name = format!("limit{}", self.policy.limits.len());
         let mut limits = self.policy.limits.to_vec();
         limits.push(Limit::new(&name, count, per, Quota::rate(Algorithm::Ewma, rate, None)));
-        self.policy = Policy::new(limits, Folding::default(), Zone::default());
+        self.policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
         Ok(())
     }
 
-    fn decide(&mut self, asked: &Asked, ledger: &mut Ledger) -> Vec<Verdict> {
-        let question = Question::new(&self.policy, asked, self.now);
+    fn decide(&mut self, asked: &Asked, ledger: &mut SessionCounters) -> Vec<Verdict> {
+        let question = Plan::new(&self.policy, asked, self.now);
         let mut loaded: Loaded = question.keys().map(|key| self.budgets.get(key.as_str()).cloned()).collect();
         let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded, ledger);
         let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
@@ -363,14 +363,14 @@ impl Play {
                             self.reader = Some(reader);
                             break self.step = Some(Step::Body(body));
                         }
-                        Piece::Refused(what) => Ending::Ambiguous(what),
+                        Piece::Refused(what) => MessageOutcome::Ambiguous(what),
                         Piece::End { message, mark } => {
                             let text =
                                 String::from_utf8_lossy(&self.input.unused()[..message]).escape_debug().to_string();
                             self.input.consume(message + mark);
                             match reader.size() > body.max_size() {
-                                true => Ending::TooLarge,
-                                false if reader.is_continuation() => Ending::Continuation,
+                                true => MessageOutcome::TooLarge,
+                                false if reader.is_continuation() => MessageOutcome::Continuation,
                                 false => self.end(&text),
                             }
                         }
@@ -391,7 +391,7 @@ impl Play {
                     let ended = if chunk.is_last() { self.chunks.end(&mut self.message) } else { Ok(()) };
                     match read.and(ended) {
                         Ok(()) if self.chunks.is_continuation() => {
-                            chunk.answer(Ending::Continuation, self.chunks.size(), self.now)
+                            chunk.answer(MessageOutcome::Continuation, self.chunks.size(), self.now)
                         }
                         Ok(()) if !chunk.is_last() => chunk.taken(),
                         Ok(()) => {
@@ -399,7 +399,7 @@ impl Play {
                             let ending = self.end(&text);
                             chunk.answer(ending, self.chunks.size(), self.now)
                         }
-                        Err(what) => chunk.answer(Ending::Ambiguous(what), self.chunks.size(), self.now),
+                        Err(what) => chunk.answer(MessageOutcome::Ambiguous(what), self.chunks.size(), self.now),
                     }
                 }
                 Step::Close(mut session) => {
@@ -452,11 +452,11 @@ impl Play {
         answers
     }
 
-    fn end(&mut self, message: &str) -> Ending {
+    fn end(&mut self, message: &str) -> MessageOutcome {
         self.asked.push_back(message.to_owned());
         match self.next_answer(OK) {
-            Answer::Reply(reply) | Answer::MailRefused(reply) => Ending::Answered(reply),
-            Answer::Away { reason, .. } => Ending::Away(reason),
+            Answer::Reply(reply) | Answer::MailRefused(reply) => MessageOutcome::Answered(reply),
+            Answer::Away { reason, .. } => MessageOutcome::Away(reason),
         }
     }
 

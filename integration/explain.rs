@@ -21,7 +21,7 @@ fn every_form_of_limit_is_printed_so_that_it_reads_again() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/explain");
     let read = |text: String| match weir::config::parse(&folder.join("printed.toml"), text) {
         Ok(config) => config,
-        Err(weir::config::ConfigError::Problems(problems)) => panic!("{}", problems.render(false)),
+        Err(weir::config::ConfigError::Diagnostics(problems)) => panic!("{}", problems.render(false)),
         Err(weir::config::ConfigError::Io(..)) => unreachable!(),
     };
     let values = |config: &weir::config::Config| -> Vec<(String, &str, Option<String>)> {

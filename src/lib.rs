@@ -9,7 +9,7 @@
 //! The client logs in: the session asks whether the password is right, and [`accounts`] knows.
 //!
 //! It says MAIL and RCPT, often several in one piece. The session gathers them and asks whether policy lets them pass, as it has asked
-//! when the client connected and logged in. [`policy::Question`] finds out which limits hold and whose budgets they are, [`store`]
+//! when the client connected and logged in. [`policy::Plan`] finds out which limits hold and whose budgets they are, [`store`]
 //! loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the charges are durable before anybody hears of
 //! them. A RCPT that a limit refuses is answered in `session/refusal.rs`, with the words of `policy/verdict.rs`.
 //!

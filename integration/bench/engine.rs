@@ -10,10 +10,10 @@ use weir::policy::event::{Asked, Event, Facts};
 use weir::policy::field::Field;
 use weir::policy::hours::Zone;
 use weir::policy::limit::{Algorithm, Count, Distinct, Limit};
-use weir::policy::normalize::Folding;
+use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::session_counters::Ledger;
-use weir::policy::{Loaded, Policy, Question, decide};
+use weir::policy::session_counters::SessionCounters;
+use weir::policy::{Loaded, Plan, Policy, decide};
 use weir::time::{Timestamp, Units, parse_rate};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -68,18 +68,20 @@ fn decisions(criterion: &mut Criterion) {
         ("decide/one limit", vec![limit("one")]),
         ("decide/two limits, one of strangers", vec![limit("one"), strangers]),
     ] {
-        let policy = Policy::new(limits, Folding::default(), Zone::default());
+        let policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
         let facts = Facts { user: Some("alice".into()), ..Facts::default() };
         let asked = Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() };
         criterion.bench_function(name, |bencher| {
             let fresh = || {
-                let question = Question::new(&policy, &asked, start());
+                let question = Plan::new(&policy, &asked, start());
                 let loaded: Loaded = question.keys().map(|_| None).collect();
                 (question, loaded)
             };
             bencher.iter_batched_ref(
                 fresh,
-                |(question, loaded)| decide(&policy, start(), &asked, question, loaded, &mut Ledger::default()),
+                |(question, loaded)| {
+                    decide(&policy, start(), &asked, question, loaded, &mut SessionCounters::default())
+                },
                 BatchSize::SmallInput,
             );
         });

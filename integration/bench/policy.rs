@@ -11,8 +11,8 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use weir::policy::event::{Asked, Event, Facts};
-use weir::policy::session_counters::Ledger;
-use weir::policy::{Budget, Loaded, Policy, Question, decide};
+use weir::policy::session_counters::SessionCounters;
+use weir::policy::{Budget, Loaded, Plan, Policy, decide};
 use weir::time::Timestamp;
 
 // Weir's own: much of what is measured is memory.
@@ -90,16 +90,16 @@ impl Measurement for CpuTime {
 fn recipients(criterion: &mut Criterion<CpuTime>, name: &str, policy: &Policy, expected: usize) {
     let asked = asked();
     let mut now = Timestamp::from_micros(1_700_000_000_000_000);
-    let holding = Question::new(policy, &asked, now).keys().len();
+    let holding = Plan::new(policy, &asked, now).keys().len();
     assert_eq!(holding, expected, "{name}: limits that hold");
     // What finding them costs a store is another matter.
     let mut budgets: Vec<Option<Budget>> = vec![None; holding];
     criterion.bench_function(name, |bencher| {
         bencher.iter(|| {
             now = now.after(Duration::from_millis(100));
-            let question = Question::new(policy, black_box(&asked), now);
+            let question = Plan::new(policy, black_box(&asked), now);
             let mut loaded: Loaded = budgets.drain(..).collect();
-            let verdicts = decide(policy, now, &asked, &question, &mut loaded, &mut Ledger::default());
+            let verdicts = decide(policy, now, &asked, &question, &mut loaded, &mut SessionCounters::default());
             budgets.extend(loaded.into_slots().map(|slot| slot.budget));
             verdicts
         });

@@ -22,9 +22,9 @@ use weir::policy::event::{Asked, Event, Facts};
 use weir::policy::field::Field;
 use weir::policy::hours::Zone;
 use weir::policy::limit::{Algorithm, Count, Limit};
-use weir::policy::normalize::Folding;
+use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::session_counters::Ledger;
+use weir::policy::session_counters::SessionCounters;
 use weir::store::{Durability, Health, OnFailure, Options, Store};
 use weir::time::{Units, parse_rate};
 
@@ -69,7 +69,7 @@ impl Random {
 fn policy() -> Policy {
     let quota = Quota::rate(Algorithm::Ewma, parse_rate("1M / 1d", Units::Things).unwrap(), None);
     let limit = Limit::new("l", Count::Recipients, vec![Field::User], quota);
-    Policy::new(vec![limit], Folding::default(), Zone::default())
+    Policy::new(vec![limit], AddressNormalizer::default(), Zone::default())
 }
 
 fn asked(key: u64) -> Asked {
@@ -134,7 +134,7 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
                     }
                     let asked = asked(key);
                     let start = Instant::now();
-                    store.admit(weir::clock::now(), &asked, &mut Ledger::default()).await.unwrap();
+                    store.admit(weir::clock::now(), &asked, &mut SessionCounters::default()).await.unwrap();
                     times.push(start.elapsed());
                 }
                 times
@@ -182,7 +182,7 @@ async fn trickle_decisions(store: &Arc<Store>) {
     let mut random = Random(1);
     let one = || {
         let asked = asked(random.key(Keys::Zipf, 0, 0));
-        async move { store.admit(weir::clock::now(), &asked, &mut Ledger::default()).await.unwrap() }
+        async move { store.admit(weir::clock::now(), &asked, &mut SessionCounters::default()).await.unwrap() }
     };
     trickle("100 a second", one).await;
 }
@@ -283,7 +283,7 @@ async fn large(folder: &Path) {
     assert!(std::process::Command::new(me).arg("fill").arg(&path).status().unwrap().success());
     let began = Instant::now();
     let store = open(&path, policy());
-    store.admit(weir::clock::now(), &asked(7), &mut Ledger::default()).await.unwrap();
+    store.admit(weir::clock::now(), &asked(7), &mut SessionCounters::default()).await.unwrap();
     println!("{MANY} budgets in {} MB: open, and the first decision made, after {:?}", size(&path), began.elapsed());
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
@@ -291,7 +291,10 @@ async fn large(folder: &Path) {
             tokio::spawn(async move {
                 // Twice, so that they are changed and folded, too.
                 for n in (task..2 * HOT).step_by(TASKS as usize) {
-                    store.admit(weir::clock::now(), &asked(n % HOT * 100), &mut Ledger::default()).await.unwrap();
+                    store
+                        .admit(weir::clock::now(), &asked(n % HOT * 100), &mut SessionCounters::default())
+                        .await
+                        .unwrap();
                 }
             })
         })
@@ -374,7 +377,7 @@ async fn week(folder: &Path) {
                 let (store, senders) = (store.clone(), senders.to_vec());
                 tokio::spawn(async move {
                     for sender in senders {
-                        store.admit(now, &asked(sender), &mut Ledger::default()).await.unwrap();
+                        store.admit(now, &asked(sender), &mut SessionCounters::default()).await.unwrap();
                     }
                 })
             })

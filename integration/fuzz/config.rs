@@ -25,7 +25,7 @@ pub fn target(input: &[u8]) {
 fn read(text: &str) -> Result<Config, Problems> {
     match parse(Path::new("weir.toml"), text.to_owned()) {
         Ok(config) => Ok(config),
-        Err(ConfigError::Problems(problems)) => Err(problems),
+        Err(ConfigError::Diagnostics(problems)) => Err(problems),
         Err(ConfigError::Io(_, error)) => panic!("no file is read here: {error}"),
     }
 }

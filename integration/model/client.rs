@@ -1,6 +1,6 @@
 //! The plain session: what a client has said and not been answered, and what it must hear.
 
-use super::policy::{Event, Facts, Key, Receipt, Ruling, Until, Verdict};
+use super::policy::{Event, Facts, Key, Receipt, RefundWhen, Ruling, Verdict};
 use std::collections::VecDeque;
 use weir::policy::action::Verb;
 
@@ -19,7 +19,7 @@ pub enum Command {
 
 /// A command of the run under way.
 #[derive(Clone, Debug)]
-pub enum Gathered {
+pub enum PendingCommand {
     Mail(String),
     Rcpt(String, Vec<Receipt>),
     Data,
@@ -62,7 +62,7 @@ pub struct Client {
     hello: bool,
     pub transaction: Option<Transaction>,
     pub queue: VecDeque<Command>,
-    pub run: Vec<Gathered>,
+    pub run: Vec<PendingCommand>,
     /// The login that is tried.
     trying: Option<String>,
     password: Vec<Receipt>,
@@ -83,7 +83,7 @@ impl Client {
 
     pub fn facts(&self) -> Facts {
         let gathered =
-            self.run.iter().find_map(|one| if let Gathered::Mail(sender) = one { Some(sender) } else { None });
+            self.run.iter().find_map(|one| if let PendingCommand::Mail(sender) = one { Some(sender) } else { None });
         let sender = gathered.or(self.transaction.as_ref().map(|transaction| &transaction.sender));
         let user = self.trying.clone().or(self.user.clone());
         Facts { user, client: self.address.clone(), sender: sender.cloned() }
@@ -92,7 +92,7 @@ impl Client {
     /// Handles commands as far as that needs nobody else.
     pub fn go_on(&mut self) -> Needs {
         loop {
-            let has_mail = self.run.iter().any(|one| matches!(one, Gathered::Mail(_)));
+            let has_mail = self.run.iter().any(|one| matches!(one, PendingCommand::Mail(_)));
             match self.queue.front() {
                 Some(Command::Mail { .. }) if !has_mail => self.mail(),
                 Some(Command::Rcpt { .. }) => self.rcpt(),
@@ -110,8 +110,11 @@ impl Client {
 
     /// Writes the replies of a run that is answered throughout.
     pub fn flush_run(&mut self) {
-        let codes: Option<Vec<u16>> =
-            self.run.iter().map(|one| if let Gathered::Answered(code) = one { Some(*code) } else { None }).collect();
+        let codes: Option<Vec<u16>> = self
+            .run
+            .iter()
+            .map(|one| if let PendingCommand::Answered(code) = one { Some(*code) } else { None })
+            .collect();
         if let Some(codes) = codes {
             self.expected.extend(codes);
             self.run.clear();
@@ -119,24 +122,24 @@ impl Client {
     }
 
     fn events(&self) -> Vec<Event> {
-        let event = |one: &Gathered| match one {
-            Gathered::Mail(_) => Some(Event::Mail),
-            Gathered::Rcpt(..) => Some(Event::Rcpt),
-            Gathered::Data => Some(Event::Data),
-            Gathered::Answered(_) => None,
+        let event = |one: &PendingCommand| match one {
+            PendingCommand::Mail(_) => Some(Event::Mail),
+            PendingCommand::Rcpt(..) => Some(Event::Rcpt),
+            PendingCommand::Data => Some(Event::Data),
+            PendingCommand::Answered(_) => None,
         };
         self.run.iter().filter_map(event).collect()
     }
 
-    fn fault(&mut self, code: u16) -> Gathered {
+    fn fault(&mut self, code: u16) -> PendingCommand {
         self.faults += 1;
-        Gathered::Answered(code)
+        PendingCommand::Answered(code)
     }
 
     fn mail(&mut self) {
         let Some(Command::Mail { sender }) = self.queue.pop_front() else { return };
         let gathered = match self.hello && self.transaction.is_none() {
-            true => Gathered::Mail(sender),
+            true => PendingCommand::Mail(sender),
             false => self.fault(503),
         };
         self.run.push(gathered);
@@ -144,15 +147,15 @@ impl Client {
 
     fn rcpt(&mut self) {
         let Some(Command::Rcpt { recipient }) = self.queue.pop_front() else { return };
-        let has_mail = self.run.iter().any(|one| matches!(one, Gathered::Mail(_)));
+        let has_mail = self.run.iter().any(|one| matches!(one, PendingCommand::Mail(_)));
         let gathered = match &self.transaction {
-            None if has_mail => Gathered::Rcpt(recipient, Vec::new()),
+            None if has_mail => PendingCommand::Rcpt(recipient, Vec::new()),
             None => self.fault(503),
             Some(transaction) if transaction.message_charged => self.fault(503),
             Some(transaction) => match transaction.upstream {
-                Upstream::Refused(code) => Gathered::Answered(code),
-                Upstream::Lost => Gathered::Answered(451),
-                Upstream::Unaware | Upstream::Aware => Gathered::Rcpt(recipient, Vec::new()),
+                Upstream::Refused(code) => PendingCommand::Answered(code),
+                Upstream::Lost => PendingCommand::Answered(451),
+                Upstream::Unaware | Upstream::Aware => PendingCommand::Rcpt(recipient, Vec::new()),
             },
         };
         self.run.push(gathered);
@@ -196,7 +199,7 @@ impl Client {
             Some(transaction) if transaction.upstream == Upstream::Lost => 451,
             Some(transaction) if transaction.recipients.is_empty() => 554,
             Some(transaction) => {
-                self.run.push(Gathered::Data);
+                self.run.push(PendingCommand::Data);
                 return Some(match transaction.message_charged {
                     true => Needs::Upstream,
                     false => Needs::Verdict(vec![Event::Data]),
@@ -212,7 +215,7 @@ impl Client {
     pub fn judged(&mut self, events: &[Event], mut verdicts: Vec<Verdict>) -> Needs {
         for verdict in &mut verdicts {
             // The client is there to hear the reply.
-            verdict.receipts.retain(|receipt| receipt.until != Until::Heard);
+            verdict.receipts.retain(|receipt| receipt.until != RefundWhen::Heard);
         }
         match events[0] {
             Event::Connect => self.connected(verdicts.remove(0)),
@@ -264,20 +267,20 @@ impl Client {
         let mut verdicts = verdicts.into_iter();
         for place in 0..self.run.len() {
             let event = match &self.run[place] {
-                Gathered::Answered(_) => continue,
-                Gathered::Mail(_) => Event::Mail,
-                Gathered::Rcpt(..) => Event::Rcpt,
-                Gathered::Data => Event::Data,
+                PendingCommand::Answered(_) => continue,
+                PendingCommand::Mail(_) => Event::Mail,
+                PendingCommand::Rcpt(..) => Event::Rcpt,
+                PendingCommand::Data => Event::Data,
             };
             let Verdict { ruling, receipts, .. } = verdicts.next().expect("a verdict for each event");
             let judged = match (ruling, self.run[place].clone()) {
-                (Ruling::Pass, Gathered::Mail(sender)) => {
+                (Ruling::Pass, PendingCommand::Mail(sender)) => {
                     let (recipients, upstream) = (Vec::new(), Upstream::Unaware);
                     self.transaction =
                         Some(Transaction { sender, recipients, receipts, message_charged: false, upstream });
-                    Gathered::Answered(250)
+                    PendingCommand::Answered(250)
                 }
-                (Ruling::Pass, Gathered::Rcpt(recipient, _)) => Gathered::Rcpt(recipient, receipts),
+                (Ruling::Pass, PendingCommand::Rcpt(recipient, _)) => PendingCommand::Rcpt(recipient, receipts),
                 (Ruling::Pass, gathered) => {
                     if let Some(transaction) = &mut self.transaction {
                         transaction.message_charged = true;
@@ -287,12 +290,12 @@ impl Client {
                 }
                 (ruling, _) => {
                     self.refunds.extend(receipts);
-                    Gathered::Answered(code_of(&ruling, event))
+                    PendingCommand::Answered(code_of(&ruling, event))
                 }
             };
             self.run[place] = judged;
         }
-        if self.run.iter().all(|one| matches!(one, Gathered::Answered(_))) {
+        if self.run.iter().all(|one| matches!(one, PendingCommand::Answered(_))) {
             self.flush_run();
             return self.go_on();
         }
@@ -325,7 +328,7 @@ impl Client {
             let gathered = self.run[place].clone();
             let Some(transaction) = &mut self.transaction else { continue };
             match gathered {
-                Gathered::Rcpt(recipient, receipts) => {
+                PendingCommand::Rcpt(recipient, receipts) => {
                     let code = *codes.next().expect("an answer for each recipient");
                     let reply = match (mail, code) {
                         (Some(code), _) => {
@@ -347,21 +350,21 @@ impl Client {
                     } else {
                         self.refunds.extend(receipts);
                     }
-                    self.run[place] = Gathered::Answered(reply);
+                    self.run[place] = PendingCommand::Answered(reply);
                 }
-                Gathered::Data => match codes.next().expect("an answer to DATA") {
+                PendingCommand::Data => match codes.next().expect("an answer to DATA") {
                     Some(354) => {
                         self.run.clear();
                         self.expected.push_back(354);
                         return Needs::Message;
                     }
-                    Some(code) => self.run[place] = Gathered::Answered(*code),
+                    Some(code) => self.run[place] = PendingCommand::Answered(*code),
                     None => {
                         transaction.upstream = Upstream::Lost;
-                        self.run[place] = Gathered::Answered(451);
+                        self.run[place] = PendingCommand::Answered(451);
                     }
                 },
-                Gathered::Mail(_) | Gathered::Answered(_) => {}
+                PendingCommand::Mail(_) | PendingCommand::Answered(_) => {}
             }
         }
         self.flush_run();
@@ -388,7 +391,7 @@ impl Client {
     /// The session ends in order.
     pub fn close(&mut self) {
         for gathered in std::mem::take(&mut self.run) {
-            if let Gathered::Rcpt(_, receipts) = gathered {
+            if let PendingCommand::Rcpt(_, receipts) = gathered {
                 self.refunds.extend(receipts);
             }
         }

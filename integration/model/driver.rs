@@ -11,8 +11,10 @@ use weir::metrics::Metrics;
 use weir::policy::event;
 use weir::policy::exception::{self, By, Suspension, Term};
 use weir::policy::key;
-use weir::policy::session_counters::Ledger;
-use weir::session::{Answer, Ending, Late, Options, Request, Requirement, Security, Session, Step, Verified};
+use weir::policy::session_counters::SessionCounters;
+use weir::session::{
+    Answer, Delayed, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Verified,
+};
 use weir::smtp::extensions::Extensions;
 use weir::smtp::line::Input;
 use weir::smtp::reply::Reply;
@@ -62,7 +64,7 @@ struct Live {
 enum Stage {
     Step(Step),
     /// The reply waits until then.
-    Late(Late, i64, Vec<Event>, Vec<plain::Verdict>),
+    Delayed(Delayed, i64, Vec<Event>, Vec<plain::Verdict>),
     Ended,
 }
 
@@ -188,7 +190,7 @@ impl World {
         }
         live.stage = match stage {
             Stage::Step(step) => self.step(&mut live, step).await,
-            Stage::Late(late, _, events, verdicts) => {
+            Stage::Delayed(late, _, events, verdicts) => {
                 live.needs = live.client.judged(&events, verdicts);
                 Stage::Step(late.over())
             }
@@ -274,7 +276,7 @@ impl World {
     async fn delay(
         &mut self,
         live: &mut Live,
-        mut late: Late,
+        mut late: Delayed,
         events: Vec<Event>,
         verdicts: Vec<plain::Verdict>,
     ) -> Stage {
@@ -293,7 +295,7 @@ impl World {
             return Stage::Step(late.stopping());
         }
         let until = self.now + late.time().as_micros() as i64;
-        Stage::Late(late, until, events, verdicts)
+        Stage::Delayed(late, until, events, verdicts)
     }
 
     /// The answer to a failed login is late, unless the client leaves.
@@ -399,11 +401,11 @@ impl World {
     async fn message(&mut self, live: &mut Live, mut body: weir::session::Body) -> Step {
         self.flush(live, body.session()).await;
         let ending = match self.random.below(100) {
-            0..5 => Ending::ClientGone,
-            5..8 => Ending::ClientSilent,
-            8..10 => Ending::Stopping,
-            10..13 => Ending::TooLarge,
-            13..15 => Ending::Loop,
+            0..5 => MessageOutcome::ClientGone,
+            5..8 => MessageOutcome::ClientSilent,
+            8..10 => MessageOutcome::Stopping,
+            10..13 => MessageOutcome::TooLarge,
+            13..15 => MessageOutcome::Loop,
             _ => {
                 let verdict = self.decide(live, &[Event::End]).remove(0);
                 let (asked, ledger) = body.session().ask_end(100);
@@ -412,26 +414,26 @@ impl World {
                 assert_eq!(judged.is_ok(), verdict.ruling == Ruling::Pass);
                 match (judged, self.random.below(20)) {
                     (Err(ending), _) => ending,
-                    (Ok(()), 0) => Ending::Answered(Reply::new(554, "5.6.0 No")),
-                    (Ok(()), 1) => Ending::Answered(Reply::new(451, "4.3.0 Later")),
-                    (Ok(()), 2) => Ending::Answered(Reply::new(421, "4.3.0 Closing")),
-                    (Ok(()), 3) => Ending::Away("away".to_owned()),
+                    (Ok(()), 0) => MessageOutcome::Answered(Reply::new(554, "5.6.0 No")),
+                    (Ok(()), 1) => MessageOutcome::Answered(Reply::new(451, "4.3.0 Later")),
+                    (Ok(()), 2) => MessageOutcome::Answered(Reply::new(421, "4.3.0 Closing")),
+                    (Ok(()), 3) => MessageOutcome::Away("away".to_owned()),
                     (Ok(()), _) => {
                         self.totals.delivered += 1;
-                        Ending::Answered(Reply::new(250, "2.0.0 Taken"))
+                        MessageOutcome::Answered(Reply::new(250, "2.0.0 Taken"))
                     }
                 }
             }
         };
-        let is_delivered = matches!(&ending, Ending::Answered(reply) if reply.code() == 250);
+        let is_delivered = matches!(&ending, MessageOutcome::Answered(reply) if reply.code() == 250);
         let (code, is_last) = match &ending {
-            Ending::Answered(reply) if reply.code() == 421 => (Some(451), false),
-            Ending::Answered(reply) => (Some(reply.code()), false),
-            Ending::ClientGone => (None, true),
-            Ending::ClientSilent | Ending::Stopping => (Some(421), true),
-            Ending::TooLarge => (Some(552), false),
-            Ending::Loop => (Some(554), false),
-            Ending::Suspended(_) => (Some(550), false),
+            MessageOutcome::Answered(reply) if reply.code() == 421 => (Some(451), false),
+            MessageOutcome::Answered(reply) => (Some(reply.code()), false),
+            MessageOutcome::ClientGone => (None, true),
+            MessageOutcome::ClientSilent | MessageOutcome::Stopping => (Some(421), true),
+            MessageOutcome::TooLarge => (Some(552), false),
+            MessageOutcome::Loop => (Some(554), false),
+            MessageOutcome::Suspended(_) => (Some(550), false),
             _ => (Some(451), false),
         };
         live.needs = live.client.message_ended(code, is_delivered, is_last);
@@ -456,7 +458,7 @@ impl World {
     async fn settle(&mut self, live: &mut Live, session: &mut Session) {
         let settlement = session.take_settlement();
         for asked in settlement.events {
-            self.store.admit(self.time(), &asked, &mut Ledger::default()).await.unwrap();
+            self.store.admit(self.time(), &asked, &mut SessionCounters::default()).await.unwrap();
         }
         let expected = &mut live.client.refunds;
         for charged in &settlement.back {
@@ -564,7 +566,7 @@ impl World {
 
 impl Live {
     fn is_due(&self, now: i64) -> bool {
-        !matches!(self.stage, Stage::Late(_, until, ..) if until > now)
+        !matches!(self.stage, Stage::Delayed(_, until, ..) if until > now)
     }
 }
 

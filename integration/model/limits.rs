@@ -8,7 +8,7 @@ use weir::policy::field::Field;
 use weir::policy::hours::Zone;
 use weir::policy::key::Owner;
 use weir::policy::limit::{Algorithm, Charge, Count, Limit, Mode};
-use weir::policy::normalize::Folding;
+use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Scope;
 use weir::policy::{Policy, key};
 use weir::time::{Rate, Timestamp};
@@ -92,7 +92,7 @@ pub fn real(limits: &[plain::Limit]) -> Policy {
         one.ladder = Ladder::new(rungs.chain(refusal.map(|action| Rung { at: 1.0, action })).collect());
         one
     });
-    Policy::new(limits.collect(), Folding::default(), Zone::default())
+    Policy::new(limits.collect(), AddressNormalizer::default(), Zone::default())
 }
 
 fn rate(algorithm: Algorithm, amount: f64, period: f64) -> weir::policy::quota::Quota {

@@ -61,12 +61,12 @@ pub struct Receipt {
     pub quota: Quota,
     pub before: Option<State>,
     pub after: State,
-    pub until: Until,
+    pub until: RefundWhen,
 }
 
 /// When it is known whether a charge stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum RefundWhen {
     Sent,
     Password,
     Heard,
@@ -205,12 +205,12 @@ impl Limit {
     }
 
     /// Until when a charge of it may be refunded; `late` is whether replies may be delayed.
-    fn until(&self, late: bool) -> Option<Until> {
+    fn until(&self, late: bool) -> Option<RefundWhen> {
         let comes_again = matches!(self.count, Count::Messages | Count::Recipients | Count::Logins);
         match (self.count, self.charge) {
-            (Count::LoginFailures, _) => Some(Until::Password),
-            (_, Charge::Sent) => Some(Until::Sent),
-            (_, Charge::Accepted) if comes_again && late => Some(Until::Heard),
+            (Count::LoginFailures, _) => Some(RefundWhen::Password),
+            (_, Charge::Sent) => Some(RefundWhen::Sent),
+            (_, Charge::Accepted) if comes_again && late => Some(RefundWhen::Heard),
             _ => None,
         }
     }

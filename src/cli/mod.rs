@@ -16,7 +16,7 @@ mod systemd;
 mod test;
 mod user;
 
-use crate::config::{self, Config, ConfigError, Problems};
+use crate::config::{self, Config, ConfigError, Diagnostics};
 use clap::{Args, Parser, Subcommand};
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
@@ -189,19 +189,19 @@ fn read_config(path: &Path) -> Result<Config, Failure> {
         Err(ConfigError::Io(path, error)) => {
             Err(Failure::new(exit::NO_INPUT, format!("configuration {}: {error}", path.display())))
         }
-        Err(ConfigError::Problems(problems)) => Err(refused(&problems)),
+        Err(ConfigError::Diagnostics(problems)) => Err(refused(&problems)),
     }
 }
 
 /// Draws the problems, and fails with the code for them.
-fn refused(problems: &Problems) -> Failure {
+fn refused(problems: &Diagnostics) -> Failure {
     draw(problems);
     let count = problems.found.len();
     let noun = if count == 1 { "problem" } else { "problems" };
     Failure::new(exit::CONFIG, format!("{}: {count} {noun}", problems.path.display()))
 }
 
-fn draw(problems: &Problems) {
+fn draw(problems: &Diagnostics) {
     if !problems.found.is_empty() {
         complain(&format!("{}\n\n", problems.render(std::io::stderr().is_terminal())));
     }

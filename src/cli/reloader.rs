@@ -4,7 +4,7 @@ use super::systemd;
 use crate::accounts::file::Changed;
 use crate::admin::Outcome;
 use crate::clock;
-use crate::config::{self, Config, ConfigError, Problems, Setting, Severity};
+use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
 use crate::policy::Policy;
 use crate::server::Server;
 use crate::store::{KEEP, Replaced};
@@ -140,7 +140,7 @@ impl Reloader {
     }
 
     /// From now on this configuration is in force, as far as it can be. `problems` are those of all files that it names.
-    fn take(&mut self, config: Config, problems: &Problems) -> Outcome {
+    fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
         let Config { policy, relay, settings, watched, .. } = config;
         let limits = policy.limits.len();
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
@@ -209,7 +209,7 @@ fn looked_at(files: &[(PathBuf, Changed)]) -> Vec<(PathBuf, Changed)> {
 }
 
 /// Reads a configuration, and the files that it names to see what is wrong with them. That blocks.
-fn read(path: &Path) -> Result<(Config, Problems), Bad> {
+fn read(path: &Path) -> Result<(Config, Diagnostics), Bad> {
     match config::read(path) {
         Ok(config) => {
             let problems = config.check_files(clock::now());
@@ -219,14 +219,14 @@ fn read(path: &Path) -> Result<(Config, Problems), Bad> {
             let line = format!("{}: {error}", path.display());
             Err(Bad { drawn: format!("error: {line}"), line })
         }
-        Err(ConfigError::Problems(problems)) => Err(Bad {
+        Err(ConfigError::Diagnostics(problems)) => Err(Bad {
             drawn: problems.render(false),
             line: format!("{}: {}; weir check says more", problems.path.display(), first_error(&problems)),
         }),
     }
 }
 
-fn first_error(problems: &Problems) -> &str {
+fn first_error(problems: &Diagnostics) -> &str {
     let first = problems.found.iter().find(|problem| problem.severity == Severity::Error);
     first.map_or("", |problem| &problem.message)
 }

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
-use crate::server::{self, Accepting, Bound, LogThrottle, Notices, Server};
+use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::session;
 use crate::store::{Health, Store};
 use std::collections::HashMap;
@@ -136,8 +136,8 @@ impl Running {
             store,
             relay,
             metrics: metrics.clone(),
-            notices: Notices::default(),
-            accepting: Accepting::default(),
+            notices: NotificationThrottle::default(),
+            accepting: AcceptErrors::default(),
             throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
             certificates: certificates.map(Arc::new),
         });

@@ -1,7 +1,7 @@
 //! `weir state`: look into the state file, dump, load and copy it.
 
 use super::{ConfigArgument, Failure, exit, print, read_config};
-use crate::store::dump::{self, ArchiveError, Info};
+use crate::store::dump::{self, DumpError, Info};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::io::{BufReader, BufWriter};
@@ -37,7 +37,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
         Command::Info(_) => print(&description(&path, &dump::info(&path).map_err(failure)?)),
         Command::Dump(_) => match dump::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
             // Whoever read it has had enough.
-            Err(ArchiveError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            Err(DumpError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome.map_err(failure),
         },
         Command::Load(_) => {
@@ -54,11 +54,11 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-fn failure(error: ArchiveError) -> Failure {
+fn failure(error: DumpError) -> Failure {
     let code = match error {
-        ArchiveError::Open(_) | ArchiveError::Sqlite(..) | ArchiveError::Input(_) | ArchiveError::Output(_) => exit::IO,
-        ArchiveError::Damaged { .. } | ArchiveError::Line(..) => exit::DATA,
-        ArchiveError::Target(..) => exit::CANNOT_CREATE,
+        DumpError::Open(_) | DumpError::Sqlite(..) | DumpError::Input(_) | DumpError::Output(_) => exit::IO,
+        DumpError::Damaged { .. } | DumpError::Line(..) => exit::DATA,
+        DumpError::Target(..) => exit::CANNOT_CREATE,
     };
     Failure::new(code, error)
 }

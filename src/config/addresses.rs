@@ -2,15 +2,15 @@
 
 use super::section::{Section, text};
 use crate::policy::hours::Zone;
-use crate::policy::normalize::Folding;
+use crate::policy::normalize::AddressNormalizer;
 use crate::smtp::address::{self, Path};
 use jiff::tz::TimeZone;
 
-pub fn folding(mut s: Section<'_>) -> Folding {
+pub fn folding(mut s: Section<'_>) -> AddressNormalizer {
     let subaddress = s.value("subaddress", "\"+\"", |value| separator(&text(value)?));
     let default_domain = s.optional("default-domain", |value| domain(&text(value)?));
     s.finish();
-    Folding::new(subaddress, default_domain.as_ref().map(|domain| &*domain.value))
+    AddressNormalizer::new(subaddress, default_domain.as_ref().map(|domain| &*domain.value))
 }
 
 /// What begins a sub-address: a character that needs no quotes in a local part, and that no name is made of.

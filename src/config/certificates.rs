@@ -1,6 +1,6 @@
 //! `[tls]`: which certificates there are, and whether they will do.
 
-use super::diagnostic::{Problem, Severity};
+use super::diagnostic::{Diagnostic, Severity};
 use super::section::{Section, text};
 use crate::server::certificate::{Certificate, Paths};
 use crate::server::tls::Options;
@@ -37,12 +37,12 @@ fn pair(s: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> O
 }
 
 /// Reads all certificates, to see what is wrong with them.
-pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<Problem> {
+pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut first_for: HashMap<String, PathBuf> = HashMap::new();
     for (read, span) in options.read_each().zip(places) {
         let mut problem = |severity, message, help: Option<&str>| {
-            found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
+            found.push(Diagnostic { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
         let Certificate { names, end, file, .. } = match read {
             Ok(certificate) => certificate,

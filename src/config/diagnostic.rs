@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// A problem at a place of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     pub severity: Severity,
     /// Octets of the file; empty where something is missing from it as a whole.
     pub span: Range<usize>,
@@ -26,13 +26,13 @@ pub enum Severity {
 
 /// A configuration file and what is wrong with it.
 #[derive(Clone, Debug)]
-pub struct Problems {
+pub struct Diagnostics {
     pub path: PathBuf,
     pub text: String,
-    pub found: Vec<Problem>,
+    pub found: Vec<Diagnostic>,
 }
 
-impl Problems {
+impl Diagnostics {
     pub fn has_errors(&self) -> bool {
         self.found.iter().any(|problem| problem.severity == Severity::Error)
     }

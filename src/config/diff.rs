@@ -62,7 +62,7 @@ mod tests {
     fn settings(text: &str) -> Vec<Setting> {
         match parse(Path::new("weir.toml"), text.to_owned()) {
             Ok(config) => config.settings,
-            Err(ConfigError::Problems(problems)) => panic!("{}", problems.render(false)),
+            Err(ConfigError::Diagnostics(problems)) => panic!("{}", problems.render(false)),
             Err(ConfigError::Io(..)) => unreachable!(),
         }
     }

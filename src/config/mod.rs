@@ -15,7 +15,7 @@ mod redact;
 mod section;
 mod upstream;
 
-pub use diagnostic::{Problem, Problems, Severity};
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
 
 use crate::accounts::file::Changed;
@@ -46,7 +46,7 @@ pub struct Config {
     pub policy: Policy,
     pub log: log::Format,
     /// The file, and the warnings about it.
-    pub problems: Problems,
+    pub problems: Diagnostics,
     /// Every key that was asked for, with its value or default, in the order of reading.
     pub settings: Vec<Setting>,
     /// The files that this was read from and that are read again when they change, each as it was before it was read.
@@ -72,7 +72,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     Io(PathBuf, std::io::Error),
     /// There is something wrong in it.
-    Problems(Problems),
+    Diagnostics(Diagnostics),
 }
 
 /// Reads a configuration file. Relative paths in it are relative to its folder.
@@ -90,8 +90,8 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
             let at = error.utf8_error().valid_up_to();
             let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
             let (span, message) = (at..at + 1, "this is not UTF-8, which TOML is written in".to_owned());
-            let found = vec![Problem { severity: Severity::Error, span, message, help: None }];
-            Err(ConfigError::Problems(Problems { path: path.to_owned(), text, found }))
+            let found = vec![Diagnostic { severity: Severity::Error, span, message, help: None }];
+            Err(ConfigError::Diagnostics(Diagnostics { path: path.to_owned(), text, found }))
         }
     }
 }
@@ -120,16 +120,16 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     // After an error of syntax other errors may only follow from it.
     let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
     let (found, settings) = source.into_findings();
-    let problems = Problems { path: path.to_owned(), text: text.clone(), found };
+    let problems = Diagnostics { path: path.to_owned(), text: text.clone(), found };
     match draft {
         Some(draft) if !problems.has_errors() => Ok(Config { problems, settings, ..draft }),
-        _ => Err(ConfigError::Problems(problems)),
+        _ => Err(ConfigError::Diagnostics(problems)),
     }
 }
 
 impl Config {
     /// Reads the files that the configuration names, to see whether they will do at the moment.
-    pub fn check_files(&self, now: Timestamp) -> Problems {
+    pub fn check_files(&self, now: Timestamp) -> Diagnostics {
         let mut problems = self.problems.clone();
         if let Some(tls) = &self.tls {
             problems.found.extend(certificates::check(tls, &self.places.certificates, now));
@@ -141,7 +141,7 @@ impl Config {
             problems.found.extend(self.named.check(users, &self.policy.folding));
         }
         let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
-            problems.found.push(Problem { severity, span: span.clone(), message, help: help.map(str::to_owned) });
+            problems.found.push(Diagnostic { severity, span: span.clone(), message, help: help.map(str::to_owned) });
         };
         for (upstream, place) in self.relay.upstreams.iter().zip(&self.places.upstreams) {
             let shown = upstream.tls.client.as_ref();
@@ -270,7 +270,7 @@ impl Reader {
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         relay.routed = policy.routes().cloned().collect();
         root.finish();
-        let problems = Problems { path: PathBuf::new(), text: String::new(), found: Vec::new() };
+        let problems = Diagnostics { path: PathBuf::new(), text: String::new(), found: Vec::new() };
         let (settings, watched) = (Vec::new(), files.into_watched());
         Some(Config {
             server,

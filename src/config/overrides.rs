@@ -40,7 +40,7 @@ pub const WHOM: [&str; 10] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
-    Whom(&'static str),
+    Matcher(&'static str),
     Rate,
     Burst,
     /// For people.
@@ -99,7 +99,7 @@ fn values(line: &str) -> Result<StringRecord, String> {
 
 fn column(name: &str) -> Result<Column, String> {
     let others = [("rate", Column::Rate), ("burst", Column::Burst), ("comment", Column::Comment)];
-    let known: Vec<(&str, Column)> = WHOM.map(|name| (name, Column::Whom(name))).into_iter().chain(others).collect();
+    let known: Vec<(&str, Column)> = WHOM.map(|name| (name, Column::Matcher(name))).into_iter().chain(others).collect();
     if name.contains([';', '\t']) {
         return Err(format!("\"{name}\" is no column: columns are separated by commas"));
     }
@@ -109,7 +109,7 @@ fn column(name: &str) -> Result<Column, String> {
 /// The one column that says whom; every other is there once at most, and one of them has numbers.
 fn whom(columns: &[Column]) -> Result<&'static str, String> {
     let whom: Vec<&'static str> =
-        columns.iter().filter_map(|c| if let Column::Whom(name) = c { Some(*name) } else { None }).collect();
+        columns.iter().filter_map(|c| if let Column::Matcher(name) = c { Some(*name) } else { None }).collect();
     let count = |wanted| columns.iter().filter(|column| **column == wanted).count();
     let counts = [("rate", count(Column::Rate)), ("burst", count(Column::Burst)), ("comment", count(Column::Comment))];
     if let Some((name, _)) = counts.iter().find(|(_, count)| *count > 1) {
@@ -132,8 +132,8 @@ fn row(line: usize, columns: &[Column], record: &StringRecord) -> Result<Overrid
         check_item(value)?;
         let number = Some(value).filter(|value| !value.is_empty()).map(Box::from);
         match column {
-            Column::Whom(name) if value.is_empty() => return Err(format!("{name} is empty")),
-            Column::Whom(_) => row.whom = value.into(),
+            Column::Matcher(name) if value.is_empty() => return Err(format!("{name} is empty")),
+            Column::Matcher(_) => row.whom = value.into(),
             Column::Rate => row.rate = number,
             Column::Burst => row.burst = number,
             Column::Comment => {}

@@ -1,7 +1,7 @@
 //! Reads the keys of a table one by one. What nobody asked for is an unknown key; what was asked for, with its value or default,
 //! is the effective configuration.
 
-use super::diagnostic::{Problem, Severity};
+use super::diagnostic::{Diagnostic, Severity};
 use crate::time::parse_duration;
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 /// A file being read: its text, and what was found in it.
 pub struct Source<'a> {
     text: &'a str,
-    problems: RefCell<Vec<Problem>>,
+    problems: RefCell<Vec<Diagnostic>>,
     settings: RefCell<Vec<Setting>>,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Source<'a> {
 
     pub fn problem(&self, severity: Severity, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
         let (message, help) = (message.into(), help.map(str::to_owned));
-        self.problems.borrow_mut().push(Problem { severity, span: span.clone(), message, help });
+        self.problems.borrow_mut().push(Diagnostic { severity, span: span.clone(), message, help });
     }
 
     pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<&str>) {
@@ -67,7 +67,7 @@ impl<'a> Source<'a> {
     }
 
     /// The problems found and the settings read.
-    pub fn into_findings(self) -> (Vec<Problem>, Vec<Setting>) {
+    pub fn into_findings(self) -> (Vec<Diagnostic>, Vec<Setting>) {
         (self.problems.into_inner(), self.settings.into_inner())
     }
 }

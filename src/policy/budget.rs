@@ -1,6 +1,6 @@
 //! Budgets as a store hands them over, and what a decision does to them.
 
-use super::plan::Used;
+use super::plan::PlannedBudget;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Value};
 use crate::time::Timestamp;
@@ -89,7 +89,7 @@ impl Slot {
     }
 
     /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
-    pub(super) fn charge(&mut self, used: &Used<'_>, state: State, now: Timestamp, values: &[Value]) {
+    pub(super) fn charge(&mut self, used: &PlannedBudget<'_>, state: State, now: Timestamp, values: &[Value]) {
         let change = self.change.get_or_insert_default();
         let budget = self.budget.get_or_insert(Budget { state, seen: None });
         budget.state = state;

@@ -10,14 +10,14 @@ use super::event::{Asked, Event};
 use super::exception::Suspension;
 use super::key::Key;
 use super::limit::{Charge, Count, Effect, Limit, Mode};
-use super::plan::{Application, Question, Slot as Place, Used, Values};
+use super::plan::{Check, Plan, PlannedBudget, Slot as Place, Values};
 use super::quota::{Quota, Scope, Share};
-use super::session_counters::Ledger;
-use super::verdict::{Charged, Refusal, Remark, Ruling, Until, Verdict};
+use super::session_counters::SessionCounters;
+use super::verdict::{LimitHit, RefundWhen, RefundableCharge, Refusal, Ruling, Verdict};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Receipt, Rule, State, Wait};
 use crate::time::{Timestamp, format_amount};
-use ladder::{Over, Reached};
+use ladder::{Overage, Reached};
 use side_effects::is_of_transaction;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ pub fn decide(
     policy: &Policy,
     now: Timestamp,
     asked: &Asked,
-    question: &Question<'_>,
+    question: &Plan<'_>,
     loaded: &mut Loaded,
-    ledger: &mut Ledger,
+    ledger: &mut SessionCounters,
 ) -> Vec<Verdict> {
     let mut decision = Decision::new(policy, now, asked, question, loaded, ledger);
     let mut applications = &question.applications[..];
@@ -67,10 +67,10 @@ struct Decision<'a> {
     policy: &'a Policy,
     now: Timestamp,
     asked: &'a Asked,
-    question: &'a Question<'a>,
+    question: &'a Plan<'a>,
     loaded: &'a mut Loaded,
     own: Loaded,
-    ledger: &'a mut Ledger,
+    ledger: &'a mut SessionCounters,
     /// Whoever it is may send nothing, perhaps since an event of this run.
     suspension: Option<Arc<Suspension>>,
     /// How late the answers of the run are by now.
@@ -80,7 +80,7 @@ struct Decision<'a> {
 /// What one event would do to one budget.
 struct Step<'a> {
     limit: &'a Limit,
-    used: &'a Used<'a>,
+    used: &'a PlannedBudget<'a>,
     /// `None`: the limit has nothing to do with it any more.
     effect: Option<Effect>,
     /// The budget before; where a declared size is settled, without that.
@@ -101,9 +101,9 @@ impl<'a> Decision<'a> {
         policy: &'a Policy,
         now: Timestamp,
         asked: &'a Asked,
-        question: &'a Question<'a>,
+        question: &'a Plan<'a>,
         loaded: &'a mut Loaded,
-        ledger: &'a mut Ledger,
+        ledger: &'a mut SessionCounters,
     ) -> Self {
         loaded.0.iter_mut().for_each(|slot| slot.heal(now));
         let mut own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
@@ -112,7 +112,7 @@ impl<'a> Decision<'a> {
         Self { policy, now, asked, question, loaded, own, ledger, suspension, waits: Duration::ZERO }
     }
 
-    fn decide(&mut self, event: &Event, applications: &'a [Application]) -> Verdict {
+    fn decide(&mut self, event: &Event, applications: &'a [Check]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
         // Collected, and not pushed one by one: that cost a fifth of a step.
@@ -153,7 +153,7 @@ impl<'a> Decision<'a> {
     }
 
     /// A step that is still to be taken.
-    fn begin(&self, application: &'a Application) -> Step<'a> {
+    fn begin(&self, application: &'a Check) -> Step<'a> {
         let used = &self.question.budgets[application.used];
         let limit = &self.policy.limits[used.limit];
         let effect = self.effect(limit, used, application.effect);
@@ -168,7 +168,7 @@ impl<'a> Decision<'a> {
     }
 
     /// What an event means to a limit by now.
-    fn effect(&self, limit: &Limit, used: &Used<'_>, effect: Effect) -> Option<Effect> {
+    fn effect(&self, limit: &Limit, used: &PlannedBudget<'_>, effect: Effect) -> Option<Effect> {
         let has_counted = || self.question.key(used.slot).is_some_and(|key| self.ledger.has_counted(key));
         let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
         match *used.quota {
@@ -188,7 +188,7 @@ impl<'a> Decision<'a> {
         let amount = std::mem::take(&mut step.amount);
         match *step.used.quota {
             Quota::Never => {
-                let over = Over { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
+                let over = Overage { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
                 step.reached = self.reached(step, effect, event, over);
             }
             Quota::Share(share) => self.weigh_share(step, share, (effect, amount), event),
@@ -245,7 +245,7 @@ impl<'a> Decision<'a> {
         };
         let is_over = |at| rule.at(at).is_over(outcome.level);
         let (level, most) = (outcome.level, rule.burst());
-        step.reached = self.reached(step, effect, event, Over { is_over, refused, level, most });
+        step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
     /// Whether too many of those that came were rejected.
@@ -269,7 +269,7 @@ impl<'a> Decision<'a> {
         let is_over = |at| level >= at * share.most;
         // In percent, as it is written.
         let (level, most) = (level * 100.0, share.most * 100.0);
-        step.reached = self.reached(step, effect, event, Over { is_over, refused, level, most });
+        step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
     /// Keeps what a step proposes, if it is to be kept.
@@ -297,7 +297,7 @@ impl<'a> Decision<'a> {
                 if let (Place::Stored(place), true) = (used.slot, is_let_through) {
                     let (key, rule) = (self.question.keys.get(place), used.quota.rule());
                     let receipt = Receipt { before, after: state };
-                    let charged = |until, rule| Charged { key: key.owned(), receipt, rule, until };
+                    let charged = |until, rule| RefundableCharge { key: key.owned(), receipt, rule, until };
                     // A session slot has one owner, the session, which gives it up when it ends: it is never refunded as well.
                     match is_slot {
                         true => verdict.held.push(key.owned()),
@@ -334,7 +334,7 @@ impl<'a> Decision<'a> {
     }
 
     /// One more of those of which the limit counts a part.
-    fn count_others(&mut self, limit: &Limit, used: &Used<'_>, event: &Event, is_refused: bool) {
+    fn count_others(&mut self, limit: &Limit, used: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
         let of = match event {
             Event::Recipient(_) => Some(Count::Recipients),
             Event::Message => Some(Count::Messages),
@@ -349,7 +349,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    fn charge(&mut self, used: &Used<'_>, state: State, values: &[Value]) {
+    fn charge(&mut self, used: &PlannedBudget<'_>, state: State, values: &[Value]) {
         let now = self.now;
         if let Some(slot) = self.slot_mut(used.slot) {
             slot.charge(used, state, now, values);
@@ -357,13 +357,13 @@ impl<'a> Decision<'a> {
     }
 
     /// The budget of which a declared size has been made the true one.
-    fn settled(&self, effect: Effect, used: &Used<'_>) -> Option<Key> {
+    fn settled(&self, effect: Effect, used: &PlannedBudget<'_>) -> Option<Key> {
         let declared = if effect == Effect::Settle { self.declared(used) } else { None };
         declared.map(|charged| charged.key.clone())
     }
 
     /// What was charged to a budget for the size that the client declared.
-    fn declared(&self, used: &Used<'_>) -> Option<&Charged> {
+    fn declared(&self, used: &PlannedBudget<'_>) -> Option<&RefundableCharge> {
         let key = self.question.key(used.slot)?;
         self.asked.declared.iter().find(|charged| charged.key.borrowed() == key)
     }
@@ -402,7 +402,7 @@ impl<'a> Decision<'a> {
 
 impl Step<'_> {
     /// What is to be noted about it, beside a refusal that the client hears.
-    fn remark(&self) -> Option<Remark> {
+    fn remark(&self) -> Option<LimitHit> {
         let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
         let actions = reached.actions(refusal.map(|refusal| refusal.verb));
@@ -411,7 +411,7 @@ impl Step<'_> {
             _ => format_amount(self.level),
         };
         let (name, place, quota) = (limit.name.clone(), self.used.limit, *self.used.quota);
-        let remark = || Remark {
+        let remark = || LimitHit {
             limit: name,
             place,
             mode,
@@ -425,13 +425,13 @@ impl Step<'_> {
 }
 
 /// Whether a charge may have to be given back, and when that is known.
-fn until(limit: &Limit, event: &Event) -> Option<Until> {
+fn until(limit: &Limit, event: &Event) -> Option<RefundWhen> {
     let sent = limit.charge == Charge::Sent;
     match limit.count {
-        Count::LoginFailures => Some(Until::Password),
-        Count::Bytes if *event == Event::Message => Some(Until::Size { sent }),
-        _ if limit.counts_once() => sent.then_some(Until::MessageSent),
-        _ => sent.then_some(Until::Sent),
+        Count::LoginFailures => Some(RefundWhen::Password),
+        Count::Bytes if *event == Event::Message => Some(RefundWhen::Size { sent }),
+        _ if limit.counts_once() => sent.then_some(RefundWhen::MessageSent),
+        _ => sent.then_some(RefundWhen::Sent),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What happens in a session that limits may count or look at.
 
-use super::verdict::Charged;
+use super::verdict::RefundableCharge;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ pub struct Asked {
     pub facts: Facts,
     pub events: Vec<Event>,
     /// What was charged for a declared size, where the true one is to be charged instead.
-    pub declared: Vec<Charged>,
+    pub declared: Vec<RefundableCharge>,
 }
 
 /// What is known of a session and its transaction, as it was said. A limit that names something absent does not hold.

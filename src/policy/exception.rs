@@ -4,9 +4,9 @@ use super::Policy;
 use super::field::Field;
 use super::key::{Key, Owner};
 use super::limit::Limit;
-use super::normalized_facts::View;
+use super::normalized_facts::NormalizedFacts;
 use super::quota::Quota;
-use super::rate_syntax::Terms;
+use super::rate_syntax::RateTerms;
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::fmt;
@@ -101,7 +101,7 @@ impl Grant {
         if limit.ordinal > 0 {
             return Some(Quota::Unlimited);
         }
-        let quota = Terms::of(limit).quota(&self.rate).ok()?;
+        let quota = RateTerms::of(limit).quota(&self.rate).ok()?;
         quota.is_like(&limit.quota).then_some(quota)
     }
 }
@@ -197,7 +197,7 @@ impl Exceptions {
     }
 
     /// The suspension that ends last of those of whoever this is.
-    pub(super) fn suspended(&self, view: &View<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
+    pub(super) fn suspended(&self, view: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
             let value = field.value(view, None)?;
             Some(Owner::from_parts([(field.name(), &*value)].into_iter()))

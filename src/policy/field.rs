@@ -1,7 +1,7 @@
 //! What is known of an event, by the words of the configuration: whose budget it is, what must be new, whom a limit is for.
 
 use super::normalize::domain;
-use super::normalized_facts::View;
+use super::normalized_facts::NormalizedFacts;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -131,7 +131,7 @@ impl Field {
     }
 
     /// Its value, as it is compared; `None` if there is none.
-    pub fn value<'a>(self, view: &'a View<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
+    pub fn value<'a>(self, view: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
         let text = match self {
             Self::Client(widths) => return view.network(widths),
             Self::Listener => view.listener(),
@@ -147,7 +147,7 @@ impl Field {
     }
 
     /// Whether there is a value.
-    pub fn is_known(self, view: &View<'_>, recipient: Option<&str>) -> bool {
+    pub fn is_known(self, view: &NormalizedFacts<'_>, recipient: Option<&str>) -> bool {
         match self {
             Self::Client(_) => view.client().is_some(),
             _ => self.value(view, recipient).is_some(),

@@ -3,9 +3,9 @@
 use super::action::Ladder;
 use super::event::{Event, Stage};
 use super::field::Field;
-use super::match_cache::Asking;
-use super::matcher::Whom;
-use super::normalized_facts::View;
+use super::match_cache::MatcherSet;
+use super::matcher::Matcher;
+use super::normalized_facts::NormalizedFacts;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
 use crate::engine::distinct::{self, Value};
@@ -32,7 +32,7 @@ pub struct Limit {
     /// Counts only values that have not been seen.
     pub distinct: Option<Distinct>,
     /// For whom it is.
-    pub whom: Whom,
+    pub whom: Matcher,
     /// Other numbers for some.
     pub overrides: Option<Arc<Overrides>>,
     /// The limit, by its place in the policy, at whose budget this one only looks.
@@ -263,7 +263,7 @@ impl Limit {
             mode: Mode::Enforce,
             stage,
             distinct: None,
-            whom: Whom::default(),
+            whom: Matcher::default(),
             overrides: None,
             watch: None,
             ladder: Ladder::standard(),
@@ -278,7 +278,7 @@ impl Limit {
     }
 
     /// Works out what follows from the rest, and adds what it asks to what the whole policy asks.
-    pub(super) fn settle(&mut self, asking: &mut Asking) {
+    pub(super) fn settle(&mut self, asking: &mut MatcherSet) {
         self.stage = self.stage_for(self.stage);
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
         self.settled = Settled {
@@ -357,7 +357,7 @@ impl Limit {
     }
 
     /// The value of an event that has to be new.
-    pub(super) fn value(&self, view: &View<'_>, recipient: Option<&str>) -> Option<Value> {
+    pub(super) fn value(&self, view: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
         let distinct = self.distinct?;
         Some(Value::of(&distinct.what.value(view, recipient)?))
     }

@@ -2,16 +2,16 @@
 
 use super::field::Field;
 use super::key::Owners;
-use super::matcher::{Condition, Conditions, Subject, Whom};
+use super::matcher::{AllOf, Condition, Matcher, Subject};
 use super::overrides::{Row, Rows};
-use super::skip_reason::Why;
+use super::skip_reason::SkipReason;
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// What the limits of a policy ask about events: each thing once.
 #[derive(Debug, Default)]
-pub struct Asking {
+pub struct MatcherSet {
     conditions: Vec<Condition>,
     /// For whom limits are; how that is gone through stands one after the other in `steps`.
     whoms: Vec<ByEvent<Range<usize>>>,
@@ -35,11 +35,11 @@ impl<T> ByEvent<T> {
     }
 }
 
-impl Asking {
+impl MatcherSet {
     /// Adds for whom a limit is: the number of that.
-    pub fn whom(&mut self, whom: &Whom) -> usize {
+    pub fn whom(&mut self, whom: &Matcher) -> usize {
         let mut steps = Vec::new();
-        let mut add = |steps: &mut Vec<Step>, table: &Conditions, end| {
+        let mut add = |steps: &mut Vec<Step>, table: &AllOf, end| {
             steps.extend(table.0.iter().map(|condition| self.step(condition)));
             steps.push(end);
         };
@@ -86,7 +86,7 @@ impl Asking {
     }
 }
 
-/// How a [`Whom`] is gone through. Equal conditions have the same number in the whole policy.
+/// How a [`Matcher`] is gone through. Equal conditions have the same number in the whole policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// One more condition of a table.
@@ -100,7 +100,7 @@ enum Step {
 }
 
 /// Whether this is for somebody; if not, why. What names something absent does not hold.
-fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Why> {
+fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), SkipReason> {
     let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
     for step in steps {
         match *step {
@@ -109,9 +109,9 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Why>
                 is_matched |= all_hold;
                 all_hold = true;
             }
-            Step::Matched if !is_matched => return Err(Why::NoMatch),
+            Step::Matched if !is_matched => return Err(SkipReason::NoMatch),
             Step::Matched => {}
-            Step::Except if all_hold => return Err(Why::Except(excepts)),
+            Step::Except if all_hold => return Err(SkipReason::Except(excepts)),
             Step::Except => {
                 excepts += 1;
                 all_hold = true;
@@ -122,20 +122,20 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Why>
 }
 
 /// The answers to what a policy asks.
-pub struct Answers<'a> {
-    asking: &'a Asking,
+pub struct MatchCache<'a> {
+    asking: &'a MatcherSet,
     /// One for each event and condition. An answer that is the same for all events stands with the first.
     given: Vec<Cell<Option<bool>>>,
     /// One for each event and all those for whom limits are.
-    whoms: Vec<Cell<Option<Result<(), Why>>>>,
+    whoms: Vec<Cell<Option<Result<(), SkipReason>>>>,
     /// One for each event and table of numbers.
     rows: Vec<Cell<Option<Option<Row>>>>,
     /// One for each event and set of owners.
     owners: Vec<OnceCell<Result<String, Field>>>,
 }
 
-impl<'a> Answers<'a> {
-    pub fn new(asking: &'a Asking, events: usize) -> Self {
+impl<'a> MatchCache<'a> {
+    pub fn new(asking: &'a MatcherSet, events: usize) -> Self {
         let given = vec![Cell::new(None); asking.conditions.len() * events];
         let whoms = vec![Cell::new(None); asking.whoms.len() * events];
         let rows = vec![Cell::new(None); asking.rows.len() * events];
@@ -143,7 +143,7 @@ impl<'a> Answers<'a> {
     }
 
     /// Whether limits for those with this number are for the event at this place of the run, which is `subject`; if not, why.
-    pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), Why> {
+    pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let whoms = &self.asking.whoms;
         let whom = &whoms[number];
         let answer = &self.whoms[whom.place(number, whoms.len(), at)];

@@ -3,20 +3,20 @@
 use super::field::Field;
 use super::hours::Hours;
 use super::networks::Networks;
-use super::normalized_facts::View;
+use super::normalized_facts::NormalizedFacts;
 use super::pattern::Table;
 use std::sync::Arc;
 
 /// For whom a limit is: those of any `match`, if there is one, and of no `except`.
 #[derive(Clone, Debug, Default)]
-pub struct Whom {
-    pub matches: Vec<Conditions>,
-    pub except: Vec<Conditions>,
+pub struct Matcher {
+    pub matches: Vec<AllOf>,
+    pub except: Vec<AllOf>,
 }
 
 /// What has to hold at once: the keys of one table.
 #[derive(Clone, Debug, Default)]
-pub struct Conditions(pub Vec<Condition>);
+pub struct AllOf(pub Vec<Condition>);
 
 /// One key of a table, with the values of which one has to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub enum Condition {
 /// A number to compare with, as in `> 5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    pub how: How,
+    pub how: Operator,
     pub number: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Operator {
     Less,
     AtMost,
     Equal,
@@ -52,11 +52,17 @@ pub enum How {
 impl Comparison {
     /// Reads `> 5`, `<= 5`, `5`.
     pub fn parse(text: &str) -> Option<Self> {
-        let signs = [("<=", How::AtMost), (">=", How::AtLeast), ("<", How::Less), (">", How::More), ("=", How::Equal)];
+        let signs = [
+            ("<=", Operator::AtMost),
+            (">=", Operator::AtLeast),
+            ("<", Operator::Less),
+            (">", Operator::More),
+            ("=", Operator::Equal),
+        ];
         let (how, rest) = signs
             .into_iter()
             .find_map(|(sign, how)| text.strip_prefix(sign).map(|rest| (how, rest)))
-            .unwrap_or((How::Equal, text));
+            .unwrap_or((Operator::Equal, text));
         let digits = rest.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         plain.then(|| digits.parse().ok()).flatten().map(|number| Self { how, number })
@@ -64,11 +70,11 @@ impl Comparison {
 
     fn holds(self, count: usize) -> bool {
         match self.how {
-            How::Less => count < self.number,
-            How::AtMost => count <= self.number,
-            How::Equal => count == self.number,
-            How::AtLeast => count >= self.number,
-            How::More => count > self.number,
+            Operator::Less => count < self.number,
+            Operator::AtMost => count <= self.number,
+            Operator::Equal => count == self.number,
+            Operator::AtLeast => count >= self.number,
+            Operator::More => count > self.number,
         }
     }
 }
@@ -76,14 +82,14 @@ impl Comparison {
 /// Something about an event, for a condition to look at.
 #[derive(Clone, Copy)]
 pub struct Subject<'a, 'b> {
-    pub view: &'a View<'b>,
+    pub view: &'a NormalizedFacts<'b>,
     /// The recipient, as it is compared, where there is one.
     pub recipient: Option<&'a str>,
     /// How many recipients the message has, once that is known.
     pub recipients: Option<usize>,
 }
 
-impl Whom {
+impl Matcher {
     pub fn needs_recipient(&self) -> bool {
         self.any(Condition::is_of_recipient)
     }

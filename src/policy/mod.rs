@@ -1,6 +1,6 @@
 //! Limits as data: what is counted, in whose budget, how much, and what happens to whoever is over.
 //!
-//! A run of events becomes a [`Question`]: which limits hold, and whose budgets they are. [`decide`] is pure and the one decision
+//! A run of events becomes a [`Plan`]: which limits hold, and whose budgets they are. [`decide`] is pure and the one decision
 //! there is: stores load budgets before it and keep them after it.
 
 pub mod action;
@@ -33,16 +33,16 @@ pub mod verdict;
 pub use budget::{Budget, Change, Loaded};
 pub use decide::decide;
 pub use decide::explain::{Explained, Weighed, explain};
-pub use owner_syntax::Emptied;
-pub use plan::{Question, Unknown};
+pub use owner_syntax::ResetTarget;
+pub use plan::{Plan, Unknown};
 pub use refund::{combine, give_back, reset};
 
 use action::{Action, Rung};
 use exception::Exceptions;
 use hours::Zone;
 use limit::{Count, Limit, Mode};
-use match_cache::Asking;
-use normalize::Folding;
+use match_cache::MatcherSet;
+use normalize::AddressNormalizer;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub struct Policy {
     pub limits: Arc<[Limit]>,
     pub exceptions: Arc<Exceptions>,
     /// How addresses and logins are compared.
-    pub folding: Folding,
+    pub folding: AddressNormalizer,
     /// Where the hours of limits are.
     pub zone: Zone,
     pub lateness: Lateness,
@@ -61,7 +61,7 @@ pub struct Policy {
     pub help_url: Option<Arc<str>>,
     /// Whether answers may be late.
     delays: bool,
-    asking: Arc<Asking>,
+    asking: Arc<MatcherSet>,
 }
 
 /// How late answers may be at most: the shortest patience of clients that is proven is 60 s.
@@ -74,7 +74,7 @@ pub struct Lateness {
 }
 
 /// The number of budgets that each limit may make at once, and in each hour, for keys that clients can choose freely. More new keys
-/// share a budget: see [`Question::with_shared`].
+/// share a budget: see [`Plan::with_shared`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxNewBudgets(pub u32);
 
@@ -92,8 +92,8 @@ impl Default for Lateness {
 }
 
 impl Policy {
-    pub fn new(mut limits: Vec<Limit>, folding: Folding, zone: Zone) -> Self {
-        let mut asking = Asking::default();
+    pub fn new(mut limits: Vec<Limit>, folding: AddressNormalizer, zone: Zone) -> Self {
+        let mut asking = MatcherSet::default();
         limits.iter_mut().for_each(|limit| limit.settle(&mut asking));
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);

@@ -9,14 +9,14 @@ pub const NULL: &str = "<>";
 
 /// How addresses are made comparable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Folding {
+pub struct AddressNormalizer {
     /// What begins a sub-address: the `+` of `bob+lists@example.org`.
     subaddress: Option<char>,
     /// The domain that an address without one is taken to have, in its normal form.
     default_domain: Option<Box<str>>,
 }
 
-impl Folding {
+impl AddressNormalizer {
     /// `subaddress` begins the part of a local part that does not count; `default_domain` is added where there is none.
     pub fn new(subaddress: Option<char>, default_domain: Option<&str>) -> Self {
         Self { subaddress, default_domain: default_domain.map(|domain| normal(domain).into()) }
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn example() -> Folding {
-        Folding::new(Some('+'), Some("Example.ORG"))
+    fn example() -> AddressNormalizer {
+        AddressNormalizer::new(Some('+'), Some("Example.ORG"))
     }
 
     #[test]
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn without_configuration_only_the_spelling_changes() {
-        let folding = Folding::default();
+        let folding = AddressNormalizer::default();
         for (address, folded) in [("Bob+x@D", "bob+x@d"), ("Bob", "bob"), ("\"A b\"", "\"a b\""), ("\"B\"", "b")] {
             assert_eq!(folding.address(address), folded, "{address}");
         }
-        assert_eq!(Folding::new(Some('-'), None).address("bob-x@d-e"), "bob@d-e");
+        assert_eq!(AddressNormalizer::new(Some('-'), None).address("bob-x@d-e"), "bob@d-e");
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert_eq!(example().user(login), folded, "{login}");
         }
-        assert_eq!(Folding::default().user("Alice"), "alice");
+        assert_eq!(AddressNormalizer::default().user("Alice"), "alice");
     }
 
     #[test]
@@ -222,13 +222,13 @@ mod tests {
             assert!(matches!(example().user("alice@d"), Cow::Borrowed(_)));
         }
         // Nor is what is only cut.
-        assert!(matches!(Folding::new(Some('+'), None).address("bob+x"), Cow::Borrowed("bob")));
+        assert!(matches!(AddressNormalizer::new(Some('+'), None).address("bob+x"), Cow::Borrowed("bob")));
     }
 
     proptest! {
         #[test]
         fn folding_twice_is_folding_once(address in r#"([aBÄΣİß+."\\@ \u{308}\u{1fef}\u{37e}]|\PC){0,10}"#, separator in "[+.`-]?") {
-            let folding = Folding::new(separator.chars().next(), Some("Σ.example"));
+            let folding = AddressNormalizer::new(separator.chars().next(), Some("Σ.example"));
             let once = folding.address(&address).into_owned();
             prop_assert_eq!(&folding.address(&once), &once);
             let once = folding.user(&address).into_owned();

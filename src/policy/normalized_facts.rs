@@ -4,7 +4,7 @@ use super::domain;
 use super::event::{Facts, NULL_SENDER};
 use super::field::Widths;
 use super::hours::Zone;
-use super::normalize::Folding;
+use super::normalize::AddressNormalizer;
 use crate::time::Timestamp;
 use jiff::civil::Weekday;
 use std::borrow::Cow;
@@ -12,9 +12,9 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 /// Facts for limits to look at.
-pub struct View<'a> {
+pub struct NormalizedFacts<'a> {
     facts: &'a Facts,
-    folding: &'a Folding,
+    folding: &'a AddressNormalizer,
     listener: Option<Cow<'a, str>>,
     user: Option<Cow<'a, str>>,
     helo: Option<Cow<'a, str>>,
@@ -28,8 +28,8 @@ pub struct View<'a> {
     civil: OnceCell<(Weekday, u16)>,
 }
 
-impl<'a> View<'a> {
-    pub fn new(facts: &'a Facts, folding: &'a Folding, zone: &'a Zone, now: Timestamp) -> Self {
+impl<'a> NormalizedFacts<'a> {
+    pub fn new(facts: &'a Facts, folding: &'a AddressNormalizer, zone: &'a Zone, now: Timestamp) -> Self {
         Self {
             facts,
             folding,

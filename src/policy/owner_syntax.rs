@@ -5,7 +5,7 @@ use super::domain;
 use super::field::{Field, Widths};
 use super::key::{Key, Owner};
 use super::limit::Limit;
-use super::normalize::Folding;
+use super::normalize::AddressNormalizer;
 use super::quota::Quota;
 use crate::engine::State;
 use crate::time::{Timestamp, format_amount};
@@ -20,7 +20,7 @@ const SENDERS: [&str; 4] = ["user", "client", "sender", "user-domain"];
 
 /// A budget that is to be emptied, and how it was counted.
 #[derive(Clone, Debug)]
-pub struct Emptied {
+pub struct ResetTarget {
     pub key: Key,
     /// As of the limit, or of the grant in force.
     pub quota: Quota,
@@ -50,7 +50,7 @@ impl Policy {
 
     /// The budgets of an owner that this limit has in the store, for all of its rates, with those of a grant that holds. The error says
     /// why there are none.
-    pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<Emptied>, String> {
+    pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
         let mut budgets = Vec::new();
         for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
             let own = Key::of_owner(limit, owner);
@@ -64,7 +64,7 @@ impl Policy {
             let grant = self.exceptions.granted(limit, owner.as_str(), now);
             let granted = grant.and_then(|grant| Some((own.granted(grant.term.since), grant.quota(limit)?)));
             for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
-                let budget = |key, is_of_others| Emptied { key, quota, limit: limit.clone(), is_of_others };
+                let budget = |key, is_of_others| ResetTarget { key, quota, limit: limit.clone(), is_of_others };
                 if matches!(limit.quota, Quota::Share(_)) {
                     budgets.push(budget(key.of_others(limit), true));
                 }
@@ -75,7 +75,7 @@ impl Policy {
     }
 }
 
-impl Emptied {
+impl ResetTarget {
     /// How full it was, for people; `None` if there was nothing in it.
     pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;
@@ -98,7 +98,7 @@ impl Emptied {
 
 impl Limit {
     /// Reads whose budget of this limit is meant. Values are written as people write them, and compared as those of events.
-    pub fn owner(&self, text: &str, folding: &Folding) -> Result<Owner, String> {
+    pub fn owner(&self, text: &str, folding: &AddressNormalizer) -> Result<Owner, String> {
         let name = &self.name;
         let per = self.per.iter().map(|field| field.word()).collect::<Vec<_>>().join(" and ");
         let example = self.per.iter().map(|field| format!("{}=…", field.word())).collect::<Vec<_>>().join(",");
@@ -131,7 +131,7 @@ impl Limit {
 
 impl Owner {
     /// Reads who is meant, where it is somebody who may be suspended: a name alone is that of a user.
-    pub fn of_sender(text: &str, folding: &Folding) -> Result<Self, String> {
+    pub fn of_sender(text: &str, folding: &AddressNormalizer) -> Result<Self, String> {
         let text = text.trim();
         check(text)?;
         let kinds = "user, client, sender or user-domain";
@@ -159,7 +159,7 @@ impl Owner {
 
 impl Owner {
     /// The same owner, as events have it now: a former version may have written domains and addresses in other forms.
-    pub fn normalized(&self, folding: &Folding) -> Self {
+    pub fn normalized(&self, folding: &AddressNormalizer) -> Self {
         let normal = |(name, value): (&str, &str)| {
             let field = Field::parse(name).filter(|field| !matches!(field, Field::Client(_)));
             let normal = field.and_then(|field| value_of(field, value, folding).ok());
@@ -204,7 +204,7 @@ fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
 }
 
 /// A value as it is compared.
-fn value_of(field: Field, text: &str, folding: &Folding) -> Result<String, String> {
+fn value_of(field: Field, text: &str, folding: &AddressNormalizer) -> Result<String, String> {
     if text.is_empty() {
         return Err(format!("{}= is followed by nothing", field.word()));
     }
@@ -258,8 +258,8 @@ mod tests {
         Limit::new("l", Count::Recipients, per.to_vec(), Quota::Never)
     }
 
-    fn folding() -> Folding {
-        Folding::new(Some('+'), Some("example.org"))
+    fn folding() -> AddressNormalizer {
+        AddressNormalizer::new(Some('+'), Some("example.org"))
     }
 
     #[test]

@@ -376,8 +376,8 @@ mod tests {
 
     #[test]
     fn patterns_and_values_may_be_spelled_with_either_kind_of_label() {
-        use crate::policy::normalize::Folding;
-        let folding = Folding::default();
+        use crate::policy::normalize::AddressNormalizer;
+        let folding = AddressNormalizer::default();
         let spellings = ["bücher.example", "BU\u{308}CHER.example", "xn--bcher-kva.example", "XN--Bcher-kva.example"];
         for pattern in spellings {
             for value in spellings {

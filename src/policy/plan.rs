@@ -8,12 +8,12 @@ use super::event::{Asked, Event, Stage};
 use super::exception::Suspension;
 use super::key::{Key, KeyRef, Keys, Owner};
 use super::limit::{Count, Effect, Limit};
-use super::match_cache::Answers;
+use super::match_cache::MatchCache;
 use super::matcher::Subject;
-use super::normalized_facts::View;
+use super::normalized_facts::NormalizedFacts;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
-use super::skip_reason::Why;
+use super::skip_reason::SkipReason;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
 use std::borrow::Cow;
@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 /// What a run of events asks of which budgets. A store loads them before the decision.
 #[derive(Default)]
-pub struct Question<'a> {
+pub struct Plan<'a> {
     /// Sorted by the events' places in the run.
-    pub(super) applications: Vec<Application>,
-    pub(super) budgets: Vec<Used<'a>>,
+    pub(super) applications: Vec<Check>,
+    pub(super) budgets: Vec<PlannedBudget<'a>>,
     /// Budgets of the store.
     pub(super) keys: Keys,
     /// Counters of the session.
@@ -37,9 +37,9 @@ pub struct Question<'a> {
 }
 
 /// A limit as it applies to one event.
-pub(super) struct Application {
+pub(super) struct Check {
     pub event: usize,
-    /// Its place in [`Question::budgets`].
+    /// Its place in [`Plan::budgets`].
     pub used: usize,
     pub effect: Effect,
     /// In units of what is counted.
@@ -48,7 +48,7 @@ pub(super) struct Application {
 }
 
 /// A limit with a budget, and how much it allows there.
-pub(super) struct Used<'a> {
+pub(super) struct PlannedBudget<'a> {
     /// The limit's place in the policy.
     pub limit: usize,
     pub quota: Allowed<'a>,
@@ -64,7 +64,7 @@ pub(super) struct Used<'a> {
 /// A budget that nobody has used so far, of a key that a client can choose freely.
 pub struct Unknown<'a> {
     pub limit: &'a Limit,
-    /// The place of its key in [`Question::keys`].
+    /// The place of its key in [`Plan::keys`].
     pub place: usize,
     pub key: KeyRef<'a>,
 }
@@ -89,9 +89,9 @@ impl Deref for Allowed<'_> {
 /// Where a budget is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// In the store: its place in [`Question::keys`].
+    /// In the store: its place in [`Plan::keys`].
     Stored(usize),
-    /// In the session: its place in [`Question::own`].
+    /// In the session: its place in [`Plan::own`].
     Message(usize),
     Connection(usize),
     /// Nothing is remembered.
@@ -110,20 +110,20 @@ pub(super) enum Values {
 const USUAL: usize = 64;
 
 /// A run that is looked at.
-struct Run<'a: 'b, 'b> {
+struct Planner<'a: 'b, 'b> {
     policy: &'a Policy,
     asked: &'b Asked,
-    view: View<'b>,
+    view: NormalizedFacts<'b>,
     /// For each event the recipient that it is about, as it is compared.
     recipients: Vec<Option<Cow<'b, str>>>,
-    answers: Answers<'a>,
+    answers: MatchCache<'a>,
     /// New keys that share a budget.
     shared: Option<&'b HashSet<Key>>,
     /// To write keys in.
     room: RefCell<String>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> Plan<'a> {
     pub fn new(policy: &'a Policy, asked: &Asked, now: Timestamp) -> Self {
         Self::with_shared(policy, asked, now, None)
     }
@@ -143,7 +143,7 @@ impl<'a> Question<'a> {
         question.applications.reserve(most);
         question.budgets.reserve(most);
         question.keys = Keys::with_room(most);
-        let run = Run { shared, ..Run::new(policy, asked, now) };
+        let run = Planner { shared, ..Planner::new(policy, asked, now) };
         question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Those that look at budgets of others come last in the policy.
         of_interest.for_each(|(place, limit)| question.apply(&run, place, limit));
@@ -176,7 +176,7 @@ impl<'a> Question<'a> {
 
     /// The limits, by their places in the policy, that hold for an event otherwise than by a look: one for each event.
     pub fn limits(&self) -> impl Iterator<Item = usize> {
-        let is_counted = |application: &&Application| application.effect != Effect::Look;
+        let is_counted = |application: &&Check| application.effect != Effect::Look;
         self.applications.iter().filter(is_counted).map(|application| self.budgets[application.used].limit)
     }
 
@@ -185,7 +185,7 @@ impl<'a> Question<'a> {
         self.applications.iter().map(|application| self.budgets[application.used].limit)
     }
 
-    fn apply(&mut self, run: &Run<'a, '_>, place: usize, limit: &'a Limit) {
+    fn apply(&mut self, run: &Planner<'a, '_>, place: usize, limit: &'a Limit) {
         let depends = limit.settled.depends_on_recipient
             || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);
         // Otherwise the budget is the same for all events, or there is none.
@@ -214,21 +214,21 @@ impl<'a> Question<'a> {
             };
             let Some(used) = used else { continue };
             let (Ok(amount), Ok(values)) = (run.amount(limit, effect, at), run.values(limit, at)) else { continue };
-            self.applications.push(Application { event: at, used, effect, amount, values });
+            self.applications.push(Check { event: at, used, effect, amount, values });
         }
     }
 
     /// The limit's budget for an event. Those from `began` on are of the same limit.
     fn used(
         &mut self,
-        run: &Run<'a, '_>,
+        run: &Planner<'a, '_>,
         place: usize,
         limit: &'a Limit,
         (at, subject): (usize, &Subject<'_, '_>),
         began: usize,
-    ) -> Result<usize, Why> {
+    ) -> Result<usize, SkipReason> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let owners = run.answers.owners(owner.settled.owners, at, subject).map_err(Why::Unknown)?;
+        let owners = run.answers.owners(owner.settled.owners, at, subject).map_err(SkipReason::Unknown)?;
         let granted = run.policy.exceptions.granted(owner, Owner::text(owners), run.view.now());
         let (quota, since) = match granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since))) {
             Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
@@ -245,10 +245,10 @@ impl<'a> Question<'a> {
         let key = Key::of(owner, owners, since, &mut room);
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
-        let same = |used: &Used<'_>| self.key(used.slot).is_some_and(|known| known == key);
+        let same = |used: &PlannedBudget<'_>| self.key(used.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|used| same(used));
         // Recipients of one message may have numbers of their own, and share a budget all the same.
-        let is_it = |used: &Used<'_>| used.limit == place && *used.quota == *quota && same(used);
+        let is_it = |used: &PlannedBudget<'_>| used.limit == place && *used.quota == *quota && same(used);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
@@ -263,7 +263,7 @@ impl<'a> Question<'a> {
             }
         };
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        self.budgets.push(Used { limit: place, quota, slot, others, filter, may_share });
+        self.budgets.push(PlannedBudget { limit: place, quota, slot, others, filter, may_share });
         Ok(self.budgets.len() - 1)
     }
 
@@ -276,12 +276,12 @@ impl<'a> Question<'a> {
     }
 }
 
-impl<'a: 'b, 'b> Run<'a, 'b> {
+impl<'a: 'b, 'b> Planner<'a, 'b> {
     fn new(policy: &'a Policy, asked: &'b Asked, now: Timestamp) -> Self {
-        let view = View::new(&asked.facts, &policy.folding, &policy.zone, now);
+        let view = NormalizedFacts::new(&asked.facts, &policy.folding, &policy.zone, now);
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
-        let answers = Answers::new(&policy.asking, asked.events.len());
+        let answers = MatchCache::new(&policy.asking, asked.events.len());
         Self { policy, asked, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
     }
 
@@ -302,7 +302,7 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
     }
 
     /// Whether the limit is for this event; if not, why.
-    fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), Why> {
+    fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let is_of_message = subject.recipients.is_some();
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
             // That of each accepted recipient comes with the message.
@@ -310,10 +310,10 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
             !comes_later && !what.is_known(&self.view, subject.recipient)
         });
         if let Some(what) = unknown {
-            return Err(Why::Unknown(what));
+            return Err(SkipReason::Unknown(what));
         }
         if is_of_message && limit.whom.needs_recipient() {
-            return self.passing(limit).next().map(|_| ()).ok_or(Why::NoRecipient);
+            return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
         }
         self.answers.check(limit.settled.whom, at, subject)
     }
@@ -345,11 +345,11 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
     }
 
     /// How much an event counts. The error: it is not known yet.
-    fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, Why> {
+    fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
         Ok(match (limit.count, &self.asked.events[at]) {
             _ if effect == Effect::Watch => 0.0,
-            (Count::Bytes, Event::End { size }) => size.ok_or(Why::UnknownSize)? as f64,
-            (Count::Bytes, _) => self.view.size().ok_or(Why::UnknownSize)? as f64,
+            (Count::Bytes, Event::End { size }) => size.ok_or(SkipReason::UnknownSize)? as f64,
+            (Count::Bytes, _) => self.view.size().ok_or(SkipReason::UnknownSize)? as f64,
             (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
                 None => self.passing(limit).count() as f64,
                 // Their values say how many there are.
@@ -360,14 +360,14 @@ impl<'a: 'b, 'b> Run<'a, 'b> {
     }
 
     /// What has to be new about an event. The error: it is not known yet.
-    fn values(&self, limit: &Limit, at: usize) -> Result<Values, Why> {
+    fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
         if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.asked.events[at]) {
             let values = self.passing(limit).filter_map(|recipient| limit.value(&self.view, Some(recipient)));
             return Ok(Values::Many(values.collect()));
         }
         let value = limit.value(&self.view, self.recipients[at].as_deref());
-        Ok(Values::One(value.ok_or(Why::Unknown(distinct.what))?))
+        Ok(Values::One(value.ok_or(SkipReason::Unknown(distinct.what))?))
     }
 }
 

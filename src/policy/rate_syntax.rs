@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// What the forms of a rate depend on.
 #[derive(Clone, Copy)]
-pub struct Terms {
+pub struct RateTerms {
     pub count: Count,
     pub algorithm: Algorithm,
     /// How much fits into a bucket at once.
@@ -17,7 +17,7 @@ pub struct Terms {
     pub at_least: f64,
 }
 
-impl Terms {
+impl RateTerms {
     /// What the forms of a rate of this limit depend on. A bucket's burst is that of the rate.
     pub fn of(limit: &Limit) -> Self {
         let (of, at_least) = match limit.quota {

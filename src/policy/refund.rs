@@ -4,14 +4,14 @@ use super::Policy;
 use super::budget::{Budget, Change, Loaded, Slot};
 use super::key::Key;
 use super::limit::Limit;
-use super::verdict::Charged;
+use super::verdict::RefundableCharge;
 use crate::engine::State;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
 /// Gives back charges; `loaded` are the budgets of these keys, which are sorted.
-pub fn give_back(charges: &[Charged], keys: &[Key], loaded: &mut Loaded) {
-    for Charged { key, receipt, rule, .. } in charges {
+pub fn give_back(charges: &[RefundableCharge], keys: &[Key], loaded: &mut Loaded) {
+    for RefundableCharge { key, receipt, rule, .. } in charges {
         let Some(place) = keys.binary_search(key).ok() else { continue };
         let slot = &mut loaded.0[place];
         if let Some(budget) = &mut slot.budget {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A session's own counters. They are gone with it.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct SessionCounters {
     connection: HashMap<Key, Budget, RandomState>,
     message: HashMap<Key, Budget, RandomState>,
     /// Budgets that have counted this message.
@@ -17,7 +17,7 @@ pub struct Ledger {
     delayed: Duration,
 }
 
-impl Ledger {
+impl SessionCounters {
     /// The message has ended, or will not come.
     pub fn end_message(&mut self) {
         self.message = HashMap::default();

@@ -2,13 +2,13 @@
 
 use super::field::Field;
 use super::limit::Limit;
-use super::matcher::{Condition, Conditions, Subject};
+use super::matcher::{AllOf, Condition, Subject};
 use std::borrow::Cow;
 use std::fmt;
 
 /// Why a limit has nothing to say to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SkipReason {
     /// It neither counts such an event nor looks at it.
     Elsewhere,
     /// This names its budget, or has to be new, and is not known.
@@ -33,12 +33,12 @@ pub type Found = (Cow<'static, str>, Option<String>);
 /// Why a limit has nothing to say, with what was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    pub why: Why,
+    pub why: SkipReason,
     /// Of each table of `match` the keys that do not hold; of `except` those of the table that does.
     pub tables: Vec<Vec<Found>>,
 }
 
-impl Why {
+impl SkipReason {
     /// A word for machines.
     pub fn name(self) -> &'static str {
         match self {
@@ -53,30 +53,30 @@ impl Why {
 }
 
 impl Reason {
-    pub(super) fn new(why: Why, limit: &Limit, subject: Subject<'_, '_>) -> Self {
+    pub(super) fn new(why: SkipReason, limit: &Limit, subject: Subject<'_, '_>) -> Self {
         let named = |condition: &Condition| (condition.name(), condition.found(subject));
-        let unmet = |table: &Conditions| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
+        let unmet = |table: &AllOf| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
         let tables = match why {
-            Why::NoMatch => limit.whom.matches.iter().map(unmet).collect(),
-            Why::Except(place) => vec![limit.whom.except[place].0.iter().map(named).collect()],
+            SkipReason::NoMatch => limit.whom.matches.iter().map(unmet).collect(),
+            SkipReason::Except(place) => vec![limit.whom.except[place].0.iter().map(named).collect()],
             _ => Vec::new(),
         };
         Self { why, tables }
     }
 
     /// There is no more to say about it.
-    pub(super) fn plain(why: Why) -> Self {
+    pub(super) fn plain(why: SkipReason) -> Self {
         Self { why, tables: Vec::new() }
     }
 
     /// What would have to be known for the limit to hold, as far as that is all it lacks.
     pub fn unknown(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let own = match self.why {
-            Why::Unknown(field) => Some(field.name()),
-            Why::UnknownSize => Some("size".into()),
+            SkipReason::Unknown(field) => Some(field.name()),
+            SkipReason::UnknownSize => Some("size".into()),
             _ => None,
         };
-        let keys = self.tables.iter().flatten().filter(|(_, value)| value.is_none() && self.why == Why::NoMatch);
+        let keys = self.tables.iter().flatten().filter(|(_, value)| value.is_none() && self.why == SkipReason::NoMatch);
         own.into_iter().chain(keys.map(|(name, _)| name.clone()))
     }
 }
@@ -90,14 +90,14 @@ impl fmt::Display for Reason {
         let table = |table: &Vec<Found>| table.iter().map(key).collect::<Vec<_>>().join(", ");
         let tables = || self.tables.iter().map(table).collect::<Vec<_>>().join("; ");
         match self.why {
-            Why::Elsewhere => f.write_str("not at this stage"),
-            Why::Unknown(field) => write!(f, "{} is not known", field.name()),
-            Why::UnknownSize => f.write_str("the size is not known"),
-            Why::NoMatch => write!(f, "no match: {}", tables()),
-            Why::Except(_) => write!(f, "excepted: {}", tables()),
-            Why::NoRecipient => f.write_str("no match: none of the accepted recipients"),
-            Why::Counted => f.write_str("the message is counted already"),
-            Why::Unlimited => f.write_str("unlimited"),
+            SkipReason::Elsewhere => f.write_str("not at this stage"),
+            SkipReason::Unknown(field) => write!(f, "{} is not known", field.name()),
+            SkipReason::UnknownSize => f.write_str("the size is not known"),
+            SkipReason::NoMatch => write!(f, "no match: {}", tables()),
+            SkipReason::Except(_) => write!(f, "excepted: {}", tables()),
+            SkipReason::NoRecipient => f.write_str("no match: none of the accepted recipients"),
+            SkipReason::Counted => f.write_str("the message is counted already"),
+            SkipReason::Unlimited => f.write_str("unlimited"),
         }
     }
 }

@@ -21,9 +21,9 @@ pub use super::template::Code;
 pub struct Verdict {
     pub ruling: Ruling,
     /// What limits say that the client does not hear.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<LimitHit>,
     /// What was charged and may have to be given back.
-    pub charges: Vec<Charged>,
+    pub charges: Vec<RefundableCharge>,
     /// Budgets of which a declared size has been made the true one.
     pub settled: Vec<Key>,
     /// Budgets in which this session has a place as long as it lasts.
@@ -75,7 +75,7 @@ pub struct Notice {
 
 /// Something to be noted about an event.
 #[derive(Clone, Debug)]
-pub struct Remark {
+pub struct LimitHit {
     /// What the limit would have said, or has said already: its refusal, if it would refuse.
     pub limit: Arc<str>,
     /// The limit's place in the policy: one of several rates has the name of the others.
@@ -91,17 +91,17 @@ pub struct Remark {
 
 /// A charge that may be given back.
 #[derive(Clone, Debug)]
-pub struct Charged {
+pub struct RefundableCharge {
     pub key: Key,
     pub receipt: Receipt,
     /// How the budget adds up.
     pub rule: Rule,
-    pub until: Until,
+    pub until: RefundWhen,
 }
 
 /// What decides whether a charge stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum RefundWhen {
     /// The upstream's answer to this recipient, then to the message: given back if it was not sent.
     Sent,
     /// The upstream's answer to the message, whatever becomes of single recipients: given back if it was not sent.
@@ -114,7 +114,7 @@ pub enum Until {
     Heard,
 }
 
-impl Until {
+impl RefundWhen {
     /// Whether it is given back when nothing was sent.
     pub fn is_given_back_unsent(self) -> bool {
         matches!(self, Self::Sent | Self::MessageSent | Self::Size { sent: true })
@@ -309,7 +309,7 @@ impl Notice {
     }
 }
 
-impl Remark {
+impl LimitHit {
     /// How full, for the log: `97/100`.
     pub fn level_text(&self) -> String {
         self.quota.beside(&self.level)

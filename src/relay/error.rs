@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 /// Why it is of no use.
 #[derive(Debug)]
-pub enum Fault {
+pub enum RelayError {
     Unreachable(std::io::Error),
     /// It did not answer in time.
     Silent,
@@ -45,7 +45,7 @@ pub enum Fault {
     Xclient(Reply),
 }
 
-impl Fault {
+impl RelayError {
     /// Whether the login is refused for good, so that it would be wherever and as often as it is tried. One that does not prove itself
     /// is another matter: another address may.
     pub fn is_refused_login(&self) -> bool {
@@ -74,7 +74,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
@@ -110,17 +110,17 @@ mod tests {
 
     #[test]
     fn a_client_is_told_that_its_login_is_refused_by_whatever_mechanism() {
-        let scram = |error| Fault::Scram(error).of_client();
-        let login = |code| Fault::Login(Reply::new(code, "no"), String::new()).of_client();
+        let scram = |error| RelayError::Scram(error).of_client();
+        let login = |code| RelayError::Login(Reply::new(code, "no"), String::new()).of_client();
         for (fault, words) in [
             (scram(scram::Error::Refused("invalid-proof".to_owned())), "your login: it reports \"invalid-proof\""),
             (login(535), "your login: 535 no"),
         ] {
-            assert!(matches!(&fault, Fault::ClientLogin(_)) && fault.to_string().ends_with(words), "{fault}");
+            assert!(matches!(&fault, RelayError::ClientLogin(_)) && fault.to_string().ends_with(words), "{fault}");
         }
         // May be taken another time, or elsewhere.
-        for fault in [scram(scram::Error::Signature), login(454), Fault::Silent.of_client()] {
-            assert!(!matches!(fault, Fault::ClientLogin(_)), "{fault}");
+        for fault in [scram(scram::Error::Signature), login(454), RelayError::Silent.of_client()] {
+            assert!(!matches!(fault, RelayError::ClientLogin(_)), "{fault}");
         }
     }
 }

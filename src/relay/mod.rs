@@ -22,7 +22,7 @@ pub use client::{Client, LoggedIn};
 pub use client_identity::Announce;
 pub use connection::dialogue::{self, Answered};
 pub use dns::Resolver;
-pub use error::Fault;
+pub use error::RelayError;
 pub use options::{ConfigError, Options, UpstreamOptions};
 pub use transaction::Transaction;
 use upstream::WAIT;
@@ -121,23 +121,23 @@ impl Relay {
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
         route: Option<&Arc<str>>,
-    ) -> Result<Vec<Answered>, Fault> {
+    ) -> Result<Vec<Answered>, RelayError> {
         let asked = async {
             match (transaction.take(), mail) {
                 (former, Some(mail)) => self.begin_after(former, client, mail, recipients, route).await,
                 (Some(under_way), None) => self.go_on(under_way, recipients).await,
-                (None, None) => Err(Fault::Closed),
+                (None, None) => Err(RelayError::Closed),
             }
         };
         let asked = tokio::time::timeout(ENVELOPE_PATIENCE, asked).await;
-        let (begun, answers) = asked.unwrap_or(Err(Fault::Silent))?;
+        let (begun, answers) = asked.unwrap_or(Err(RelayError::Silent))?;
         *transaction = Some(begun);
         Ok(answers)
     }
 
     /// Asks to begin the message.
-    pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, Fault> {
-        let mut under_way = transaction.take().ok_or(Fault::Closed)?;
+    pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
+        let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let asked = async {
             match under_way.connection.data().await {
                 Err(fault) => {
@@ -150,7 +150,7 @@ impl Relay {
             }
         };
         let asked = tokio::time::timeout(DATA_PATIENCE, asked).await;
-        let (under_way, reply) = asked.unwrap_or(Err(Fault::Silent))?;
+        let (under_way, reply) = asked.unwrap_or(Err(RelayError::Silent))?;
         if reply.code() == 354 {
             under_way.upstream.worked();
         }
@@ -159,16 +159,16 @@ impl Relay {
     }
 
     /// Passes a piece of the message on. The error ends the message: with the upstream's own words, if it had some.
-    pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), Fault> {
-        let mut under_way = transaction.take().ok_or(Fault::Closed)?;
+    pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), RelayError> {
+        let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         under_way.connection.write(bytes).await.inspect_err(|_| under_way.upstream.lost())?;
         *transaction = Some(under_way);
         Ok(())
     }
 
     /// Sends the final dot and waits for what the upstream says to the message. That is the end of the transaction.
-    pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, Fault> {
-        let mut under_way = transaction.take().ok_or(Fault::Closed)?;
+    pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
+        let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let ended = under_way.connection.end(FINAL_PATIENCE).await;
         let reply = ended.inspect_err(|_| under_way.upstream.lost())?;
         self.release(Some(under_way));
@@ -205,7 +205,7 @@ impl Relay {
         &self,
         mail: &Mail,
         asked: &[Arc<Upstream>],
-        left: Option<(&Arc<Upstream>, &Fault)>,
+        left: Option<(&Arc<Upstream>, &RelayError)>,
         route: Option<&Arc<str>>,
     ) -> Option<Arc<Upstream>> {
         let mut candidates = self.candidates(mail, route);
@@ -214,7 +214,7 @@ impl Relay {
         let is_left = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, left);
         let other = candidates.iter().find(|upstream| !is_left(upstream));
         // One that is silent would only be waited for again.
-        let again = || candidates.iter().find(|upstream| is_left(upstream) && !matches!(fault, Fault::Silent));
+        let again = || candidates.iter().find(|upstream| is_left(upstream) && !matches!(fault, RelayError::Silent));
         other.or_else(again).cloned()
     }
 
@@ -245,7 +245,7 @@ impl Relay {
         mail: &Mail,
         recipients: &[&Rcpt],
         route: Option<&Arc<str>>,
-    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+    ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
         if let Some(former) = former {
             let Transaction { upstream, mut connection, .. } = *former;
             let will_do = upstream.is_on(route)
@@ -268,10 +268,10 @@ impl Relay {
         client: &Client,
         mail: &Mail,
         recipients: &[&Rcpt],
-        left: Option<(&Arc<Upstream>, &Fault)>,
+        left: Option<(&Arc<Upstream>, &RelayError)>,
         route: Option<&Arc<str>>,
-    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
-        let mut last = Fault::Disabled;
+    ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
+        let mut last = RelayError::Disabled;
         let mut asked = Vec::new();
         let begun = |upstream: &Arc<Upstream>, (connection, answers)| {
             Transaction::begun(upstream, connection, client, mail, recipients, answers, route)
@@ -280,7 +280,7 @@ impl Relay {
         while let Some(upstream) = self.next(mail, &asked, left, route) {
             match tell(&upstream, client, mail, recipients, Duration::ZERO).await {
                 Ok(told) => return Ok(begun(&upstream, told)),
-                Err(Fault::Busy) if busy.is_none() => busy = Some(upstream.clone()),
+                Err(RelayError::Busy) if busy.is_none() => busy = Some(upstream.clone()),
                 Err(fault) => last = fault,
             }
             asked.push(upstream);
@@ -299,7 +299,7 @@ impl Relay {
         &self,
         mut under_way: Box<Transaction>,
         recipients: &[&Rcpt],
-    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+    ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
         let Transaction { connection, client, .. } = &mut *under_way;
         match connection.envelope(client, None, recipients).await {
             Ok(answers) => {
@@ -316,8 +316,8 @@ impl Relay {
         &self,
         lost: Box<Transaction>,
         recipients: &[&Rcpt],
-        fault: Fault,
-    ) -> Result<(Box<Transaction>, Vec<Answered>), Fault> {
+        fault: RelayError,
+    ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
         let Transaction { upstream, connection, client, mail, accepted, route } = *lost;
         // So that it may take the slot of this one.
         drop(connection);
@@ -343,11 +343,11 @@ async fn tell(
     mail: &Mail,
     recipients: &[&Rcpt],
     patience: Duration,
-) -> Result<(Connection, Vec<Answered>), Fault> {
+) -> Result<(Connection, Vec<Answered>), RelayError> {
     let until = Instant::now() + patience;
     loop {
         match tell_in(upstream.slot(client, until).await?, upstream, client, mail, recipients, until).await {
-            Err(Fault::Busy) if Instant::now() < until => {}
+            Err(RelayError::Busy) if Instant::now() < until => {}
             outcome => return outcome,
         }
     }
@@ -361,7 +361,7 @@ async fn tell_in(
     mail: &Mail,
     recipients: &[&Rcpt],
     until: Instant,
-) -> Result<(Connection, Vec<Answered>), Fault> {
+) -> Result<(Connection, Vec<Answered>), RelayError> {
     let mut slot = slot;
     if let Some(mut connection) = upstream.waiting(client).await {
         slot.opened();
@@ -371,11 +371,11 @@ async fn tell_in(
                 return Ok((connection, answers));
             }
             // It is there, and would be silent again.
-            Err(fault @ Fault::Silent) if connection.is_proven() => {
+            Err(fault @ RelayError::Silent) if connection.is_proven() => {
                 upstream.doubted(client, &fault);
                 return Err(fault);
             }
-            Err(Fault::Silent) => upstream.forget_waiting(),
+            Err(RelayError::Silent) => upstream.forget_waiting(),
             Err(_) => {}
         }
         slot.closed();

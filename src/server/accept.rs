@@ -1,7 +1,7 @@
 //! What comes before a session: whose connection it is, and whether there is a place for it.
 
 use super::connection::Connection;
-use super::connection_limits::{Full, Place, Places, Standing};
+use super::connection_limits::{ConnectionLimits, ConnectionPermit, Full, Standing};
 use super::log_throttle::Permit;
 use super::proxy::{self, Fault, Header};
 use super::{ListenerOptions, Server, Stop};
@@ -32,7 +32,7 @@ pub async fn receive(
     listener: ListenerOptions,
     mut tcp: TcpStream,
     peer: IpAddr,
-    mut place: Place,
+    mut place: ConnectionPermit,
     mut stop: Stop,
 ) {
     let since = Instant::now();
@@ -78,9 +78,9 @@ pub async fn receive(
 pub fn take_place(
     server: &Server,
     listener: &ListenerOptions,
-    places: &Arc<Places>,
+    places: &Arc<ConnectionLimits>,
     peer: IpAddr,
-) -> Result<Place, Full> {
+) -> Result<ConnectionPermit, Full> {
     match listener.is_of_proxy(peer) {
         true => places.take(peer, Standing::Stranger, None),
         false => places.take(peer, standing(listener, peer), most_of_one(server, listener, peer)),

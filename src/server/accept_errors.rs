@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Whether connections can be accepted. The lock is held to note or to look, and never over anything that waits.
 #[derive(Default)]
-pub struct Accepting(Mutex<Failures>);
+pub struct AcceptErrors(Mutex<Failures>);
 
 #[derive(Default)]
 struct Failures {
@@ -23,7 +23,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(5);
 /// Failures of this age are over: listeners try again far earlier, as long as clients wait.
 const OVER: Duration = Duration::from_secs(2);
 
-impl Accepting {
+impl AcceptErrors {
     /// Notes a failure. How many there have been since that was last logged, if it is time to log it again.
     pub fn fail(&self, error: &io::Error, now: Instant) -> Option<u64> {
         let mut failures = self.failures();
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn of_many_failures_a_few_are_logged_with_their_number_and_the_last_one_is_soon_over() {
-        let (accepting, begin) = (Accepting::default(), Instant::now());
+        let (accepting, begin) = (AcceptErrors::default(), Instant::now());
         let error = io::Error::other("too many open files");
         assert_eq!(accepting.trouble(begin), None);
         let at = |tenths: u32| begin + Duration::from_millis(100) * tenths;

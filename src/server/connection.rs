@@ -1,20 +1,20 @@
 //! One connection: drives its session, asking the rest of the house what the session asks.
 
-use super::connection_limits::{Place, Standing};
+use super::connection_limits::{ConnectionPermit, Standing};
 use super::log_throttle::Permit;
-use super::message_pipe::{Parts, Way, slowest};
-use super::session_log::Teller;
+use super::message_pipe::{MessagePipe, Parts, slowest};
+use super::session_log::SessionLog;
 use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts;
 use crate::clock;
 use crate::policy::field::Widths;
 use crate::policy::limit::Count;
-use crate::policy::session_counters::Ledger;
-use crate::relay::{self, Answered, Fault, LoggedIn};
+use crate::policy::session_counters::SessionCounters;
+use crate::relay::{self, Answered, LoggedIn, RelayError};
 use crate::session::{
-    Admit, Answer, Body, Chunk, Ending, FAILED_LOGIN_PAUSE, Late, Login, Record, Relay, Request, Security, Session,
-    Settlement, SpokenFor, StartTls, Step, Tls, Verified,
+    Admit, Answer, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, Login, MessageOutcome, Record, Relay,
+    Request, Security, Session, SpokenFor, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
@@ -49,7 +49,7 @@ pub struct Connection {
     slots: Vec<SessionSlots>,
     stop: Stop,
     /// The connection's place among all.
-    place: Place,
+    place: ConnectionPermit,
 }
 
 /// How long a client may take to read its last reply when the server has waited long enough.
@@ -67,7 +67,7 @@ impl Connection {
         peer: IpAddr,
         since: Instant,
         stop: Stop,
-        place: Place,
+        place: ConnectionPermit,
     ) -> Self {
         // Replies are small and waited for.
         let _ = tcp.set_nodelay(true);
@@ -158,7 +158,7 @@ impl Connection {
         let parts_by = self.parts.as_ref().map(|parts| parts.deadline(timeouts));
         let message_by = self.upstream_since.map(|since| since + timeouts.message_timeout);
         let overdue = || match message_by {
-            Some(by) if by <= Instant::now() => Some(Ending::TooLong(timeouts.message_timeout)),
+            Some(by) if by <= Instant::now() => Some(MessageOutcome::TooLong(timeouts.message_timeout)),
             _ => self.parts.as_ref().and_then(|parts| parts.overdue(timeouts)),
         };
         if let Some(ending) = overdue() {
@@ -176,7 +176,7 @@ impl Connection {
             let read = tokio::select! {
                 read = self.client.read(&mut self.input, MOST_READ, left) => read,
                 () = relay::Transaction::revoked(self.upstream.as_deref()) => {
-                    return session.message_overdue(Ending::Revoked);
+                    return session.message_overdue(MessageOutcome::Revoked);
                 }
                 () = self.stop.may_end(session.in_transaction()) => {
                     self.note_eviction(&mut session);
@@ -235,7 +235,7 @@ impl Connection {
             let Server { metrics, notices, throttle, .. } = &*self.server;
             let (id, client) = (&self.id, session.client());
             let is_stranger = user.is_none() && !self.listener.session.trusts(client);
-            let teller = Teller { metrics, notices, throttle, is_stranger, session: id, client, user, via };
+            let teller = SessionLog { metrics, notices, throttle, is_stranger, session: id, client, user, via };
             teller.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)
@@ -324,7 +324,7 @@ impl Connection {
     }
 
     /// Lets the client wait, as long as it does.
-    async fn delay(&mut self, mut late: Late) -> Step {
+    async fn delay(&mut self, mut late: Delayed) -> Step {
         if self.flush(late.session()).await.is_err() {
             return late.client_gone();
         }
@@ -370,9 +370,10 @@ impl Connection {
 
     /// Charges and gives back what is known only now. What cannot be kept is as it would be after a crash: charged.
     async fn settle(&mut self, session: &mut Session) {
-        let Settlement { events, back } = session.take_settlement();
+        let DeferredCharges { events, back } = session.take_settlement();
         for asked in events {
-            let _: Result<_, Unavailable> = self.server.store.admit(clock::now(), &asked, &mut Ledger::default()).await;
+            let _: Result<_, Unavailable> =
+                self.server.store.admit(clock::now(), &asked, &mut SessionCounters::default()).await;
         }
         if !back.is_empty() {
             let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &back).await;
@@ -417,7 +418,7 @@ impl Connection {
     async fn pass(&mut self, mut body: Body) -> Step {
         if self.flush(body.session()).await.is_err() {
             self.upstream = None;
-            return body.answer(Ending::ClientGone, 0, clock::now());
+            return body.answer(MessageOutcome::ClientGone, 0, clock::now());
         }
         let (ending, size) = self.way().0.pass(&mut body).await;
         self.note_eviction(body.session());
@@ -427,7 +428,7 @@ impl Connection {
     async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
         if self.flush(chunk.session()).await.is_err() {
             self.upstream = None;
-            return chunk.answer(Ending::ClientGone, 0, clock::now());
+            return chunk.answer(MessageOutcome::ClientGone, 0, clock::now());
         }
         let (way, parts) = self.way();
         let passed = way.pass_chunk(parts, &mut chunk).await;
@@ -438,11 +439,11 @@ impl Connection {
         }
     }
 
-    fn way(&mut self) -> (Way<'_>, &mut Option<Box<Parts>>) {
+    fn way(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
         let since = self.upstream_since.unwrap_or_else(Instant::now);
         let message_by = since + self.server.options.message_timeout;
         let Self { server, client, input, upstream, parts, stop, .. } = self;
-        (Way { server, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
+        (MessagePipe { server, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
     }
 
     async fn close(&mut self, mut session: Session) {
@@ -537,17 +538,17 @@ fn client(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) -> relay::Cli
     }
 }
 
-fn answer(outcome: Result<Answered, Fault>) -> Answer {
+fn answer(outcome: Result<Answered, RelayError>) -> Answer {
     match outcome {
         Ok(Answered::Reply(reply)) => Answer::Reply(reply),
         Ok(Answered::MailRefused(reply)) => Answer::MailRefused(reply),
         // What the client logged in with here is not taken there.
-        Err(Fault::ClientLogin(reply)) => Answer::MailRefused(reply),
+        Err(RelayError::ClientLogin(reply)) => Answer::MailRefused(reply),
         Err(fault) => {
             let reason = fault.to_string();
             let words = match fault {
-                Fault::Refused(reply) => Some(reply),
-                Fault::Busy => {
+                RelayError::Refused(reply) => Some(reply),
+                RelayError::Busy => {
                     let text = "Too many messages at once for the mail server behind this one; try again later";
                     Some(Reply::new(421, text))
                 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 /// The places of all listeners.
-pub struct Places {
+pub struct ConnectionLimits {
     /// Connections at once, but for those that are being closed to make room.
     most: usize,
     /// Held to count and to look one up, never over anything that waits.
@@ -68,8 +68,8 @@ pub enum Full {
 }
 
 /// A place, as long as this lives: however a connection ends, its place is free again.
-pub struct Place {
-    places: Arc<Places>,
+pub struct ConnectionPermit {
+    places: Arc<ConnectionLimits>,
     number: u64,
     /// The network that the connection counts for, once that is known.
     counted: Option<String>,
@@ -88,7 +88,7 @@ struct Ranking {
     order: BTreeSet<(usize, Reverse<u64>)>,
 }
 
-impl Places {
+impl ConnectionLimits {
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, taken: Mutex::default() })
     }
@@ -100,7 +100,7 @@ impl Places {
         client: IpAddr,
         standing: Standing,
         most_of_one: Option<usize>,
-    ) -> Result<Place, Full> {
+    ) -> Result<ConnectionPermit, Full> {
         let network = network(client);
         let mut taken = self.taken();
         let counted = most_of_one.map(|_| network.clone());
@@ -127,7 +127,7 @@ impl Places {
         taken.rank(standing, &network, number);
         taken.connections.insert(number, Entry { network, standing, is_leaving: false, exit });
         drop(taken);
-        Ok(Place { places: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
+        Ok(ConnectionPermit { places: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
     }
 
     /// Tells all connections to end, also those in a transaction.
@@ -142,7 +142,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Counts the connection as one of this client's network, which a proxy has named: one IPv4 address, or one IPv6 /64.
     pub fn give_to(&mut self, client: IpAddr, most_of_one: usize) -> Result<(), Full> {
         let network = network(client);
@@ -176,7 +176,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         let Some(entry) = taken.connections.remove(&self.number) else { return };
@@ -299,22 +299,22 @@ mod tests {
         address.parse().unwrap()
     }
 
-    fn place(places: &Arc<Places>, address: &str) -> Option<Place> {
+    fn place(places: &Arc<ConnectionLimits>, address: &str) -> Option<ConnectionPermit> {
         places.take(client(address), Standing::Known, Some(2)).ok()
     }
 
-    fn stranger(places: &Arc<Places>, address: &str) -> Place {
+    fn stranger(places: &Arc<ConnectionLimits>, address: &str) -> ConnectionPermit {
         places.take(client(address), Standing::Stranger, Some(100)).unwrap()
     }
 
-    fn is_evicted(place: &Place) -> bool {
+    fn is_evicted(place: &ConnectionPermit) -> bool {
         assert_eq!(*place.cut.borrow(), place.is_evicted.load(Ordering::Acquire));
         *place.cut.borrow()
     }
 
     #[test]
     fn a_network_has_so_many_places_and_all_have_so_many() {
-        let places = Places::new(3);
+        let places = ConnectionLimits::new(3);
         let mut held = vec![place(&places, "2001:db8::1").unwrap(), place(&places, "2001:db8::ffff:0:0:2").unwrap()];
         assert!(place(&places, "2001:db8::3").is_none());
         held.push(place(&places, "2001:db8:0:1::1").unwrap());
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_network_without_connections_takes_no_memory() {
-        let places = Places::new(10);
+        let places = ConnectionLimits::new(10);
         drop(place(&places, "192.0.2.7"));
         let mut named = places.take(client("192.0.2.1"), Standing::Stranger, None).unwrap();
         named.give_to(client("192.0.2.7"), 1).unwrap();
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_panic_frees_its_place() {
-        let places = Places::new(1);
+        let places = ConnectionLimits::new(1);
         let held = place(&places, "192.0.2.7");
         let panicking = std::thread::spawn(move || {
             let _held = held;
@@ -351,13 +351,13 @@ mod tests {
 
     #[test]
     fn the_oldest_stranger_of_the_largest_network_makes_room_and_a_known_client_never() {
-        let places = Places::new(6);
+        let places = ConnectionLimits::new(6);
         let known = place(&places, "192.0.2.1").unwrap();
         let honest = stranger(&places, "192.0.2.2");
-        let mut attackers: Vec<Place> = (0..4).map(|_| stranger(&places, "192.0.2.3")).collect();
+        let mut attackers: Vec<ConnectionPermit> = (0..4).map(|_| stranger(&places, "192.0.2.3")).collect();
         attackers[0].note(client("192.0.2.3"), Standing::Sending);
         let newcomer = place(&places, "192.0.2.4").unwrap();
-        let evicted = |places: &[Place]| places.iter().map(is_evicted).collect::<Vec<_>>();
+        let evicted = |places: &[ConnectionPermit]| places.iter().map(is_evicted).collect::<Vec<_>>();
         assert_eq!(evicted(&attackers), [false, true, false, false], "one that sends is spared");
         // Both networks: by size, then by age.
         let others = [place(&places, "192.0.2.5").unwrap(), place(&places, "192.0.2.6").unwrap()];
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn so_many_leave_at_once_and_no_more() {
-        let places = Places::new(1);
+        let places = ConnectionLimits::new(1);
         let mut held = Vec::new();
         while let Ok(place) = places.take(client("192.0.2.7"), Standing::Stranger, None) {
             held.push(place);
@@ -406,8 +406,9 @@ mod tests {
     }
 
     /// The connection that must make room, by counting: its index.
-    fn expected(held: &[Place]) -> Option<usize> {
-        let staying = |standing| move |(_, place): &(usize, &Place)| place.standing == standing && !is_evicted(place);
+    fn expected(held: &[ConnectionPermit]) -> Option<usize> {
+        let staying =
+            |standing| move |(_, place): &(usize, &ConnectionPermit)| place.standing == standing && !is_evicted(place);
         [Standing::Stranger, Standing::Sending].into_iter().find_map(|standing| {
             let all: Vec<_> = held.iter().enumerate().filter(staying(standing)).collect();
             let size = |client: IpAddr| all.iter().filter(|(_, place)| place.client == client).count();
@@ -419,8 +420,8 @@ mod tests {
     proptest! {
         #[test]
         fn counts_equal_the_connections_there_are(acts in prop::collection::vec(act(), 1..200)) {
-            let places = Places::new(8);
-            let mut held: Vec<Place> = Vec::new();
+            let places = ConnectionLimits::new(8);
+            let mut held: Vec<ConnectionPermit> = Vec::new();
             for act in acts {
                 match act {
                     Act::Take(n, standing) => {

@@ -3,8 +3,8 @@
 use super::stream::{Client, Read};
 use super::{Options, Server};
 use crate::clock;
-use crate::relay::{self, Fault};
-use crate::session::{Body, Chunk, Ending, Session};
+use crate::relay::{self, RelayError};
+use crate::session::{Body, Chunk, MessageOutcome, Session};
 use crate::smtp::data::{Chunks, Piece, Reader};
 use crate::smtp::line::Input;
 use crate::smtp::trace::Hops;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const READ: usize = 64 * 1024;
 
 /// Where a message comes from and where it goes.
-pub struct Way<'a> {
+pub struct MessagePipe<'a> {
     pub server: &'a Server,
     pub client: &'a mut Client,
     pub input: &'a mut Input,
@@ -28,7 +28,7 @@ pub struct Way<'a> {
 }
 
 /// What has gone on so far.
-struct Passage {
+struct Transfer {
     began: Instant,
     /// How long the upstream has been waited for, which is no fault of the client.
     waited: Duration,
@@ -38,22 +38,22 @@ struct Passage {
     /// The message would continue the `Received:` line: the rest is read, and thrown away.
     is_continuation: bool,
     /// Why the upstream is not there any more.
-    lost: Option<Fault>,
+    lost: Option<RelayError>,
 }
 
 /// A message that comes in pieces, between two of them.
 pub struct Parts {
-    passage: Passage,
+    passage: Transfer,
     chunks: Chunks,
 }
 
-impl Way<'_> {
+impl MessagePipe<'_> {
     /// Passes a message on. Returns how it ended and its size in octets.
     ///
     /// The final dot goes out only when everything before it was well; after anything else the upstream's connection is closed, so
     /// that no half message counts there. After the final dot the server's stopping changes nothing, since the upstream may have
     /// the message by then.
-    pub async fn pass(mut self, body: &mut Body) -> (Ending, u64) {
+    pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
         let mut passage = match self.begin(&body.received(clock::now())).await {
             Ok(passage) => passage,
@@ -63,7 +63,7 @@ impl Way<'_> {
             let (passed, mark) = match reader.read(self.input.unused()) {
                 Piece::Message { held } => (self.input.unused().len() - held, None),
                 Piece::End { message, mark } => (message, Some(mark)),
-                Piece::Refused(what) => return (self.cut_off(Ending::Ambiguous(what)), reader.size()),
+                Piece::Refused(what) => return (self.cut_off(MessageOutcome::Ambiguous(what)), reader.size()),
             };
             passage.is_continuation = reader.is_continuation();
             let too_large = reader.size() > body.max_size();
@@ -77,9 +77,9 @@ impl Way<'_> {
             }
             self.input.consume(passed + mark.unwrap_or(0));
             let ending = match mark {
-                Some(_) if too_large => Ending::TooLarge,
+                Some(_) if too_large => MessageOutcome::TooLarge,
                 Some(_) => self.end(&mut passage, body.session(), reader.size()).await,
-                None if body.is_far_too_large(reader.size()) => self.cut_off(Ending::Endless),
+                None if body.is_far_too_large(reader.size()) => self.cut_off(MessageOutcome::Endless),
                 None => match self.read(&passage, reader.size()).await {
                     Ok(()) => continue,
                     Err(ending) => self.cut_off(ending),
@@ -91,7 +91,11 @@ impl Way<'_> {
 
     /// Passes a piece of a message on; `parts` is what the pieces before it left, and it leaves. Returns how the message ended, if it
     /// has, and its size in octets.
-    pub async fn pass_chunk(mut self, parts: &mut Option<Box<Parts>>, chunk: &mut Chunk) -> (Option<Ending>, u64) {
+    pub async fn pass_chunk(
+        mut self,
+        parts: &mut Option<Box<Parts>>,
+        chunk: &mut Chunk,
+    ) -> (Option<MessageOutcome>, u64) {
         let former = parts.take().filter(|_| !chunk.is_first());
         let mut parts_now = match former {
             Some(former) => former,
@@ -114,7 +118,7 @@ impl Way<'_> {
             let here = self.input.unused().len().min(usize::try_from(left).unwrap_or(usize::MAX));
             out.clear();
             if let Err(what) = chunks.read(&self.input.unused()[..here], &mut out) {
-                return (Some(self.cut_off(Ending::Ambiguous(what))), chunks.size());
+                return (Some(self.cut_off(MessageOutcome::Ambiguous(what))), chunks.size());
             }
             passage.is_continuation = chunks.is_continuation();
             self.input.consume(here);
@@ -131,7 +135,7 @@ impl Way<'_> {
             }
             out.clear();
             if let Err(what) = chunks.end(&mut out) {
-                return (Some(self.cut_off(Ending::Ambiguous(what))), size);
+                return (Some(self.cut_off(MessageOutcome::Ambiguous(what))), size);
             }
             if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, &out).await {
                 return (Some(self.cut_off(ending)), size);
@@ -140,16 +144,16 @@ impl Way<'_> {
         (Some(self.end(passage, chunk.session(), size).await), size)
     }
 
-    async fn begin(&mut self, received: &str) -> Result<Passage, Ending> {
+    async fn begin(&mut self, received: &str) -> Result<Transfer, MessageOutcome> {
         let (began, by) = (Instant::now(), self.message_by);
         let mut passage =
-            Passage { began, waited: Duration::ZERO, by, hops: Hops::default(), is_continuation: false, lost: None };
+            Transfer { began, waited: Duration::ZERO, by, hops: Hops::default(), is_continuation: false, lost: None };
         passage.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
         Ok(passage)
     }
 
     /// Waits for more of a message of which so many octets have come.
-    async fn read(&mut self, passage: &Passage, size: u64) -> Result<(), Ending> {
+    async fn read(&mut self, passage: &Transfer, size: u64) -> Result<(), MessageOutcome> {
         let options = &self.server.options;
         if let Some(ending) = passage.overdue(size, options) {
             return Err(ending);
@@ -158,16 +162,16 @@ impl Way<'_> {
         tokio::select! {
             read = self.client.read(self.input, READ, left) => match read {
                 Read::Some => Ok(()),
-                Read::Gone => Err(Ending::ClientGone),
-                Read::TimedOut => Err(passage.overdue(size, options).unwrap_or(Ending::ClientSilent)),
+                Read::Gone => Err(MessageOutcome::ClientGone),
+                Read::TimedOut => Err(passage.overdue(size, options).unwrap_or(MessageOutcome::ClientSilent)),
             },
-            () = relay::Transaction::revoked(self.upstream.as_deref()) => Err(Ending::Revoked),
-            _ = self.cut.wait_for(|cut| *cut) => Err(Ending::Stopping),
+            () = relay::Transaction::revoked(self.upstream.as_deref()) => Err(MessageOutcome::Revoked),
+            _ = self.cut.wait_for(|cut| *cut) => Err(MessageOutcome::Stopping),
         }
     }
 
     /// All of a message has come, of so many octets: limits have their say, then its last line goes on.
-    async fn end(&mut self, passage: &mut Passage, session: &mut Session, size: u64) -> Ending {
+    async fn end(&mut self, passage: &mut Transfer, session: &mut Session, size: u64) -> MessageOutcome {
         if !passage.failed() {
             let (asked, ledger) = session.ask_end(size);
             let admitted = self.server.store.admit(clock::now(), &asked, ledger).await.unwrap_or_default();
@@ -179,7 +183,7 @@ impl Way<'_> {
     }
 
     /// The message ends before its end.
-    fn cut_off(&mut self, ending: Ending) -> Ending {
+    fn cut_off(&mut self, ending: MessageOutcome) -> MessageOutcome {
         *self.upstream = None;
         ending
     }
@@ -192,7 +196,7 @@ impl Parts {
     }
 
     /// How the message ends if more of it should have come by now.
-    pub fn overdue(&self, options: &Options) -> Option<Ending> {
+    pub fn overdue(&self, options: &Options) -> Option<MessageOutcome> {
         self.passage.overdue(self.chunks.size(), options)
     }
 }
@@ -210,18 +214,19 @@ fn slow_by(began: Instant, octets: u64, options: &Options) -> Instant {
     by.unwrap_or_else(|| Instant::now() + options.data_timeout)
 }
 
-impl Passage {
+impl Transfer {
     fn deadline(&self, octets: u64, options: &Options) -> Instant {
         slowest(self.began + self.waited, octets, options).min(self.by)
     }
 
     /// How the message ends if it takes too long, or its octets come too slowly.
-    fn overdue(&self, octets: u64, options: &Options) -> Option<Ending> {
+    fn overdue(&self, octets: u64, options: &Options) -> Option<MessageOutcome> {
         let now = Instant::now();
         if self.by <= now {
-            return Some(Ending::TooLong(options.message_timeout));
+            return Some(MessageOutcome::TooLong(options.message_timeout));
         }
-        (slow_by(self.began + self.waited, octets, options) <= now).then_some(Ending::TooSlow(options.min_data_rate))
+        (slow_by(self.began + self.waited, octets, options) <= now)
+            .then_some(MessageOutcome::TooSlow(options.min_data_rate))
     }
 
     /// Passes octets on, as long as there is somebody to take them. The error is the server's stopping.
@@ -231,7 +236,7 @@ impl Passage {
         upstream: &mut Option<Box<relay::Transaction>>,
         cut: &mut watch::Receiver<bool>,
         octets: &[u8],
-    ) -> Result<(), Ending> {
+    ) -> Result<(), MessageOutcome> {
         self.hops.read(octets);
         if self.is_unwanted() {
             *upstream = None;
@@ -240,7 +245,7 @@ impl Passage {
             self.lost = tokio::select! {
                 biased;
                 written = server.relay.write(upstream, octets) => written.err(),
-                _ = cut.wait_for(|cut| *cut) => return Err(Ending::Stopping),
+                _ = cut.wait_for(|cut| *cut) => return Err(MessageOutcome::Stopping),
             };
             self.waited += began.elapsed();
         }
@@ -257,20 +262,20 @@ impl Passage {
         self.is_continuation || self.hops.is_loop()
     }
 
-    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<relay::Transaction>>) -> Ending {
+    async fn end(&mut self, server: &Server, upstream: &mut Option<Box<relay::Transaction>>) -> MessageOutcome {
         if self.is_continuation {
-            return Ending::Continuation;
+            return MessageOutcome::Continuation;
         }
         if self.hops.is_loop() {
-            return Ending::Loop;
+            return MessageOutcome::Loop;
         }
         let outcome = match self.lost.take() {
             Some(fault) => Err(fault),
             None => server.relay.end(upstream).await,
         };
         match outcome {
-            Ok(reply) | Err(Fault::Refused(reply)) => Ending::Answered(reply),
-            Err(fault) => Ending::Away(fault.to_string()),
+            Ok(reply) | Err(RelayError::Refused(reply)) => MessageOutcome::Answered(reply),
+            Err(fault) => MessageOutcome::Away(fault.to_string()),
         }
     }
 }

@@ -19,11 +19,11 @@ use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::session;
 use crate::store::Store;
-pub use accept_errors::Accepting;
-use connection_limits::Places;
+pub use accept_errors::AcceptErrors;
+use connection_limits::ConnectionLimits;
 use ipnet::IpNet;
 pub use log_throttle::LogThrottle;
-pub use notification_throttle::Notices;
+pub use notification_throttle::NotificationThrottle;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -86,8 +86,8 @@ pub struct Server {
     pub store: Store,
     pub relay: Relay,
     pub metrics: Arc<Metrics>,
-    pub notices: Notices,
-    pub accepting: Accepting,
+    pub notices: NotificationThrottle,
+    pub accepting: AcceptErrors,
     /// What bounds the log lines that clients without a login cause.
     pub throttle: LogThrottle,
     pub certificates: Option<Arc<Certificates>>,
@@ -168,7 +168,7 @@ async fn is_true(told: &mut watch::Receiver<bool>) {
 
 /// Serves until `drain` turns true, then ends in order: no new connections, idle sessions are told, transactions may finish.
 pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
-    let places = Places::new(server.options.max_connections);
+    let places = ConnectionLimits::new(server.options.max_connections);
     // Its task ends when it is dropped.
     let mut watching = JoinSet::new();
     if let Some(certificates) = &server.certificates {
@@ -194,7 +194,7 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
 }
 
 /// Accepts connections until the server stops; ends when their sessions have.
-async fn listen(server: Arc<Server>, listener: Bound, places: Arc<Places>, mut drain: watch::Receiver<bool>) {
+async fn listen(server: Arc<Server>, listener: Bound, places: Arc<ConnectionLimits>, mut drain: watch::Receiver<bool>) {
     let mut sessions = JoinSet::new();
     let Bound { options, socket } = listener;
     loop {

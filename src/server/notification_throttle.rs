@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What has gone out.
 #[derive(Default)]
-pub struct Notices {
+pub struct NotificationThrottle {
     /// By notification and limit, and the budget that was full. The lock is held to look one up and to change it.
     sent: Mutex<HashMap<Named, Budget>>,
 }
@@ -19,7 +19,7 @@ type Named = (Arc<str>, Arc<str>, Option<Key>);
 /// So many budgets are remembered. Beyond that the one that was told of longest ago is forgotten, and somebody is told once too often.
 const MOST: usize = 10_000;
 
-impl Notices {
+impl NotificationThrottle {
     /// Whether a notice may go out now; if so, it does.
     pub fn lets_out(&self, notice: &Notice, now: Timestamp) -> bool {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,22 +1,22 @@
 //! What a session recorded, as log lines and metrics.
 
 use super::log_throttle::{LogThrottle, Permit};
-use super::notification_throttle::Notices;
+use super::notification_throttle::NotificationThrottle;
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::policy::event::Stage;
 use crate::policy::exception::{self, Suspension, Term};
 use crate::policy::limit::Mode;
-use crate::policy::verdict::{Notice, Remark};
-use crate::session::{By, Delivery, Ending, Record, Refused};
+use crate::policy::verdict::{LimitHit, Notice};
+use crate::session::{Delivery, MessageOutcome, Record, Refused, RefusedBy};
 use crate::smtp::reply::Reply;
 use crate::time::{format_duration, format_wait};
 use std::net::IpAddr;
 
 /// Tells the log and the metrics what happened in a session.
-pub struct Teller<'a> {
+pub struct SessionLog<'a> {
     pub metrics: &'a Metrics,
-    pub notices: &'a Notices,
+    pub notices: &'a NotificationThrottle,
     pub throttle: &'a LogThrottle,
     /// Whether the client has neither logged in nor is trusted.
     pub is_stranger: bool,
@@ -27,7 +27,7 @@ pub struct Teller<'a> {
     pub via: Option<&'a str>,
 }
 
-impl Teller<'_> {
+impl SessionLog<'_> {
     /// Logs and counts a record. `told` says whether the client could be sent what goes with it.
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
@@ -46,7 +46,7 @@ impl Teller<'_> {
             }
             Record::Unrecorded { refusals } => self.unrecorded(*refusals),
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
-            Record::Remarked { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
+            Record::LimitExceeded { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
             Record::Left { delay } => {
                 let Some(Permit { suppressed }) = self.permit("left before a late answer") else { return };
                 let delay = format_duration(*delay);
@@ -87,8 +87,8 @@ impl Teller<'_> {
         let Refused { stage, from, to, reply, by } = refused;
         let (from, to, code) = (from.as_deref(), to.as_deref(), reply.code());
         let (refusal, reference) = match by {
-            By::Limit { refusal, reference } => (refusal, reference),
-            By::Suspension { suspended, reference } => {
+            RefusedBy::Limit { refusal, reference } => (refusal, reference),
+            RefusedBy::Suspension { suspended, reference } => {
                 let stage = stage.name();
                 metrics.refusals.with_label_values(&["suspended", stage]).inc();
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
@@ -98,7 +98,7 @@ impl Teller<'_> {
                 }
                 return;
             }
-            By::Upstream => {
+            RefusedBy::Upstream => {
                 if *stage == Stage::Rcpt {
                     metrics.recipients.with_label_values(&["upstream-refused"]).inc();
                 }
@@ -108,7 +108,7 @@ impl Teller<'_> {
                 }
                 return;
             }
-            By::Away(reason) => {
+            RefusedBy::Away(reason) => {
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "upstream away") {
                     let stage = stage.name();
                     tracing::error!(session, %client, user, stage, from, to, reply = code, reason, suppressed, "upstream away");
@@ -141,9 +141,9 @@ impl Teller<'_> {
     }
 
     /// What a limit says that the client does not hear: in shadow nobody else does, either.
-    fn remarked(&self, remark: &Remark, stage: Stage, is_logged: bool) {
+    fn remarked(&self, remark: &LimitHit, stage: Stage, is_logged: bool) {
         let Self { metrics, session, client, user, .. } = self;
-        let (Remark { limit, mode, actions, .. }, stage) = (remark, stage.name());
+        let (LimitHit { limit, mode, actions, .. }, stage) = (remark, stage.name());
         metrics.remarks.with_label_values(&[&**limit, stage, mode.name()]).inc();
         let message = if *mode == Mode::Shadow { "over, in shadow" } else { "over" };
         let Some(Permit { suppressed }) = self.permit_if(is_logged, message) else { return };
@@ -187,20 +187,20 @@ impl Teller<'_> {
         let Self { metrics, session, client, user, via, .. } = self;
         let Delivery { from, asked, accepted, size, reply, ending, duration } = delivery;
         let (result, upstream) = match ending {
-            Ending::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
-            Ending::Answered(reply) => ("refused", Some(reply.to_string())),
-            Ending::Away(reason) => ("upstream-away", Some(reason.clone())),
-            Ending::TooLarge | Ending::Endless => ("too-large", None),
-            Ending::OverLimit(_) => ("over-limit", None),
-            Ending::Suspended(_) => ("suspended", None),
-            Ending::Undecided => ("undecided", None),
-            Ending::Ambiguous(_) => ("ambiguous", None),
-            Ending::Loop => ("loop", None),
-            Ending::Continuation => ("continuation", None),
-            Ending::ClientGone | Ending::ClientSilent => ("client-gone", None),
-            Ending::TooSlow(_) | Ending::TooLong(_) | Ending::Revoked => ("too-slow", None),
-            Ending::Stopping => ("stopping", None),
-            Ending::Abandoned => ("abandoned", None),
+            MessageOutcome::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
+            MessageOutcome::Answered(reply) => ("refused", Some(reply.to_string())),
+            MessageOutcome::Away(reason) => ("upstream-away", Some(reason.clone())),
+            MessageOutcome::TooLarge | MessageOutcome::Endless => ("too-large", None),
+            MessageOutcome::OverLimit(_) => ("over-limit", None),
+            MessageOutcome::Suspended(_) => ("suspended", None),
+            MessageOutcome::Undecided => ("undecided", None),
+            MessageOutcome::Ambiguous(_) => ("ambiguous", None),
+            MessageOutcome::Loop => ("loop", None),
+            MessageOutcome::Continuation => ("continuation", None),
+            MessageOutcome::ClientGone | MessageOutcome::ClientSilent => ("client-gone", None),
+            MessageOutcome::TooSlow(_) | MessageOutcome::TooLong(_) | MessageOutcome::Revoked => ("too-slow", None),
+            MessageOutcome::Stopping => ("stopping", None),
+            MessageOutcome::Abandoned => ("abandoned", None),
         };
         metrics.messages.with_label_values(&[result]).inc();
         if result == "delivered" {
@@ -211,7 +211,7 @@ impl Teller<'_> {
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
         let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
-        let found = if let Ending::Ambiguous(what) = ending { Some(what.name()) } else { None };
+        let found = if let MessageOutcome::Ambiguous(what) = ending { Some(what.name()) } else { None };
         // Only worth a word when it is not so: whoever was not told will send the message again.
         let told = Some(false).filter(|_| !told);
         tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");

@@ -1,10 +1,10 @@
 //! Questions to policy, and what their answers lead to.
 
-use super::pipeline::{Gathered, not_now};
+use super::pipeline::{PendingCommand, not_now};
 use super::{Login, Record, Session, State, Step};
 use crate::policy::event::{Asked, Event, Facts, NULL_SENDER, Stage};
-use crate::policy::session_counters::Ledger;
-use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
+use crate::policy::session_counters::SessionCounters;
+use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::smtp::address::Path;
 use crate::smtp::command::Command;
 use crate::smtp::envelope::Mail;
@@ -18,11 +18,11 @@ use std::time::Duration;
 pub struct Admit {
     session: Session,
     asked: Asked,
-    matter: Matter,
+    matter: Purpose,
 }
 
 /// What is asked about.
-enum Matter {
+enum Purpose {
     Connect,
     /// The run that has been gathered.
     Run,
@@ -38,13 +38,13 @@ enum Matter {
 
 impl Admit {
     /// The events, and what the session counts by itself.
-    pub fn asked(&mut self) -> (&Asked, &mut Ledger) {
+    pub fn asked(&mut self) -> (&Asked, &mut SessionCounters) {
         (&self.asked, &mut self.session.0.ledger)
     }
 
     /// The user as whom the client tries to log in, if that is what is asked about.
     pub fn claimed_user(&self) -> Option<&str> {
-        if let Matter::Auth(credentials) = &self.matter { Some(&credentials.user) } else { None }
+        if let Purpose::Auth(credentials) = &self.matter { Some(&credentials.user) } else { None }
     }
 
     /// Tells policy whether that user has an account.
@@ -54,7 +54,7 @@ impl Admit {
 
     /// Whether the client is a new one: whatever the session had a place in was another's.
     pub fn is_of_new_client(&self) -> bool {
-        matches!(self.matter, Matter::Connect)
+        matches!(self.matter, Purpose::Connect)
     }
 
     /// The session, of which something may have to be settled first.
@@ -71,27 +71,27 @@ impl Admit {
         let time = verdicts.iter().map(|verdict| verdict.delay).sum();
         match Duration::is_zero(&time) {
             true => self.judged(verdicts, now),
-            false => Step::Delay(Late { admit: self, verdicts, now, time }),
+            false => Step::Delay(Delayed { admit: self, verdicts, now, time }),
         }
     }
 
     fn judged(self, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         // The client is there to hear the answer.
-        let is_kept = |charged: &Charged| charged.until != Until::Heard;
+        let is_kept = |charged: &RefundableCharge| charged.until != RefundWhen::Heard;
         verdicts.iter_mut().for_each(|verdict| verdict.charges.retain(is_kept));
         let Self { session, matter, .. } = self;
         match matter {
-            Matter::Run => session.run_judged(verdicts, now),
-            Matter::Connect => session.connect_judged(verdicts.pop()),
-            Matter::Command(command) => session.command_judged(command, verdicts.pop()),
-            Matter::Auth(credentials) => session.auth_judged(credentials, verdicts.pop()),
-            Matter::Login { user, groups } => session.login_judged(user, groups, verdicts.pop()),
+            Purpose::Run => session.run_judged(verdicts, now),
+            Purpose::Connect => session.connect_judged(verdicts.pop()),
+            Purpose::Command(command) => session.command_judged(command, verdicts.pop()),
+            Purpose::Auth(credentials) => session.auth_judged(credentials, verdicts.pop()),
+            Purpose::Login { user, groups } => session.login_judged(user, groups, verdicts.pop()),
         }
     }
 }
 
 /// The answer is late: nothing has been said or asked of the upstream yet.
-pub struct Late {
+pub struct Delayed {
     admit: Box<Admit>,
     verdicts: Vec<Verdict>,
     /// When it was decided.
@@ -99,7 +99,7 @@ pub struct Late {
     time: Duration,
 }
 
-impl Late {
+impl Delayed {
     /// How late.
     pub fn time(&self) -> Duration {
         self.time
@@ -138,40 +138,40 @@ impl Session {
     /// May this client connect?
     pub(super) fn ask_connect(self) -> Step {
         let facts = self.0.facts(None);
-        self.ask_about(facts, vec![Event::Connect], Matter::Connect)
+        self.ask_about(facts, vec![Event::Connect], Purpose::Connect)
     }
 
     pub(super) fn ask_run(self) -> Step {
         let state = &*self.0;
-        let mut facts = state.facts(state.run.iter().find_map(Gathered::mail));
-        let is_data = state.run.iter().any(|gathered| matches!(gathered, Gathered::Data));
+        let mut facts = state.facts(state.run.iter().find_map(PendingCommand::mail));
+        let is_data = state.run.iter().any(|gathered| matches!(gathered, PendingCommand::Data));
         if let Some(transaction) = state.transaction.as_ref().filter(|_| is_data) {
             facts.recipients.clone_from(&transaction.recipients);
         }
         let events = state.run.iter().filter_map(|gathered| gathered.event(state.counts_commands)).collect();
-        self.ask_about(facts, events, Matter::Run)
+        self.ask_about(facts, events, Purpose::Run)
     }
 
     pub(super) fn ask_command(self, command: Command) -> Step {
         let facts = self.0.facts(None);
-        self.ask_about(facts, vec![Event::Command], Matter::Command(command))
+        self.ask_about(facts, vec![Event::Command], Purpose::Command(command))
     }
 
     /// May this password be tried?
     pub(super) fn ask_auth(self, credentials: Credentials) -> Step {
         let user = Some(credentials.user.as_str().into());
         let facts = Facts { user, ..self.0.facts(None) };
-        self.ask_about(facts, vec![Event::Auth], Matter::Auth(credentials))
+        self.ask_about(facts, vec![Event::Auth], Purpose::Auth(credentials))
     }
 
     /// May whoever knows the password log in?
     pub(super) fn ask_login(self, user: Arc<str>, groups: Arc<[Box<str>]>) -> Step {
         let (named, of) = (Some(user.clone()), groups.clone());
         let facts = Facts { user: named, authenticated: true, has_account: true, groups: of, ..self.0.facts(None) };
-        self.ask_about(facts, vec![Event::Login], Matter::Login { user, groups })
+        self.ask_about(facts, vec![Event::Login], Purpose::Login { user, groups })
     }
 
-    fn ask_about(self, facts: Facts, events: Vec<Event>, matter: Matter) -> Step {
+    fn ask_about(self, facts: Facts, events: Vec<Event>, matter: Purpose) -> Step {
         let asked = Asked { facts, events, declared: Vec::new() };
         Step::Admit(Box::new(Admit { session: self, asked, matter }))
     }

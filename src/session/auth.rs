@@ -1,7 +1,7 @@
 //! AUTH (RFC 4954).
 
 use super::{Record, Requirement, Session, Step};
-use crate::policy::verdict::Charged;
+use crate::policy::verdict::RefundableCharge;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Login {
     session: Session,
     credentials: Credentials,
     /// What was charged in case the password is wrong.
-    charges: Vec<Charged>,
+    charges: Vec<RefundableCharge>,
 }
 
 /// A response of a SASL exchange that is expected.
@@ -42,7 +42,7 @@ pub enum Verified {
 }
 
 impl Login {
-    pub(super) fn begin(session: Session, credentials: Credentials, charges: Vec<Charged>) -> Step {
+    pub(super) fn begin(session: Session, credentials: Credentials, charges: Vec<RefundableCharge>) -> Step {
         Step::Login(Self { session, credentials, charges })
     }
 

@@ -1,11 +1,11 @@
 //! DATA and BDAT: the message, whole or in pieces.
 
-use super::pipeline::{Gathered, not_now};
+use super::pipeline::{PendingCommand, not_now};
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
 use super::{Session, State, Step, Transaction, Upstream};
 use crate::policy::event::{Asked, Event, Stage};
-use crate::policy::session_counters::Ledger;
+use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::smtp::command;
 use crate::smtp::line::Ambiguity;
@@ -26,7 +26,7 @@ pub struct Chunk {
 
 /// How the message ended.
 #[derive(Clone, Debug)]
-pub enum Ending {
+pub enum MessageOutcome {
     /// The upstream has the whole message and says this, or said this before it had it.
     Answered(Reply),
     /// It was larger than allowed, and is thrown away.
@@ -68,7 +68,7 @@ const FAR_TOO_LARGE: u64 = 2;
 
 impl Session {
     /// What policy is asked when a message of so many octets has come, before its last line goes on.
-    pub fn ask_end(&mut self, size: u64) -> (Asked, &mut Ledger) {
+    pub fn ask_end(&mut self, size: u64) -> (Asked, &mut SessionCounters) {
         let state = &mut *self.0;
         let mut facts = state.facts(None);
         let mut declared = Vec::new();
@@ -80,8 +80,8 @@ impl Session {
     }
 
     /// Takes the verdict on it; where there is none, the client is to come again. The error is how the message ends.
-    pub fn judge_end(&mut self, verdict: Option<Verdict>) -> Result<(), Ending> {
-        let Some(mut verdict) = verdict else { return Err(Ending::Undecided) };
+    pub fn judge_end(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
+        let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.routed(&mut verdict);
         self.0.remark(&mut verdict, Stage::End);
         let Verdict { ruling, charges, settled, .. } = verdict;
@@ -91,8 +91,8 @@ impl Session {
         }
         self.0.keep_charges(charges);
         match ruling {
-            Ruling::Refuse(refusal) => Err(Ending::OverLimit(refusal)),
-            Ruling::Suspended(suspended) => Err(Ending::Suspended(suspended)),
+            Ruling::Refuse(refusal) => Err(MessageOutcome::OverLimit(refusal)),
+            Ruling::Suspended(suspended) => Err(MessageOutcome::Suspended(suspended)),
             Ruling::Pass | Ruling::Void => Ok(()),
         }
     }
@@ -124,7 +124,7 @@ impl Body {
     }
 
     /// Takes how the message ended and its size in octets.
-    pub fn answer(self, ending: Ending, size: u64, now: Timestamp) -> Step {
+    pub fn answer(self, ending: MessageOutcome, size: u64, now: Timestamp) -> Step {
         self.0.message_ended(ending, size, now)
     }
 }
@@ -172,7 +172,7 @@ impl Chunk {
     }
 
     /// Takes how the message ended with this piece, or before its time, and its size in octets.
-    pub fn answer(self, ending: Ending, size: u64, now: Timestamp) -> Step {
+    pub fn answer(self, ending: MessageOutcome, size: u64, now: Timestamp) -> Step {
         self.session.message_ended(ending, size, now)
     }
 }
@@ -208,14 +208,14 @@ impl State {
     }
 
     /// Forgets the transaction, if there is one, and records it.
-    pub(super) fn end_transaction(&mut self, ending: Ending, size: u64, reply: Option<Reply>, now: Timestamp) {
+    pub(super) fn end_transaction(&mut self, ending: MessageOutcome, size: u64, reply: Option<Reply>, now: Timestamp) {
         let facts = self.facts(None);
         self.ledger.end_message();
         if let Some(Transaction { mail, began, asked, recipients, charges, .. }) = self.transaction.take() {
             let (from, duration, accepted) = (mail.sender.to_string(), now.since(began), recipients.len());
             match &ending {
-                Ending::Answered(reply) if reply.is_positive() => {}
-                Ending::Answered(reply) if reply.code() >= 500 => {
+                MessageOutcome::Answered(reply) if reply.is_positive() => {}
+                MessageOutcome::Answered(reply) if reply.code() >= 500 => {
                     self.settlement.give_back_unsent(charges);
                     self.settlement.reject(facts, None);
                 }
@@ -228,7 +228,7 @@ impl State {
     /// Ends a transaction that gets no message. Its recipients may have been charged: whoever asks where a budget went finds it.
     pub(super) fn abandon(&mut self, now: Timestamp) {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
-            self.end_transaction(Ending::Abandoned, 0, None, now);
+            self.end_transaction(MessageOutcome::Abandoned, 0, None, now);
         }
         if let Some(transaction) = self.transaction.take() {
             self.ledger.end_message();
@@ -237,58 +237,58 @@ impl State {
     }
 
     /// What the client is told, if it can be told anything, and whether that is the last word.
-    fn final_reply(&self, ending: &Ending) -> (Option<Reply>, bool) {
+    fn final_reply(&self, ending: &MessageOutcome) -> (Option<Reply>, bool) {
         let (id, limit) = (&self.id, self.max_message_size());
         match ending {
             // 421 would close this session; from an upstream it means "not taken".
-            Ending::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
-            Ending::Answered(reply) => (Some(reply.enhanced()), false),
-            Ending::TooLarge => (
+            MessageOutcome::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
+            MessageOutcome::Answered(reply) => (Some(reply.enhanced()), false),
+            MessageOutcome::TooLarge => (
                 Some(Reply::new(552, format!("5.3.4 The message is too large; the limit is {limit} octets ({id})"))),
                 false,
             ),
-            Ending::Endless => (
+            MessageOutcome::Endless => (
                 Some(Reply::new(
                     552,
                     format!("5.3.4 The message is far too large; the limit is {limit} octets ({id})"),
                 )),
                 true,
             ),
-            Ending::Loop => {
+            MessageOutcome::Loop => {
                 let text =
                     format!("5.4.6 The message has passed through too many servers: it goes round in a circle ({id})");
                 (Some(Reply::new(554, text)), false)
             }
             // The end of the message is not in doubt, so the session goes on.
-            Ending::Continuation => {
+            MessageOutcome::Continuation => {
                 let text = format!(
                     "5.6.0 The message begins with white space, which would continue the header line before it ({id})"
                 );
                 (Some(Reply::new(550, text)), false)
             }
             // The end of the message is in doubt, and so is everything after it.
-            Ending::Ambiguous(what) => {
+            MessageOutcome::Ambiguous(what) => {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
             }
-            Ending::OverLimit(_) | Ending::Suspended(_) => (None, false),
-            Ending::Undecided => (Some(not_now()), false),
-            Ending::Away(_) => (Some(upstream_away(id, None)), false),
-            Ending::ClientGone | Ending::Abandoned => (None, true),
-            Ending::Stopping => (Some(self.stopping()), true),
-            Ending::ClientSilent => (Some(self.nothing_heard()), true),
-            Ending::TooSlow(rate) => {
+            MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) => (None, false),
+            MessageOutcome::Undecided => (Some(not_now()), false),
+            MessageOutcome::Away(_) => (Some(upstream_away(id, None)), false),
+            MessageOutcome::ClientGone | MessageOutcome::Abandoned => (None, true),
+            MessageOutcome::Stopping => (Some(self.stopping()), true),
+            MessageOutcome::ClientSilent => (Some(self.nothing_heard()), true),
+            MessageOutcome::TooSlow(rate) => {
                 let host = &self.options.hostname;
                 let text = format!("4.4.2 {host} The message came too slowly: below {rate} octets a second ({id})");
                 (Some(Reply::new(421, text)), true)
             }
-            Ending::Revoked => {
+            MessageOutcome::Revoked => {
                 let host = &self.options.hostname;
                 let text = format!(
                     "4.3.2 {host} This message takes long while others wait for the mail server; try again later ({id})"
                 );
                 (Some(Reply::new(421, text)), true)
             }
-            Ending::TooLong(time) => {
+            MessageOutcome::TooLong(time) => {
                 let (host, time) = (&self.options.hostname, format_duration(*time));
                 let text = format!("4.4.2 {host} The message took too long: more than {time} ({id})");
                 (Some(Reply::new(421, text)), true)
@@ -302,7 +302,7 @@ impl Session {
         let state = &mut *self.0;
         let refusal = match &state.transaction {
             Some(transaction) if transaction.chunked.is_some() => {
-                Some(Gathered::Fault(Reply::new(503, "5.5.1 The message has begun with BDAT")))
+                Some(PendingCommand::Fault(Reply::new(503, "5.5.1 The message has begun with BDAT")))
             }
             _ => state.not_yet(),
         };
@@ -325,15 +325,15 @@ impl Session {
         let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
         let refusal = match state.not_yet() {
             // It is not the client's fault alone: pieces may be on their way when one is refused.
-            Some(Gathered::Fault(reply)) => {
+            Some(PendingCommand::Fault(reply)) => {
                 state.patience.count_idle_command();
-                Some(Gathered::Answered(reply))
+                Some(PendingCommand::Answered(reply))
             }
             None if is_too_large => {
                 // The client hears it when it has sent the piece, if it does.
-                let reply = state.final_reply(&Ending::TooLarge).0;
-                state.end_transaction(Ending::TooLarge, so_far.unwrap_or(0), None, state.now);
-                reply.map(Gathered::Answered)
+                let reply = state.final_reply(&MessageOutcome::TooLarge).0;
+                state.end_transaction(MessageOutcome::TooLarge, so_far.unwrap_or(0), None, state.now);
+                reply.map(PendingCommand::Answered)
             }
             other => other,
         };
@@ -355,26 +355,26 @@ impl Session {
     /// Asks policy, then the upstream, whether the message may come.
     fn ask_for_message(mut self) -> Step {
         let is_charged = self.0.transaction.as_ref().is_some_and(|transaction| transaction.message_charged);
-        self.0.gather(Gathered::Data);
+        self.0.gather(PendingCommand::Data);
         // The upstream that refused DATA is asked again: it is still one message.
         if is_charged { self.relay_or_answer() } else { self.ask() }
     }
 
-    /// Ends the session because the message is not there in time: as [`Ending::TooSlow`], [`Ending::TooLong`] or [`Ending::Revoked`] says.
-    pub fn message_overdue(self, ending: Ending) -> Step {
+    /// Ends the session because the message is not there in time: as [`MessageOutcome::TooSlow`], [`MessageOutcome::TooLong`] or [`MessageOutcome::Revoked`] says.
+    pub fn message_overdue(self, ending: MessageOutcome) -> Step {
         let size = self.0.transaction.as_ref().and_then(|transaction| transaction.chunked).unwrap_or(0);
         let now = self.0.now;
         self.message_ended(ending, size, now)
     }
 
-    fn message_ended(mut self, ending: Ending, size: u64, now: Timestamp) -> Step {
+    fn message_ended(mut self, ending: MessageOutcome, size: u64, now: Timestamp) -> Step {
         let state = &mut *self.0;
         let (reply, last) = match &ending {
-            Ending::OverLimit(refusal) => {
+            MessageOutcome::OverLimit(refusal) => {
                 let from = state.sender();
                 (Some(state.refused((**refusal).clone(), Stage::End, from, None)), false)
             }
-            Ending::Suspended(suspended) => {
+            MessageOutcome::Suspended(suspended) => {
                 let from = state.sender();
                 (Some(state.suspended((**suspended).clone(), Stage::End, from, None)), false)
             }
@@ -394,14 +394,14 @@ impl Session {
 
 impl State {
     /// Why a message cannot come now, if it cannot.
-    fn not_yet(&self) -> Option<Gathered> {
+    fn not_yet(&self) -> Option<PendingCommand> {
         match &self.transaction {
-            None => Some(Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first"))),
+            None => Some(PendingCommand::Fault(Reply::new(503, "5.5.1 Say MAIL first"))),
             Some(Transaction { upstream: Upstream::Lost, .. }) => {
-                Some(Gathered::Answered(upstream_away(&self.id, None)))
+                Some(PendingCommand::Answered(upstream_away(&self.id, None)))
             }
             Some(transaction) if transaction.recipients.is_empty() => {
-                Some(Gathered::Fault(Reply::new(554, "5.5.1 No valid recipients")))
+                Some(PendingCommand::Fault(Reply::new(554, "5.5.1 No valid recipients")))
             }
             Some(_) => None,
         }

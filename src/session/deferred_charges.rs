@@ -1,24 +1,24 @@
 //! What is charged and given back after the fact: when it is known what became of what was let through.
 
 use crate::policy::event::{Asked, Event, Facts};
-use crate::policy::verdict::Charged;
+use crate::policy::verdict::RefundableCharge;
 use std::sync::Arc;
 
 /// What there is to charge and to give back.
 #[derive(Debug, Default)]
-pub struct Settlement {
+pub struct DeferredCharges {
     /// To be charged; nothing of it is refused.
     pub events: Vec<Asked>,
-    pub back: Vec<Charged>,
+    pub back: Vec<RefundableCharge>,
 }
 
-impl Settlement {
-    pub(super) fn give_back(&mut self, charges: Vec<Charged>) {
+impl DeferredCharges {
+    pub(super) fn give_back(&mut self, charges: Vec<RefundableCharge>) {
         self.back.extend(charges);
     }
 
     /// The message was not sent.
-    pub(super) fn give_back_unsent(&mut self, charges: Vec<Charged>) {
+    pub(super) fn give_back_unsent(&mut self, charges: Vec<RefundableCharge>) {
         self.back.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
     }
 

@@ -2,7 +2,7 @@
 
 /// What a session has seen of that. Whoever gets a message through begins anew, but for wrong passwords.
 #[derive(Default)]
-pub struct Patience {
+pub struct ErrorLimits {
     errors: u32,
     idle_commands: u32,
     refusals: u32,
@@ -24,7 +24,7 @@ const MAX_REFUSALS_OF_ANYBODY: u32 = 10 * MAX_REFUSALS;
 /// Passwords tried on one connection.
 const MAX_WRONG_PASSWORDS: u32 = 3;
 
-impl Patience {
+impl ErrorLimits {
     /// An error of syntax or order.
     pub fn count_error(&mut self) {
         self.errors += 1;

@@ -1,6 +1,6 @@
 //! MAIL.
 
-use super::pipeline::Gathered;
+use super::pipeline::PendingCommand;
 use super::{Security, State, Transaction, Upstream};
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 impl State {
     /// Whether MAIL may come now; policy is asked afterwards.
-    pub(super) fn check_mail(&self, mail: Mail) -> Gathered {
+    pub(super) fn check_mail(&self, mail: Mail) -> PendingCommand {
         let fault = if self.hello.is_none() {
             Reply::new(503, "5.5.1 Say EHLO first")
         } else if self.transaction.is_some() {
@@ -26,11 +26,11 @@ impl State {
         } else if mail.size.is_some_and(|size| size > self.max_message_size()) {
             let (id, limit) = (&self.id, self.max_message_size());
             let text = format!("5.3.4 A message of this size is not taken; the limit is {limit} octets ({id})");
-            return Gathered::Answered(Reply::new(552, text));
+            return PendingCommand::Answered(Reply::new(552, text));
         } else {
-            return Gathered::Mail(mail);
+            return PendingCommand::Mail(mail);
         };
-        Gathered::Fault(fault)
+        PendingCommand::Fault(fault)
     }
 
     pub(super) fn must_log_in(&self) -> bool {

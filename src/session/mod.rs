@@ -19,28 +19,28 @@ mod rcpt;
 mod record;
 mod refusal;
 
-pub use admit::{Admit, Late};
+pub use admit::{Admit, Delayed};
 use auth::Challenge;
 pub use auth::{FAILED_LOGIN_PAUSE, Login, Verified};
-pub use data::{Body, Chunk, Ending};
-pub use deferred_charges::Settlement;
+pub use data::{Body, Chunk, MessageOutcome};
+pub use deferred_charges::DeferredCharges;
 pub use hello::{SpokenFor, StartTls};
 pub use options::{Options, Requirement, Security, Tls};
 pub use pipeline::{Answer, Relay, Request};
-pub use record::{By, Delivery, Record, Refused};
+pub use record::{Delivery, Record, Refused, RefusedBy};
 pub use refusal::{reply as refusal_reply, suspended_reply};
 
-use crate::policy::session_counters::Ledger;
-use crate::policy::verdict::Charged;
+use crate::policy::session_counters::SessionCounters;
+use crate::policy::verdict::RefundableCharge;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
-use error_limits::Patience;
-use next_route::Detour;
-use pipeline::Gathered;
+use error_limits::ErrorLimits;
+use next_route::NextRoute;
+use pipeline::PendingCommand;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub enum Step {
     /// Does policy let these events pass?
     Admit(Box<Admit>),
     /// Send the output, then wait: for the time, or until the client leaves.
-    Delay(Late),
+    Delay(Delayed),
     /// A login failed: wait for [`FAILED_LOGIN_PAUSE`], then go on.
     Pause(Session),
     /// What does the upstream say to these commands?
@@ -92,25 +92,25 @@ struct State {
     groups: Arc<[Box<str>]>,
     challenge: Option<Challenge>,
     transaction: Option<Transaction>,
-    run: Vec<Gathered>,
+    run: Vec<PendingCommand>,
     /// The piece of a message that the run asks for.
     chunk: Option<command::Chunk>,
     /// Octets of a refused piece that are still to come, and the answer to it when they have (RFC 3030 §2).
     unwanted: u64,
-    owed: Vec<Gathered>,
+    owed: Vec<PendingCommand>,
     /// The command that ended a run, to be handled after it.
     held: Option<Command>,
     /// The way of the next mail, if a limit says so.
-    detour: Option<Detour>,
+    detour: Option<NextRoute>,
     output: Vec<u8>,
     records: Vec<Record>,
     /// When the session was last stepped.
     now: Timestamp,
-    patience: Patience,
+    patience: ErrorLimits,
     /// Whether any limit counts command lines.
     counts_commands: bool,
-    ledger: Ledger,
-    settlement: Settlement,
+    ledger: SessionCounters,
+    settlement: DeferredCharges,
     /// Refusals by limits, and by the upstream, of which not all get a line in the log.
     refusals: u32,
     other_refusals: u32,
@@ -132,7 +132,7 @@ struct Transaction {
     /// Octets of them and their parameters.
     octets: usize,
     /// What was charged, and may have to be given back when the transaction ends.
-    charges: Vec<Charged>,
+    charges: Vec<RefundableCharge>,
     /// DATA has been charged, and is not charged again.
     message_charged: bool,
     /// Octets of the pieces that have come by BDAT; `None` before the first.
@@ -185,10 +185,10 @@ impl Session {
             output: Vec::new(),
             records: Vec::new(),
             now,
-            patience: Patience::default(),
+            patience: ErrorLimits::default(),
             counts_commands: false,
-            ledger: Ledger::default(),
-            settlement: Settlement::default(),
+            ledger: SessionCounters::default(),
+            settlement: DeferredCharges::default(),
             refusals: 0,
             other_refusals: 0,
             remarks: 0,
@@ -236,7 +236,7 @@ impl Session {
                 return self.ask();
             }
             if state.challenge.is_none() && is_noise(input) {
-                state.gather(Gathered::Answered(command::not_smtp()));
+                state.gather(PendingCommand::Answered(command::not_smtp()));
                 state.closing = true;
                 continue;
             }
@@ -250,17 +250,17 @@ impl Session {
                         true => command::not_smtp(),
                         false => Reply::new(500, "5.5.2 Line too long"),
                     };
-                    state.gather(Gathered::Fault(reply));
+                    state.gather(PendingCommand::Fault(reply));
                 }
                 Line::Endless => {
                     let reply = Reply::new(421, format!("4.7.0 {} This line has no end", state.options.hostname));
-                    state.gather(Gathered::Answered(reply));
+                    state.gather(PendingCommand::Answered(reply));
                     state.closing = true;
                 }
                 Line::Ambiguous(what) => {
                     state.challenge = None;
                     let reply = Reply::new(500, format!("5.5.2 The line contains {}", what.name()));
-                    state.gather(Gathered::Fault(reply));
+                    state.gather(PendingCommand::Fault(reply));
                     // Where lines end is in doubt, or this is no text at all, so nothing after it is a command.
                     state.closing = what != Ambiguity::BareCr;
                 }
@@ -270,7 +270,7 @@ impl Session {
                         (None, Ok(command)) => self.take(command),
                         (None, Err(reply)) => {
                             state.closing |= reply.code() == 421;
-                            state.gather(Gathered::Fault(reply));
+                            state.gather(PendingCommand::Fault(reply));
                             Step::Next(self)
                         }
                     };
@@ -297,7 +297,7 @@ impl Session {
     }
 
     /// What there is to charge and to give back since the last call, after the fact: before the client hears what came of it.
-    pub fn take_settlement(&mut self) -> Settlement {
+    pub fn take_settlement(&mut self) -> DeferredCharges {
         std::mem::take(&mut self.0.settlement)
     }
 
@@ -353,12 +353,12 @@ impl Session {
         let reply = self.0.stopping();
         self.0.reply(&reply);
         if self.0.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
-            self.0.end_transaction(Ending::Stopping, 0, Some(reply), self.0.now);
+            self.0.end_transaction(MessageOutcome::Stopping, 0, Some(reply), self.0.now);
         }
         self.close()
     }
 
-    /// Notes that the session ends to make room for another one: [`Session::shut_down`] and [`Ending::Stopping`] then say so.
+    /// Notes that the session ends to make room for another one: [`Session::shut_down`] and [`MessageOutcome::Stopping`] then say so.
     pub fn evict(&mut self) {
         self.0.is_evicted = true;
     }
@@ -372,7 +372,7 @@ impl Session {
         let state = &mut *self.0;
         // What nobody was asked about any more.
         for gathered in std::mem::take(&mut state.run) {
-            if let Gathered::Rcpt(_, charges) = gathered {
+            if let PendingCommand::Rcpt(_, charges) = gathered {
                 state.settlement.give_back(charges);
             }
         }
@@ -392,7 +392,7 @@ impl Session {
         }
         if let Some(why) = self.0.exhausted_by() {
             let reply = self.0.sent_away(why);
-            self.0.gather(Gathered::Answered(reply));
+            self.0.gather(PendingCommand::Answered(reply));
             self.0.closing = true;
             return Step::Next(self);
         }
@@ -402,7 +402,7 @@ impl Session {
     /// Gathers MAIL and RCPT into the run; any other command ends it.
     fn sort(mut self, command: Command) -> Step {
         match command {
-            Command::Mail(mail) if !self.0.run.iter().any(Gathered::is_mail) => {
+            Command::Mail(mail) if !self.0.run.iter().any(PendingCommand::is_mail) => {
                 let gathered = self.0.check_mail(mail);
                 self.0.gather(gathered);
                 Step::Next(self)
@@ -502,8 +502,8 @@ impl State {
     /// Records a refusal. Whoever is refused again and again does not fill the log.
     fn record_refusal(&mut self, refused: Refused) {
         let count = match refused.by {
-            By::Limit { .. } | By::Suspension { .. } => self.refusals,
-            By::Upstream | By::Away(_) => {
+            RefusedBy::Limit { .. } | RefusedBy::Suspension { .. } => self.refusals,
+            RefusedBy::Upstream | RefusedBy::Away(_) => {
                 self.other_refusals += 1;
                 self.other_refusals
             }

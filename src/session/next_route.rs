@@ -5,7 +5,7 @@ use crate::policy::verdict::Verdict;
 use std::sync::Arc;
 
 /// The upstream by which mail goes from the next MAIL on.
-pub(super) struct Detour {
+pub(super) struct NextRoute {
     upstream: Arc<str>,
     /// The sender and the user of the transaction in which the rung was reached: others send over the same connection. `None`: it was
     /// reached outside of one, and is for whoever sends next.
@@ -14,7 +14,7 @@ pub(super) struct Detour {
     is_taken: bool,
 }
 
-impl Detour {
+impl NextRoute {
     fn is_for(&self, sender: &str, user: Option<&Arc<str>>) -> bool {
         // Other letters for the same sender are no way around it.
         let is_same = |(own, of): &(String, Option<Arc<str>>)| own.eq_ignore_ascii_case(sender) && of.as_ref() == user;
@@ -27,7 +27,7 @@ impl State {
     pub(super) fn routed(&mut self, verdict: &mut Verdict) {
         if let Some(upstream) = verdict.route.take() {
             let whose = self.sender().map(|sender| (sender, self.user.clone()));
-            self.detour = Some(Detour { upstream, whose, is_taken: false });
+            self.detour = Some(NextRoute { upstream, whose, is_taken: false });
         }
     }
 

@@ -2,21 +2,21 @@
 
 use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
-use super::record::{By, Refused};
+use super::record::{Refused, RefusedBy};
 use super::{Session, State, Step, Upstream};
 use crate::policy::event::{Event, Stage};
-use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
+use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
 /// A command of the run, as far as it has come.
-pub(super) enum Gathered {
+pub(super) enum PendingCommand {
     /// MAIL, to be asked of policy.
     Mail(Mail),
     /// RCPT, to be asked of policy, then of the upstream; with what was charged for it and may have to be given back.
-    Rcpt(Rcpt, Vec<Charged>),
+    Rcpt(Rcpt, Vec<RefundableCharge>),
     /// DATA or the first BDAT, to be asked of policy, then of the upstream; always alone, since it depends on what was said to the recipients.
     Data,
     /// Answered already.
@@ -25,7 +25,7 @@ pub(super) enum Gathered {
     Fault(Reply),
 }
 
-impl Gathered {
+impl PendingCommand {
     pub(super) fn mail(&self) -> Option<&Mail> {
         if let Self::Mail(mail) = self { Some(mail) } else { None }
     }
@@ -98,7 +98,7 @@ pub enum Answer {
 impl Relay {
     pub fn request(&self) -> Request<'_> {
         let State { run, transaction, .. } = &*self.0.0;
-        let recipients: Vec<&Rcpt> = run.iter().filter_map(Gathered::rcpt).collect();
+        let recipients: Vec<&Rcpt> = run.iter().filter_map(PendingCommand::rcpt).collect();
         if recipients.is_empty() {
             return Request::Data;
         }
@@ -136,18 +136,18 @@ impl Relay {
             let missing = || Answer::Away { reason: "no answer".to_owned(), words: None };
             let answer = answers.next().unwrap_or_else(missing);
             let reply = match (gathered, answer) {
-                (Gathered::Data, Answer::Reply(reply)) if reply.code() == 354 => {
+                (PendingCommand::Data, Answer::Reply(reply)) if reply.code() == 354 => {
                     return match session.0.chunk.take() {
                         Some(chunk) => Chunk::begin(session, chunk),
                         None => Body::begin(session),
                     };
                 }
-                (Gathered::Rcpt(rcpt, charges), answer) => {
+                (PendingCommand::Rcpt(rcpt, charges), answer) => {
                     session.0.recipient_answered(&rcpt, charges, answer, &mut recorded)
                 }
                 (_, answer) => session.0.data_refused(answer),
             };
-            session.0.run.push(Gathered::Answered(reply));
+            session.0.run.push(PendingCommand::Answered(reply));
         }
         session.0.answer_run();
         Step::Next(session)
@@ -166,7 +166,7 @@ impl Session {
 
     /// Asks the upstream about what is not answered yet.
     pub(super) fn relay_or_answer(mut self) -> Step {
-        if !self.0.run.iter().all(Gathered::is_answered) {
+        if !self.0.run.iter().all(PendingCommand::is_answered) {
             return Step::Relay(Relay(self));
         }
         self.0.answer_run();
@@ -175,7 +175,7 @@ impl Session {
 }
 
 impl State {
-    pub(super) fn gather(&mut self, gathered: Gathered) {
+    pub(super) fn gather(&mut self, gathered: PendingCommand) {
         self.run.push(gathered);
     }
 
@@ -189,14 +189,14 @@ impl State {
         }
         for gathered in std::mem::take(&mut self.run) {
             match gathered {
-                Gathered::Answered(reply) => self.reply(&reply),
-                Gathered::Fault(reply) => {
+                PendingCommand::Answered(reply) => self.reply(&reply),
+                PendingCommand::Fault(reply) => {
                     if self.refuse(&reply) {
                         break;
                     }
                 }
                 // Nobody calls this with a question open; should it happen, the client is not left waiting.
-                Gathered::Mail(_) | Gathered::Rcpt(..) | Gathered::Data => self.reply(&not_now()),
+                PendingCommand::Mail(_) | PendingCommand::Rcpt(..) | PendingCommand::Data => self.reply(&not_now()),
             }
         }
         self.check_patience();
@@ -204,18 +204,23 @@ impl State {
 
     /// Whether anything of the run is to be asked of policy.
     pub(super) fn has_questions(&self) -> bool {
-        !self.run.iter().all(Gathered::is_answered) || (self.counts_commands && !self.run.is_empty())
+        !self.run.iter().all(PendingCommand::is_answered) || (self.counts_commands && !self.run.is_empty())
     }
 
     /// The reply to what policy does not let pass; what it lets pass goes on to the upstream.
-    pub(super) fn judge(&mut self, gathered: Gathered, verdict: Option<Verdict>, now: Timestamp) -> Gathered {
+    pub(super) fn judge(
+        &mut self,
+        gathered: PendingCommand,
+        verdict: Option<Verdict>,
+        now: Timestamp,
+    ) -> PendingCommand {
         if gathered.is_rcpt()
             && let Some(transaction) = &mut self.transaction
         {
             transaction.asked += 1;
         }
         let Some(mut verdict) = verdict else {
-            return if gathered.is_answered() { gathered } else { Gathered::Answered(not_now()) };
+            return if gathered.is_answered() { gathered } else { PendingCommand::Answered(not_now()) };
         };
         let stage = gathered.stage();
         if !gathered.is_mail() {
@@ -223,14 +228,14 @@ impl State {
         }
         let Verdict { ruling, charges, route, .. } = verdict;
         match (ruling, gathered) {
-            (Ruling::Pass, Gathered::Mail(mail)) => {
+            (Ruling::Pass, PendingCommand::Mail(mail)) => {
                 let reply = self.begin(mail, route, now);
                 self.keep_charges(charges);
-                Gathered::Answered(reply)
+                PendingCommand::Answered(reply)
             }
-            (Ruling::Pass, Gathered::Rcpt(rcpt, _)) => Gathered::Rcpt(rcpt, charges),
+            (Ruling::Pass, PendingCommand::Rcpt(rcpt, _)) => PendingCommand::Rcpt(rcpt, charges),
             (Ruling::Pass, gathered) => {
-                if let (Gathered::Data, Some(transaction)) = (&gathered, &mut self.transaction) {
+                if let (PendingCommand::Data, Some(transaction)) = (&gathered, &mut self.transaction) {
                     transaction.message_charged = true;
                 }
                 self.keep_charges(charges);
@@ -238,47 +243,53 @@ impl State {
             }
             (Ruling::Void, _) => {
                 self.patience.count_refusal();
-                Gathered::Answered(Reply::new(503, "5.5.1 Say MAIL first"))
+                PendingCommand::Answered(Reply::new(503, "5.5.1 Say MAIL first"))
             }
             (Ruling::Refuse(refusal), gathered) => {
                 // Of limits in shadow, for which it would have happened.
                 self.settlement.give_back(charges);
                 let (from, to) = self.parties(&gathered);
-                Gathered::Answered(self.refused(*refusal, stage, from, to))
+                PendingCommand::Answered(self.refused(*refusal, stage, from, to))
             }
             (Ruling::Suspended(suspended), gathered) => {
                 let (from, to) = self.parties(&gathered);
-                Gathered::Answered(self.suspended(*suspended, stage, from, to))
+                PendingCommand::Answered(self.suspended(*suspended, stage, from, to))
             }
         }
     }
 
     /// Sender and recipient of a command.
-    fn parties(&self, gathered: &Gathered) -> (Option<String>, Option<String>) {
+    fn parties(&self, gathered: &PendingCommand) -> (Option<String>, Option<String>) {
         match gathered {
-            Gathered::Mail(mail) => (Some(mail.sender.to_string()), None),
-            Gathered::Rcpt(rcpt, _) => (self.sender(), Some(rcpt.recipient.to_string())),
+            PendingCommand::Mail(mail) => (Some(mail.sender.to_string()), None),
+            PendingCommand::Rcpt(rcpt, _) => (self.sender(), Some(rcpt.recipient.to_string())),
             _ => (self.sender(), None),
         }
     }
 
     /// What may have to be given back when the transaction ends.
-    pub(super) fn keep_charges(&mut self, charges: Vec<Charged>) {
+    pub(super) fn keep_charges(&mut self, charges: Vec<RefundableCharge>) {
         if let Some(transaction) = &mut self.transaction {
             transaction.charges.extend(charges);
         }
     }
 
-    fn recipient_answered(&mut self, rcpt: &Rcpt, charges: Vec<Charged>, answer: Answer, recorded: &mut bool) -> Reply {
+    fn recipient_answered(
+        &mut self,
+        rcpt: &Rcpt,
+        charges: Vec<RefundableCharge>,
+        answer: Answer,
+        recorded: &mut bool,
+    ) -> Reply {
         let is_of_all = !matches!(answer, Answer::Reply(_));
         let (stage, reply, by, upstream) = match answer {
-            Answer::Reply(reply) => (Stage::Rcpt, reply.enhanced(), By::Upstream, Upstream::Aware),
+            Answer::Reply(reply) => (Stage::Rcpt, reply.enhanced(), RefusedBy::Upstream, Upstream::Aware),
             Answer::MailRefused(reply) => {
                 let reply = reply.enhanced();
-                (Stage::Mail, reply.clone(), By::Upstream, Upstream::Refused(reply))
+                (Stage::Mail, reply.clone(), RefusedBy::Upstream, Upstream::Refused(reply))
             }
             Answer::Away { reason, words } => {
-                (Stage::Rcpt, upstream_away(&self.id, words), By::Away(reason), Upstream::Lost)
+                (Stage::Rcpt, upstream_away(&self.id, words), RefusedBy::Away(reason), Upstream::Lost)
             }
         };
         if let Some(transaction) = &mut self.transaction {
@@ -295,7 +306,7 @@ impl State {
                 self.patience.count_refusal();
                 // Other recipients may still get the message.
                 let (of_message, of_recipient) =
-                    charges.into_iter().partition(|charged| charged.until == Until::MessageSent);
+                    charges.into_iter().partition(|charged| charged.until == RefundWhen::MessageSent);
                 self.keep_charges(of_message);
                 self.settlement.give_back(of_recipient);
                 // MAIL is refused once, however many recipients hear of it.
@@ -320,15 +331,15 @@ impl State {
                 if reply.code() >= 500 {
                     self.settlement.reject(self.facts(None), None);
                 }
-                (reply.enhanced(), By::Upstream)
+                (reply.enhanced(), RefusedBy::Upstream)
             }
             // A success here is nonsense: nothing has been sent yet.
             Answer::Reply(reply) | Answer::MailRefused(reply) => {
-                (upstream_away(&self.id, None), By::Away(format!("it answered DATA with {reply}")))
+                (upstream_away(&self.id, None), RefusedBy::Away(format!("it answered DATA with {reply}")))
             }
-            Answer::Away { reason, words } => (upstream_away(&self.id, words), By::Away(reason)),
+            Answer::Away { reason, words } => (upstream_away(&self.id, words), RefusedBy::Away(reason)),
         };
-        if let (Some(transaction), By::Away(_)) = (&mut self.transaction, &by) {
+        if let (Some(transaction), RefusedBy::Away(_)) = (&mut self.transaction, &by) {
             transaction.upstream = Upstream::Lost;
         }
         self.patience.count_idle_command();

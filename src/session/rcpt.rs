@@ -1,6 +1,6 @@
 //! RCPT.
 
-use super::pipeline::Gathered;
+use super::pipeline::PendingCommand;
 use super::{State, Upstream};
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
@@ -14,18 +14,18 @@ const LEAST_MAX_OCTETS: usize = 100 * 1024;
 
 impl State {
     /// Whether RCPT may come now; policy and the upstream are asked afterwards.
-    pub(super) fn check_rcpt(&mut self, rcpt: Rcpt) -> Gathered {
+    pub(super) fn check_rcpt(&mut self, rcpt: Rcpt) -> PendingCommand {
         let gathered = self.run.iter().filter(|gathered| gathered.is_rcpt()).count();
-        let gathered_mail = || self.run.iter().find_map(Gathered::mail);
+        let gathered_mail = || self.run.iter().find_map(PendingCommand::mail);
         let Some(mail) = self.transaction.as_ref().map(|transaction| &transaction.mail).or_else(gathered_mail) else {
-            return Gathered::Fault(Reply::new(503, "5.5.1 Say MAIL first"));
+            return PendingCommand::Fault(Reply::new(503, "5.5.1 Say MAIL first"));
         };
         if !rcpt.is_ascii() && !mail.smtp_utf8 {
             // RFC 6531 §3.5.
-            return Gathered::Fault(Reply::new(553, "5.6.7 An address beyond ASCII needs SMTPUTF8 at MAIL"));
+            return PendingCommand::Fault(Reply::new(553, "5.6.7 An address beyond ASCII needs SMTPUTF8 at MAIL"));
         }
         if let Some(name) = rcpt.beyond(&self.announced) {
-            return Gathered::Fault(Reply::new(555, format!("5.5.4 RCPT parameter {name} is not offered here")));
+            return PendingCommand::Fault(Reply::new(555, format!("5.5.4 RCPT parameter {name} is not offered here")));
         }
         if self.patience.is_tired_of_refusals() {
             return self.refuse_rcpt(Reply::new(
@@ -40,37 +40,37 @@ impl State {
             return match gathered >= limit {
                 true => self.refuse_rcpt(too_many(&self.id, limit)),
                 false if is_too_long => self.refuse_rcpt(too_long(&self.id)),
-                false => Gathered::Rcpt(rcpt, Vec::new()),
+                false => PendingCommand::Rcpt(rcpt, Vec::new()),
             };
         };
         // What has been charged for the message would not be for them.
         if transaction.message_charged && transaction.chunked.is_none() {
-            return Gathered::Fault(Reply::new(503, "5.5.1 DATA has been said already; say it again, or RSET"));
+            return PendingCommand::Fault(Reply::new(503, "5.5.1 DATA has been said already; say it again, or RSET"));
         }
         if transaction.chunked.is_some() {
-            return Gathered::Fault(Reply::new(503, "5.5.1 The message has begun already"));
+            return PendingCommand::Fault(Reply::new(503, "5.5.1 The message has begun already"));
         }
         let refusal = match &transaction.upstream {
             _ if accepted + gathered >= limit => too_many(&self.id, limit),
             _ if is_too_long => too_long(&self.id),
             Upstream::Refused(reply) => reply.clone(),
             Upstream::Lost => upstream_away(&self.id, None),
-            Upstream::Unaware | Upstream::Aware => return Gathered::Rcpt(rcpt, Vec::new()),
+            Upstream::Unaware | Upstream::Aware => return PendingCommand::Rcpt(rcpt, Vec::new()),
         };
         transaction.asked += 1;
         self.refuse_rcpt(refusal)
     }
 
     /// A recipient that nobody is asked about counts as refused, so that a client cannot go on with such recipients for ever.
-    fn refuse_rcpt(&mut self, reply: Reply) -> Gathered {
+    fn refuse_rcpt(&mut self, reply: Reply) -> PendingCommand {
         self.patience.count_refusal();
-        Gathered::Answered(reply)
+        PendingCommand::Answered(reply)
     }
 
     /// Octets of the recipients that are accepted or in question.
     fn envelope_octets(&self) -> usize {
         let accepted = self.transaction.as_ref().map_or(0, |transaction| transaction.octets);
-        accepted + self.run.iter().filter_map(Gathered::rcpt).map(Rcpt::octets).sum::<usize>()
+        accepted + self.run.iter().filter_map(PendingCommand::rcpt).map(Rcpt::octets).sum::<usize>()
     }
 
     /// The most that there may be: they are kept until the message begins.

@@ -1,9 +1,9 @@
 //! What a session has to tell: the core counts and logs nothing itself.
 
-use super::data::Ending;
+use super::data::MessageOutcome;
 use crate::policy::event::Stage;
 use crate::policy::exception::Suspension;
-use crate::policy::verdict::{Notice, Refusal, Remark, Suspended};
+use crate::policy::verdict::{LimitHit, Notice, Refusal, Suspended};
 use crate::smtp::reply::Reply;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub enum Record {
         is_logged: bool,
     },
     /// What a limit says that the client does not hear.
-    Remarked {
-        remark: Remark,
+    LimitExceeded {
+        remark: LimitHit,
         stage: Stage,
         is_logged: bool,
     },
@@ -55,12 +55,12 @@ pub struct Refused {
     pub from: Option<String>,
     pub to: Option<String>,
     pub reply: Reply,
-    pub by: By,
+    pub by: RefusedBy,
 }
 
 /// Who refused.
 #[derive(Clone, Debug)]
-pub enum By {
+pub enum RefusedBy {
     Limit {
         refusal: Box<Refusal>,
         /// What the reply names it by.
@@ -85,7 +85,7 @@ pub struct Delivery {
     pub size: u64,
     /// What the client was told, if there was anything to tell it.
     pub reply: Option<Reply>,
-    pub ending: Ending,
+    pub ending: MessageOutcome,
     /// Since MAIL.
     pub duration: Duration,
 }

@@ -1,6 +1,6 @@
 //! The replies to whoever a limit refuses.
 
-use super::record::{By, Record, Refused};
+use super::record::{Record, Refused, RefusedBy};
 use super::{MAX_RECORDED, State};
 use crate::policy::event::Stage;
 use crate::policy::verdict::{Code, Meaning, Refusal, Suspended, Verb, Verdict};
@@ -19,7 +19,7 @@ impl State {
         let reference = self.next_reference();
         let (reply, closes) = reply(&refusal, stage, &self.options.hostname, &reference);
         self.closing |= closes;
-        let by = By::Limit { refusal: Box::new(refusal), reference };
+        let by = RefusedBy::Limit { refusal: Box::new(refusal), reference };
         self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
         reply
     }
@@ -35,7 +35,7 @@ impl State {
         self.patience.count_refusal();
         let reference = self.next_reference();
         let reply = suspended_reply(&suspended, &reference);
-        let by = By::Suspension { suspended: Box::new(suspended), reference };
+        let by = RefusedBy::Suspension { suspended: Box::new(suspended), reference };
         self.record_refusal(Refused { stage, from, to, reply: reply.clone(), by });
         reply
     }
@@ -44,7 +44,7 @@ impl State {
     pub(super) fn remark(&mut self, verdict: &mut Verdict, stage: Stage) {
         for remark in std::mem::take(&mut verdict.remarks) {
             self.remarks += 1;
-            self.records.push(Record::Remarked { remark, stage, is_logged: self.remarks <= MAX_RECORDED });
+            self.records.push(Record::LimitExceeded { remark, stage, is_logged: self.remarks <= MAX_RECORDED });
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
         self.records.extend(verdict.notices.drain(..).map(Record::Noticed));

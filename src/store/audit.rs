@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// One thing that was done, or that came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct AuditRecord {
     pub at: Timestamp,
     pub act: Act,
     /// Of which limit the budget is; `None` for suspensions, which are of no limit.
@@ -55,7 +55,7 @@ impl Act {
     }
 }
 
-impl Record {
+impl AuditRecord {
     /// Something is done about a grant; by whom and why, unless that is as the grant has it.
     pub fn of_grant(act: Act, grant: &Grant, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         let Grant { limit, owner, rate, term } = grant;

@@ -1,6 +1,6 @@
 //! Budgets in memory.
 
-use super::hashed_key::{Place, PlaceRef};
+use super::hashed_key::{HashedKey, HashedKeyRef};
 use super::queue::{Commit, NEVER, Queue};
 use crate::policy::key::Key;
 use crate::policy::{Budget, Change, Loaded};
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 /// Budgets in memory, each in one of many shards. A decision holds the locks of the shards that it needs, in ascending order, and
 /// never over an `.await` or anything on disk: decisions on one budget wait for each other, those on others hardly ever do.
-pub struct Hot {
+pub struct BudgetCache {
     shards: Box<[Mutex<Shard>]>,
     /// What the budgets take in memory, about.
     octets: AtomicUsize,
@@ -29,11 +29,11 @@ pub struct Hot {
 struct Shard {
     budgets: HashMap<Key, Slot, foldhash::fast::RandomState>,
     /// Budgets that have changed since they were last given to be folded.
-    changed: Vec<Place>,
+    changed: Vec<HashedKey>,
     /// Budgets that are being read from the file, and who waits for them.
     loading: HashMap<Key, Vec<oneshot::Sender<()>>>,
     /// Budgets of which the file could not be asked.
-    unread: Vec<Place>,
+    unread: Vec<HashedKey>,
     /// Slots that came without a budget since those were last dropped that still had none.
     empty: usize,
 }
@@ -53,7 +53,7 @@ enum Stage {
     /// Its row in the file says the same.
     Folded,
     /// Its row is being written.
-    Folding,
+    AddressNormalizer,
     Changed,
     /// Its row could not be read. It counts from nothing and in memory alone until it can be, and both can be added.
     Unread,
@@ -70,7 +70,7 @@ pub enum Acted<R> {
     Refused,
     /// Budgets must be read first: those of `read` by whoever gets this, the others are being read. Each receiver hears of one.
     Missing {
-        read: Vec<Place>,
+        read: Vec<HashedKey>,
         waits: Vec<oneshot::Receiver<()>>,
     },
 }
@@ -90,7 +90,7 @@ const OVERHEAD: usize = 112;
 /// How much later than it began a decision may come.
 const MAX_LAG: Duration = Duration::from_secs(10);
 
-impl Default for Hot {
+impl Default for BudgetCache {
     fn default() -> Self {
         Self {
             shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
@@ -106,13 +106,13 @@ impl Default for Hot {
 struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl Held<'_> {
-    fn shard(&mut self, place: PlaceRef<'_>) -> Option<&mut Shard> {
+    fn shard(&mut self, place: HashedKeyRef<'_>) -> Option<&mut Shard> {
         let index = shard_of(place.order);
         let at = self.0.iter().position(|(held, _)| *held == index)?;
         Some(&mut self.0[at].1)
     }
 
-    fn slot(&mut self, place: PlaceRef<'_>) -> Option<&mut Slot> {
+    fn slot(&mut self, place: HashedKeyRef<'_>) -> Option<&mut Slot> {
         self.shard(place)?.budgets.get_mut(place.key.as_str())
     }
 }
@@ -123,7 +123,7 @@ fn shard_of(order: i64) -> usize {
     (order.cast_unsigned() >> SHIFT) as usize
 }
 
-impl Hot {
+impl BudgetCache {
     /// Acts on these budgets, if they are all here, keeps what has changed, and has it written. Where that has to be
     /// durable, nothing is done on budgets of which the file could not be asked.
     ///
@@ -133,7 +133,7 @@ impl Hot {
     pub fn act<R>(
         &self,
         (now, began): (Timestamp, Instant),
-        places: &[PlaceRef<'_>],
+        places: &[HashedKeyRef<'_>],
         queue: &Queue,
         has_to_be_durable: bool,
         act: impl FnOnce(Timestamp, &mut Loaded) -> R,
@@ -148,7 +148,7 @@ impl Hot {
         }
         let now = self.time(now, began);
         let (mut freed, mut unread) = (0, Vec::new());
-        let take = |(n, place): (usize, &PlaceRef<'_>)| {
+        let take = |(n, place): (usize, &HashedKeyRef<'_>)| {
             let slot = held.slot(*place)?;
             unread.extend((slot.stage == Stage::Unread).then_some(n));
             slot.budget.take().inspect(|budget| freed += filter_octets(budget))
@@ -177,12 +177,16 @@ impl Hot {
     }
 
     /// A budget as it is at the moment; `None` if it is not here.
-    pub fn peek(&self, place: PlaceRef<'_>) -> Option<Option<Budget>> {
+    pub fn peek(&self, place: HashedKeyRef<'_>) -> Option<Option<Budget>> {
         self.lock(shard_of(place.order)).budgets.get(place.key.as_str()).map(|slot| slot.budget.clone())
     }
 
     /// What has to be read before an act, and all that has to be waited for.
-    fn missing(&self, held: &mut Held<'_>, places: &[PlaceRef<'_>]) -> (Vec<Place>, Vec<oneshot::Receiver<()>>) {
+    fn missing(
+        &self,
+        held: &mut Held<'_>,
+        places: &[HashedKeyRef<'_>],
+    ) -> (Vec<HashedKey>, Vec<oneshot::Receiver<()>>) {
         let (mut read, mut waits) = (Vec::new(), Vec::new());
         for place in places {
             let Some(shard) = held.shard(*place) else { continue };
@@ -208,7 +212,7 @@ impl Hot {
     }
 
     /// One less is there of what a volatile budget counts.
-    pub fn release(&self, place: PlaceRef<'_>) {
+    pub fn release(&self, place: HashedKeyRef<'_>) {
         let mut shard = self.lock(shard_of(place.order));
         let Some(slot) = shard.budgets.get_mut(place.key.as_str()) else { return };
         slot.budget = slot.budget.take().filter(|budget| budget.state.level > 1.0).map(|mut budget| {
@@ -225,7 +229,7 @@ impl Hot {
 
     /// Takes in budgets that were read from the file, and wakes whoever waits for them. `epoch` is that of the queue. Those that come
     /// too late, as whoever waited went on without, are left over.
-    pub fn insert(&self, read: Vec<(Place, Option<Budget>)>, epoch: u64) -> Vec<(Place, Option<Budget>)> {
+    pub fn insert(&self, read: Vec<(HashedKey, Option<Budget>)>, epoch: u64) -> Vec<(HashedKey, Option<Budget>)> {
         let mut late = Vec::new();
         for (place, budget) in read {
             let mut shard = self.lock(shard_of(place.order));
@@ -241,7 +245,7 @@ impl Hot {
     }
 
     /// Takes in budgets of which the file cannot be asked, unless they are here, and wakes whoever waits for them.
-    pub fn insert_unread<'a>(&self, places: impl IntoIterator<Item = PlaceRef<'a>>) {
+    pub fn insert_unread<'a>(&self, places: impl IntoIterator<Item = HashedKeyRef<'a>>) {
         for place in places {
             let mut shard = self.lock(shard_of(place.order));
             shard.loading.remove(place.key.as_str());
@@ -255,12 +259,12 @@ impl Hot {
     }
 
     /// Budgets of a shard that could not be read, to be tried again.
-    pub fn take_unread(&self, shard: usize) -> Vec<Place> {
+    pub fn take_unread(&self, shard: usize) -> Vec<HashedKey> {
         std::mem::take(&mut self.lock(shard).unread)
     }
 
     /// These could not be read again.
-    pub fn put_back_unread(&self, places: Vec<Place>) {
+    pub fn put_back_unread(&self, places: Vec<HashedKey>) {
         places.into_iter().for_each(|place| self.lock(shard_of(place.order)).unread.push(place));
     }
 
@@ -278,7 +282,7 @@ impl Hot {
     /// it. True: it has to be written.
     pub fn merge(
         &self,
-        place: &Place,
+        place: &HashedKey,
         stored: Option<Budget>,
         epoch: u64,
         combine: impl FnOnce(Budget, Budget) -> Budget,
@@ -304,7 +308,7 @@ impl Hot {
     }
 
     /// Takes in a budget from the journal, whose row in the file is older.
-    pub fn replay(&self, place: Place, budget: Budget, epoch: u64, combine: impl FnOnce(Budget, Budget) -> Budget) {
+    pub fn replay(&self, place: HashedKey, budget: Budget, epoch: u64, combine: impl FnOnce(Budget, Budget) -> Budget) {
         let mut shard = self.lock(shard_of(place.order));
         if !shard.budgets.contains_key(&place.key) {
             shard.changed.push(place.clone());
@@ -323,18 +327,18 @@ impl Hot {
     }
 
     /// Whether the file could not be asked for a budget.
-    pub fn is_unread(&self, place: &Place) -> bool {
+    pub fn is_unread(&self, place: &HashedKey) -> bool {
         self.lock(shard_of(place.order)).budgets.get(&place.key).is_some_and(|slot| slot.stage == Stage::Unread)
     }
 
     /// Whether a budget has no changes that are not in its row.
-    pub fn is_folded(&self, place: &Place) -> bool {
+    pub fn is_folded(&self, place: &HashedKey) -> bool {
         let shard = self.lock(shard_of(place.order));
         shard.budgets.get(&place.key).is_none_or(|slot| slot.stage == Stage::Folded)
     }
 
     /// The budgets of a shard that are to be folded, in order.
-    pub fn take_changed(&self, shard: usize) -> Vec<Place> {
+    pub fn take_changed(&self, shard: usize) -> Vec<HashedKey> {
         let mut changed = std::mem::take(&mut self.lock(shard).changed);
         changed.sort_unstable();
         changed
@@ -346,22 +350,22 @@ impl Hot {
     }
 
     /// A budget as it is to be folded, unless it has been dropped.
-    pub fn begin_fold(&self, place: &Place) -> Option<Budget> {
+    pub fn begin_fold(&self, place: &HashedKey) -> Option<Budget> {
         let mut shard = self.lock(shard_of(place.order));
         let slot = shard.budgets.get_mut(&place.key).filter(|slot| slot.stage == Stage::Changed)?;
         let budget = slot.budget.clone()?;
-        slot.stage = Stage::Folding;
+        slot.stage = Stage::AddressNormalizer;
         Some(budget)
     }
 
     /// These are folded, in this epoch; or they could not be, and have to be once more.
-    pub fn end_fold(&self, rows: &[(Place, Budget)], done: Option<u64>) {
+    pub fn end_fold(&self, rows: &[(HashedKey, Budget)], done: Option<u64>) {
         for (place, _) in rows {
             let shard = &mut *self.lock(shard_of(place.order));
             let Some(slot) = shard.budgets.get_mut(&place.key) else { continue };
             match (slot.stage, done) {
-                (Stage::Folding, Some(epoch)) => (slot.stage, slot.written) = (Stage::Folded, epoch),
-                (Stage::Folding, None) => {
+                (Stage::AddressNormalizer, Some(epoch)) => (slot.stage, slot.written) = (Stage::Folded, epoch),
+                (Stage::AddressNormalizer, None) => {
                     slot.stage = Stage::Changed;
                     shard.changed.push(place.clone());
                 }
@@ -372,7 +376,7 @@ impl Hot {
     }
 
     /// These were taken to be folded, and were not.
-    pub fn put_back(&self, places: impl Iterator<Item = Place>) {
+    pub fn put_back(&self, places: impl Iterator<Item = HashedKey>) {
         places.for_each(|place| self.lock(shard_of(place.order)).changed.push(place));
     }
 
@@ -428,7 +432,7 @@ impl Hot {
                 Stage::Unread => !is_urgent,
                 Stage::Volatile => slot.budget.is_some(),
                 // As long as they can be written they are not lost.
-                Stage::Changed | Stage::Folding => !(is_urgent && may_lose),
+                Stage::Changed | Stage::AddressNormalizer => !(is_urgent && may_lose),
             };
             let keep = std::mem::take(&mut slot.used) || is_needed;
             if !keep {
@@ -483,7 +487,7 @@ impl Hot {
         now
     }
 
-    fn put(&self, shard: &mut Shard, place: Place, slot: Slot) {
+    fn put(&self, shard: &mut Shard, place: HashedKey, slot: Slot) {
         self.octets.fetch_add(octets(&place.key, &slot), Ordering::Relaxed);
         shard.empty += usize::from(slot.budget.is_none());
         if let Some(before) = shard.budgets.insert(place.key.clone(), slot) {
@@ -491,7 +495,7 @@ impl Hot {
         }
     }
 
-    fn hold(&self, places: &[PlaceRef<'_>]) -> Held<'_> {
+    fn hold(&self, places: &[HashedKeyRef<'_>]) -> Held<'_> {
         let mut indices: Vec<usize> = places.iter().map(|place| shard_of(place.order)).collect();
         indices.sort_unstable();
         indices.dedup();
@@ -505,13 +509,13 @@ impl Hot {
 }
 
 impl Held<'_> {
-    fn has_unread(&mut self, places: &[PlaceRef<'_>]) -> bool {
+    fn has_unread(&mut self, places: &[HashedKeyRef<'_>]) -> bool {
         places.iter().any(|place| self.slot(*place).is_some_and(|slot| slot.stage == Stage::Unread))
     }
 }
 
 /// Notes that these budgets have changed, and has them written.
-fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queue, began: Instant) -> Commit {
+fn write(held: &mut Held<'_>, changes: Vec<(HashedKeyRef<'_>, Change)>, queue: &Queue, began: Instant) -> Commit {
     let mut appending = queue.append();
     let (mut any, mut all) = (false, true);
     for (place, change) in changes {
@@ -523,7 +527,7 @@ fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queu
                 continue;
             }
             Stage::Volatile => continue,
-            Stage::Changed | Stage::Folded | Stage::Folding => {}
+            Stage::Changed | Stage::Folded | Stage::AddressNormalizer => {}
         }
         let before = std::mem::replace(&mut slot.stage, Stage::Changed);
         if let (Some(appending), Some(budget)) = (&mut appending, &slot.budget) {
@@ -534,7 +538,7 @@ fn write(held: &mut Held<'_>, changes: Vec<(PlaceRef<'_>, Change)>, queue: &Queu
             // The key that is kept here already, instead of one more.
             && let Some((key, _)) = shard.budgets.get_key_value(place.key.as_str())
         {
-            shard.changed.push(Place { order: place.order, key: key.clone() });
+            shard.changed.push(HashedKey { order: place.order, key: key.clone() });
         }
     }
     match appending {

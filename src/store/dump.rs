@@ -1,8 +1,8 @@
 //! What administrators do with a state file: look into it, dump and load it as JSON lines, copy it while it is in use.
 
-use super::audit::Record;
+use super::audit::AuditRecord;
 use super::file::{self, File, OpenError};
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::journal::Replayed;
 use super::jsonl::{self, Line};
 use super::{Durability, OnFailure, Options};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Why something could not be done with a state file.
 #[derive(Debug)]
-pub enum ArchiveError {
+pub enum DumpError {
     Open(OpenError),
     Sqlite(PathBuf, rusqlite::Error),
     /// Some of the budgets could not be read; the others were.
@@ -33,7 +33,7 @@ pub enum ArchiveError {
     Target(PathBuf, std::io::Error),
 }
 
-impl fmt::Display for ArchiveError {
+impl fmt::Display for DumpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(error) => write!(f, "{error}"),
@@ -49,9 +49,9 @@ impl fmt::Display for ArchiveError {
     }
 }
 
-impl std::error::Error for ArchiveError {}
+impl std::error::Error for DumpError {}
 
-impl From<OpenError> for ArchiveError {
+impl From<OpenError> for DumpError {
     fn from(error: OpenError) -> Self {
         Self::Open(error)
     }
@@ -107,7 +107,7 @@ struct Missed {
 }
 
 /// Exceptions, and what was done about them.
-type Known = (Vec<Grant>, Vec<Suspension>, Vec<Record>);
+type Known = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
 
 /// So many stretches of the order are read one by one.
 const STRETCHES: i64 = 256;
@@ -120,7 +120,7 @@ const MOST_FAILURES: usize = 2_000;
 const MOST_LINE: u64 = 16 << 20;
 
 impl<'a> Reading<'a> {
-    fn open(path: &'a Path) -> Result<Self, ArchiveError> {
+    fn open(path: &'a Path) -> Result<Self, DumpError> {
         let file = File::read(path)?;
         Ok(Self { path, file, journal: Replayed::default(), missed: Missed::default() })
     }
@@ -132,7 +132,7 @@ impl<'a> Reading<'a> {
     /// that was read, whatever has become of its row since; another one as its row is when its turn comes. None is missed, as a key
     /// stays in its stretch, and none comes twice. To keep one moment for all, a copy of the whole file would have to be made and
     /// removed again: whoever needs that makes one with [`backup`].
-    fn each(&mut self, mut take: impl FnMut(Place, Budget)) -> Result<(), ArchiveError> {
+    fn each(&mut self, mut take: impl FnMut(HashedKey, Budget)) -> Result<(), DumpError> {
         match self.look(|file| file.replay())? {
             Ok((journal, damaged, _)) => {
                 self.journal = journal;
@@ -162,7 +162,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads the exceptions and what was done about them, as they are at one moment.
-    fn exceptions(&mut self) -> Result<Known, ArchiveError> {
+    fn exceptions(&mut self) -> Result<Known, DumpError> {
         let read = self.look(|file| file.exceptions().and_then(|known| Ok((known, file.trail(usize::MAX)?))))?;
         let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
             self.missed.reason = Some(file::words(&error));
@@ -172,21 +172,21 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads something as it is at one moment, in a transaction that ends with this.
-    fn look<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, ArchiveError> {
-        self.file.begin_look().map_err(|error| ArchiveError::Sqlite(self.path.to_owned(), error))?;
+    fn look<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
+        self.file.begin_look().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
         let read = read(&self.file);
         self.file.end_look();
         Ok(read)
     }
 
-    fn end(self) -> Result<(), ArchiveError> {
+    fn end(self) -> Result<(), DumpError> {
         let path = self.path.to_owned();
-        self.missed.reason.map_or(Ok(()), |reason| Err(ArchiveError::Damaged { path, reason }))
+        self.missed.reason.map_or(Ok(()), |reason| Err(DumpError::Damaged { path, reason }))
     }
 }
 
 /// Reads a stretch of the table; where that fails, its halves, so that only what is on a damaged page is missed.
-fn read_stretch(file: &File, (low, high): (i64, i64), missed: &mut Missed, take: &mut impl FnMut(Place, Budget)) {
+fn read_stretch(file: &File, (low, high): (i64, i64), missed: &mut Missed, take: &mut impl FnMut(HashedKey, Budget)) {
     let mut rows = Vec::new();
     match file.stretch(low, high, |place, budget| rows.push((place, budget))) {
         Ok(()) => rows.into_iter().for_each(|(place, budget)| take(place, budget)),
@@ -205,9 +205,9 @@ fn read_stretch(file: &File, (low, high): (i64, i64), missed: &mut Missed, take:
 }
 
 /// Looks into a state file, also while it is in use.
-pub fn info(path: &Path) -> Result<Info, ArchiveError> {
+pub fn info(path: &Path) -> Result<Info, DumpError> {
     let mut reading = Reading::open(path)?;
-    let sizes = reading.file.sizes().map_err(|error| ArchiveError::Sqlite(path.to_owned(), error))?;
+    let sizes = reading.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     let (octets, unused, entries, journal) = sizes;
     let log = std::fs::metadata(file::log_of(path)).map_or(0, |metadata| metadata.len().cast_signed());
     let mut kinds = BTreeMap::new();
@@ -225,7 +225,7 @@ pub fn info(path: &Path) -> Result<Info, ArchiveError> {
 
 /// Writes every budget and every exception as a line of JSON, also while the file is in use. Budgets that change meanwhile are not all
 /// of the same moment; `out` may stall without harm to whoever writes the file.
-pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), ArchiveError> {
+pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
     let mut reading = Reading::open(path)?;
     let mut outcome = Ok(());
     reading.each(|place, budget| {
@@ -237,28 +237,28 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), ArchiveError> {
     let exceptions = grants.iter().map(jsonl::of_grant).chain(suspensions.iter().map(jsonl::of_suspension));
     let mut lines = exceptions.chain(records.iter().map(jsonl::of_record));
     let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));
-    outcome.and_then(|()| out.flush()).map_err(ArchiveError::Output)?;
+    outcome.and_then(|()| out.flush()).map_err(DumpError::Output)?;
     reading.end()
 }
 
 /// Reads budgets and exceptions as [`dump`] has written them into a file that no Weir is using, making it where there is none. Those
 /// that it has already are replaced. All or nothing.
-pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, ArchiveError> {
+pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
     // Nothing waits for it: it may as well survive a power cut.
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
     let mut file = File::open(&options)?;
-    let sqlite = |error| ArchiveError::Sqlite(path.to_owned(), error);
+    let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);
     let (journal, damaged, _) = file.replay().map_err(sqlite)?;
     if let Some(seq) = damaged.first() {
         // A Weir that starts says what is lost; here it would go without a word.
-        return Err(ArchiveError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
+        return Err(DumpError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
     }
     let lines = Lines { input, number: 0 };
     let mut loaded = Loaded::default();
     let count = |line: &Result<Line, _>| match line {
         Ok(Line::Budget(..)) => loaded.budgets += 1,
         Ok(Line::Grant(_) | Line::Suspension(_)) => loaded.exceptions += 1,
-        Ok(Line::Record(_)) => loaded.records += 1,
+        Ok(Line::AuditRecord(_)) => loaded.records += 1,
         Err(_) => {}
     };
     let journal = journal.0.into_iter().map(|(place, budget)| Ok(Line::Budget(place, budget)));
@@ -277,15 +277,15 @@ struct Lines<R> {
 }
 
 impl<R: BufRead> Iterator for Lines<R> {
-    type Item = Result<Line, ArchiveError>;
+    type Item = Result<Line, DumpError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let mut line = Vec::new();
             self.number += 1;
-            let wrong = |why: String| Some(Err(ArchiveError::Line(self.number, "a budget", why)));
+            let wrong = |why: String| Some(Err(DumpError::Line(self.number, "a budget", why)));
             match (&mut self.input).take(MOST_LINE).read_until(b'\n', &mut line) {
-                Err(error) => return Some(Err(ArchiveError::Input(error))),
+                Err(error) => return Some(Err(DumpError::Input(error))),
                 Ok(0) => return None,
                 Ok(_) if line.len() as u64 == MOST_LINE => return wrong("it is too long".to_owned()),
                 Ok(_) => {}
@@ -294,7 +294,7 @@ impl<R: BufRead> Iterator for Lines<R> {
                 Ok("") => {}
                 Ok(text) => {
                     let number = self.number;
-                    return Some(Line::read(text).map_err(|(what, why)| ArchiveError::Line(number, what, why)));
+                    return Some(Line::read(text).map_err(|(what, why)| DumpError::Line(number, what, why)));
                 }
                 Err(error) => return wrong(error.to_string()),
             }
@@ -304,7 +304,7 @@ impl<R: BufRead> Iterator for Lines<R> {
 
 /// Why loading stopped.
 enum Stop {
-    Bad(ArchiveError),
+    Bad(DumpError),
     Sqlite(rusqlite::Error),
 }
 
@@ -315,9 +315,9 @@ impl From<rusqlite::Error> for Stop {
 }
 
 /// Copies a state file, also while it is in use, to where there is none.
-pub fn backup(path: &Path, target: &Path) -> Result<(), ArchiveError> {
+pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
     let file = File::read(path)?;
-    let wrong = |error| ArchiveError::Target(target.to_owned(), error);
+    let wrong = |error| DumpError::Target(target.to_owned(), error);
     if target.exists() {
         return Err(wrong(std::io::Error::other("there is a file of this name already")));
     }
@@ -329,7 +329,7 @@ pub fn backup(path: &Path, target: &Path) -> Result<(), ArchiveError> {
     file::private(&half).map_err(wrong)?;
     if let Err(error) = file.copy_to(&half) {
         let _ = std::fs::remove_file(&half);
-        return Err(ArchiveError::Sqlite(path.to_owned(), error));
+        return Err(DumpError::Sqlite(path.to_owned(), error));
     }
     std::fs::rename(&half, target).map_err(wrong)
 }

@@ -2,7 +2,7 @@
 
 mod exceptions;
 
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::journal::{self, Replayed};
 use super::jsonl::Line;
 use super::schema::{self, Unfit, Whose};
@@ -32,7 +32,7 @@ pub struct File {
 
 /// A row of the budgets table, without the values seen.
 pub struct Kept {
-    pub place: Place,
+    pub place: HashedKey,
     pub state: State,
     /// When the newer generation of the values seen began.
     pub epoch: Option<Timestamp>,
@@ -109,7 +109,7 @@ impl OpenError {
 }
 
 /// Budgets as the file has them, over a connection of its own.
-pub fn look(path: &Path, places: &[Place]) -> Result<Vec<Option<Budget>>, String> {
+pub fn look(path: &Path, places: &[HashedKey]) -> Result<Vec<Option<Budget>>, String> {
     let unreadable = |why: String| format!("budgets cannot be read: {why}");
     let file = File::read(path).map_err(|error| unreadable(error.to_string()))?;
     let load = |place| file.load(place).map_err(|error| unreadable(words(&error)));
@@ -194,7 +194,7 @@ impl File {
 
     /// Appends an entry to the journal, and writes budgets to their table, in one transaction. When this returns they are as durable
     /// as was asked.
-    pub fn append(&mut self, entry: &[u8], rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
+    pub fn append(&mut self, entry: &[u8], rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let seq = self.last + 1;
         let insert = |connection: &Connection| {
             let mut statement = connection.prepare_cached("INSERT INTO journal (seq, entry) VALUES (?1, ?2)")?;
@@ -219,7 +219,7 @@ impl File {
     }
 
     /// Writes budgets to their table, in one transaction.
-    pub fn fold(&mut self, rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
+    pub fn fold(&mut self, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         upsert(&transaction, rows)?;
         transaction.commit()
@@ -234,7 +234,7 @@ impl File {
     }
 
     /// Removes budgets that have not changed since.
-    pub fn forget(&mut self, rows: &[(Place, Timestamp)]) -> rusqlite::Result<()> {
+    pub fn forget(&mut self, rows: &[(HashedKey, Timestamp)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         let mut statement =
             transaction.prepare_cached("DELETE FROM budget WHERE hash = ?1 AND key = ?2 AND at = ?3")?;
@@ -246,7 +246,7 @@ impl File {
     }
 
     /// A budget as the table has it.
-    pub fn load(&self, place: &Place) -> rusqlite::Result<Option<Budget>> {
+    pub fn load(&self, place: &HashedKey) -> rusqlite::Result<Option<Budget>> {
         let mut statement =
             self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE hash = ?1 AND key = ?2")?;
         let row = statement.query_row(params![place.order, place.key.as_str()], |row| {
@@ -268,7 +268,7 @@ impl File {
     }
 
     /// The next budgets of the table, at most so many, after this last one.
-    pub fn rows_after(&self, last: Option<&Place>, at_most: usize) -> rusqlite::Result<Vec<Kept>> {
+    pub fn rows_after(&self, last: Option<&HashedKey>, at_most: usize) -> rusqlite::Result<Vec<Kept>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, substr(seen, 1, ?4) FROM budget WHERE (hash, key) > (?1, ?2) \
              ORDER BY hash, key LIMIT ?3",
@@ -282,7 +282,7 @@ impl File {
     }
 
     /// The budgets of a stretch of the order, both ends among them, handed out one by one.
-    pub fn stretch(&self, low: i64, high: i64, mut take: impl FnMut(Place, Budget)) -> rusqlite::Result<()> {
+    pub fn stretch(&self, low: i64, high: i64, mut take: impl FnMut(HashedKey, Budget)) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, seen FROM budget WHERE hash BETWEEN ?1 AND ?2 ORDER BY hash, key",
         )?;
@@ -305,7 +305,7 @@ impl File {
                 Line::Budget(place, budget) => upsert(&transaction, &[(place, budget)])?,
                 Line::Grant(grant) => exceptions::put_grant(&transaction, &grant)?,
                 Line::Suspension(suspension) => exceptions::put_suspension(&transaction, &suspension)?,
-                Line::Record(record) => exceptions::put_record(&transaction, &record)?,
+                Line::AuditRecord(record) => exceptions::put_record(&transaction, &record)?,
             }
         }
         transaction.execute("DELETE FROM journal", [])?;
@@ -398,8 +398,8 @@ pub fn is_local(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }
 
-fn place(row: &Row<'_>) -> rusqlite::Result<Place> {
-    Ok(Place { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) })
+fn place(row: &Row<'_>) -> rusqlite::Result<HashedKey> {
+    Ok(HashedKey { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) })
 }
 
 fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {
@@ -421,7 +421,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
 }
 
 /// Writes budgets to their table.
-pub fn upsert(transaction: &Transaction<'_>, rows: &[(Place, Budget)]) -> rusqlite::Result<()> {
+pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
     // As the table has no other index, SQLite replaces a row where it finds it; with ON CONFLICT it looks for it twice.
     let mut statement = transaction
         .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;

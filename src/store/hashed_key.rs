@@ -8,22 +8,22 @@ use std::sync::Arc;
 /// A budget's key and its order. Budgets lie in the file by this order, and each shard of the memory holds a stretch of it: what is
 /// written together lies together, and nothing has to be sorted but numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place<T = Arc<str>> {
+pub struct HashedKey<T = Arc<str>> {
     pub order: i64,
     pub key: Key<T>,
 }
 
 /// What is a hash already need not be hashed as a text once more.
-impl<T> Hash for Place<T> {
+impl<T> Hash for HashedKey<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.order.hash(state);
     }
 }
 
 /// The place of a key that stands in another text.
-pub type PlaceRef<'a> = Place<&'a str>;
+pub type HashedKeyRef<'a> = HashedKey<&'a str>;
 
-impl<T: AsRef<str>> Place<T> {
+impl<T: AsRef<str>> HashedKey<T> {
     /// The order is a hash that is the same for ever. Whoever chooses keys that share one only puts them side by side.
     pub fn of(key: Key<T>) -> Self {
         let mut hasher = SipHasher13::new();
@@ -31,14 +31,14 @@ impl<T: AsRef<str>> Place<T> {
         Self { order: hasher.finish().cast_signed(), key }
     }
 
-    pub fn borrowed(&self) -> PlaceRef<'_> {
-        Place { order: self.order, key: self.key.borrowed() }
+    pub fn borrowed(&self) -> HashedKeyRef<'_> {
+        HashedKey { order: self.order, key: self.key.borrowed() }
     }
 }
 
-impl PlaceRef<'_> {
+impl HashedKeyRef<'_> {
     /// For whoever keeps it.
-    pub fn owned(self) -> Place {
-        Place { order: self.order, key: self.key.owned() }
+    pub fn owned(self) -> HashedKey {
+        HashedKey { order: self.order, key: self.key.owned() }
     }
 }

@@ -14,7 +14,7 @@ pub enum Attempt {
     Find,
     Append,
     /// What was done about exceptions is in the file.
-    Book,
+    PendingExceptions,
     /// What was counted while it could not be written is in the file.
     CatchUp,
     Fold,
@@ -30,7 +30,7 @@ pub enum Attempt {
 const WRITING: [Attempt; 3] = [Attempt::Open, Attempt::Find, Attempt::Append];
 
 /// The troubles there are now. The lock is held to note one, and never over anything that waits.
-pub struct Troubles {
+pub struct HealthMonitor {
     reasons: Mutex<BTreeMap<Attempt, String>>,
     any: AtomicBool,
     writing: AtomicBool,
@@ -54,7 +54,7 @@ impl News {
     }
 }
 
-impl Troubles {
+impl HealthMonitor {
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { reasons: Mutex::default(), any: AtomicBool::new(false), writing: AtomicBool::new(false), metrics }
     }

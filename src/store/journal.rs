@@ -5,7 +5,7 @@
 //! of the values learnt since the record before (u32) and these; all little-endian. Seen values are the time of the newer generation
 //! (i64), that generation, and the older one.
 
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Generation, Value};
 use crate::policy::Budget;
@@ -108,7 +108,7 @@ fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
 
 /// Budgets as the journal has them.
 #[derive(Default)]
-pub struct Replayed(pub HashMap<Place, Budget, foldhash::fast::RandomState>);
+pub struct Replayed(pub HashMap<HashedKey, Budget, foldhash::fast::RandomState>);
 
 /// All of an entry, or some of it, is damaged: the rest was replayed.
 #[derive(Debug, PartialEq, Eq)]
@@ -117,12 +117,12 @@ pub struct Damaged;
 impl Replayed {
     /// Brings the budgets up to date with an entry. `base` is a budget as it is in the table; `None` where there is none, or where it
     /// cannot be read.
-    pub fn apply(&mut self, bytes: &[u8], base: impl Fn(&Place) -> Option<Budget>) -> Result<(), Damaged> {
+    pub fn apply(&mut self, bytes: &[u8], base: impl Fn(&HashedKey) -> Option<Budget>) -> Result<(), Damaged> {
         let mut bytes = unseal(bytes).ok_or(Damaged)?;
         let mut outcome = Ok(());
         while !bytes.is_empty() {
             let Record { key, state, seen } = Record::read(&mut bytes).ok_or(Damaged)?;
-            let place = Place::of(key);
+            let place = HashedKey::of(key);
             let seen = match seen {
                 None => None,
                 Some(Known::Whole(filter)) => Some(filter),
@@ -274,7 +274,7 @@ mod tests {
                     entry = Entry::default();
                 }
                 now += later;
-                let place = Place::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={whose}")));
+                let place = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={whose}")));
                 let before: Option<Arc<Filter>> = budgets.get(&place).and_then(|budget: &Budget| budget.seen.clone());
                 let learnt: Vec<Value> = value.map(|value| Value::of(&value.to_string())).into_iter().collect();
                 let learn = |value: &Value| {

@@ -4,8 +4,8 @@
 //! for limits that count distinct values, `seen` is their filter in base64; for that of a grant, `granted` is when this began. An
 //! exception begins with `{"exception":"grant"` or `"suspension"`, a record with `{"audit":"granted"` and so on.
 
-use super::audit::{Act, Record};
-use super::hashed_key::Place;
+use super::audit::{Act, AuditRecord};
+use super::hashed_key::HashedKey;
 use super::journal;
 use crate::engine::State;
 use crate::policy::Budget;
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 /// What a line says.
 pub enum Line {
-    Budget(Place, Budget),
+    Budget(HashedKey, Budget),
     Grant(Grant),
     Suspension(Suspension),
-    Record(Record),
+    AuditRecord(AuditRecord),
 }
 
 /// What the line of an exception begins with.
@@ -66,8 +66,8 @@ fn of_term(kind: &str, of: &Owner, term: &Term) -> Value {
         "by": by.to_string(), "reason": **reason})
 }
 
-pub fn of_record(record: &Record) -> Value {
-    let Record { at, act, limit, owner: of, rate, until, was, by, reason } = record;
+pub fn of_record(record: &AuditRecord) -> Value {
+    let AuditRecord { at, act, limit, owner: of, rate, until, was, by, reason } = record;
     let mut line = json!({"audit": act.name(), "at": at.rfc3339_exact(), "owner": owner(of), "by": by.to_string(),
         "reason": **reason});
     for (name, text) in [("limit", limit), ("rate", rate), ("was", was)] {
@@ -131,7 +131,7 @@ impl Object {
                 Some(journal::unseal_seen(&bytes).ok_or("\"seen\" is damaged")?)
             }
         };
-        Ok(Line::Budget(Place::of(key), Budget { state: State { at, level }, seen }))
+        Ok(Line::Budget(HashedKey::of(key), Budget { state: State { at, level }, seen }))
     }
 
     fn exception(&self) -> Result<Line, String> {
@@ -157,7 +157,7 @@ impl Object {
         self.only(&["audit", "at", "limit", "owner", "rate", "until", "was", "by", "reason"])?;
         let act = self.word("audit")?;
         let maybe = |name: &str| self.0.contains_key(name).then(|| self.word(name).map(Arc::from)).transpose();
-        Ok(Line::Record(Record {
+        Ok(Line::AuditRecord(AuditRecord {
             at: self.time("at")?,
             act: Act::parse(act).ok_or_else(|| format!("\"{act}\" is nothing that is done"))?,
             limit: maybe("limit")?,

@@ -3,7 +3,7 @@
 use super::Core;
 use super::cache::SHARDS;
 use super::file::{self, File};
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use crate::policy::{self, Budget};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// A handle on the loader's thread.
 pub struct Loader {
-    requests: Sender<Vec<Place>>,
+    requests: Sender<Vec<HashedKey>>,
     thread: JoinHandle<()>,
 }
 
@@ -31,7 +31,7 @@ const MOST_AT_ONCE: usize = 512;
 struct Task {
     core: Arc<Core>,
     file: Option<File>,
-    requests: Receiver<Vec<Place>>,
+    requests: Receiver<Vec<HashedKey>>,
     tried: Instant,
     look: Look,
 }
@@ -65,7 +65,7 @@ impl Look {
 
 /// Budgets that could not be read.
 struct Unread {
-    places: Vec<Place>,
+    places: Vec<HashedKey>,
     reason: String,
     /// It is not a matter of single pages: others cannot be read either.
     is_hopeless: bool,
@@ -80,7 +80,7 @@ impl Loader {
     }
 
     /// Has these budgets read into the memory. False: nobody is there to do it.
-    pub fn read(&self, places: Vec<Place>) -> bool {
+    pub fn read(&self, places: Vec<HashedKey>) -> bool {
         self.requests.send(places).is_ok()
     }
 
@@ -115,7 +115,7 @@ impl Task {
         }
     }
 
-    fn load(&mut self, mut places: Vec<Place>) {
+    fn load(&mut self, mut places: Vec<HashedKey>) {
         places.sort_unstable();
         let epoch = self.core.queue.epoch();
         let (read, unread) = self.read(places);
@@ -124,7 +124,7 @@ impl Task {
         // First the trouble, then those who wait: they look for it.
         if let Some(unread) = unread {
             self.core.troubles.note(Attempt::Load, Err(unread.reason));
-            self.core.hot.insert_unread(unread.places.iter().map(Place::borrowed));
+            self.core.hot.insert_unread(unread.places.iter().map(HashedKey::borrowed));
         }
     }
 
@@ -161,7 +161,7 @@ impl Task {
     }
 
     /// Adds what the file has to what was counted without it, and has that written.
-    fn merge(&self, read: Vec<(Place, Option<Budget>)>, epoch: u64) {
+    fn merge(&self, read: Vec<(HashedKey, Option<Budget>)>, epoch: u64) {
         if read.is_empty() {
             return;
         }
@@ -177,7 +177,7 @@ impl Task {
     }
 
     /// Budgets as the file has them; and those that cannot be read.
-    fn read(&mut self, places: Vec<Place>) -> (Vec<(Place, Option<Budget>)>, Option<Unread>) {
+    fn read(&mut self, places: Vec<HashedKey>) -> (Vec<(HashedKey, Option<Budget>)>, Option<Unread>) {
         if let Err(reason) = self.begin_look() {
             return (Vec::new(), Some(Unread { places, reason, is_hopeless: true }));
         }

@@ -2,7 +2,7 @@
 //! to the end, and has what no longer matters forgotten.
 
 use super::file::{self, File, Kept};
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::queue::Errand;
 use super::{Core, Durability};
@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A handle on the keeper's thread.
-pub struct Keeper {
+pub struct MaintenanceThread {
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -80,7 +80,7 @@ struct Home {
 #[derive(Default)]
 struct Walk {
     /// The last one seen.
-    after: Option<Place>,
+    after: Option<HashedKey>,
     /// When each limit was last in force: those that budgets belong to.
     kinds: HashMap<String, Timestamp>,
     /// Limits that still have budgets.
@@ -93,7 +93,7 @@ struct Checking {
     interrupt: rusqlite::InterruptHandle,
 }
 
-impl Keeper {
+impl MaintenanceThread {
     pub fn start(core: Arc<Core>) -> std::io::Result<Self> {
         let (stop, stopping) = channel();
         let mut task = Task {

@@ -24,22 +24,22 @@ use crate::metrics::Metrics;
 use crate::policy::event::Asked;
 use crate::policy::key::{Key, KeyRef};
 use crate::policy::limit::{Count, Limit};
-use crate::policy::session_counters::Ledger;
-use crate::policy::verdict::Charged;
+use crate::policy::session_counters::SessionCounters;
+use crate::policy::verdict::RefundableCharge;
 use crate::policy::verdict::Verdict;
-use crate::policy::{self, Budget, Loaded, Policy, Question};
+use crate::policy::{self, Budget, Loaded, Plan, Policy};
 use crate::time::{Timestamp, format_duration};
-use cache::{Acted, Hot};
+use cache::{Acted, BudgetCache};
 use file::File;
 pub use file::OpenError;
-use hashed_key::{Place, PlaceRef};
-use health::{Attempt, Troubles};
+use hashed_key::{HashedKey, HashedKeyRef};
+use health::{Attempt, HealthMonitor};
 use loader::Loader;
 pub use maintenance::KEEP;
-use maintenance::Keeper;
-use new_budgets::{Excess, Newcomers};
-use pending_exceptions::Book;
+use maintenance::MaintenanceThread;
+use new_budgets::{Excess, NewBudgets};
 pub use pending_exceptions::Kept;
+use pending_exceptions::PendingExceptions;
 use queue::{Errand, Queue};
 pub use session_slots::SessionSlots;
 use std::collections::HashSet;
@@ -83,18 +83,18 @@ pub struct Store {
     core: Arc<Core>,
     loader: Loader,
     writer: Writer,
-    keeper: Keeper,
+    keeper: MaintenanceThread,
 }
 
 /// What the threads of a store share.
 struct Core {
     options: Options,
     policy: RwLock<Arc<Policy>>,
-    hot: Hot,
+    hot: BudgetCache,
     queue: Queue,
-    book: Book,
-    newcomers: Newcomers,
-    troubles: Troubles,
+    book: PendingExceptions,
+    newcomers: NewBudgets,
+    troubles: HealthMonitor,
     metrics: Arc<Metrics>,
     /// What tells the open file from others; empty as long as it could not be opened.
     identity: OnceLock<Option<[(u64, u64); 2]>>,
@@ -156,11 +156,11 @@ impl Store {
         let core = Arc::new(Core {
             options: options.clone(),
             policy: RwLock::new(Arc::new(policy)),
-            hot: Hot::default(),
+            hot: BudgetCache::default(),
             queue: Queue::default(),
-            book: Book::default(),
-            newcomers: Newcomers::default(),
-            troubles: Troubles::new(metrics.clone()),
+            book: PendingExceptions::default(),
+            newcomers: NewBudgets::default(),
+            troubles: HealthMonitor::new(metrics.clone()),
             metrics,
             identity: OnceLock::new(),
             written: AtomicUsize::new(0),
@@ -180,7 +180,7 @@ impl Store {
         };
         let writer = Writer::start(core.clone(), file).map_err(OpenError::Thread)?;
         let loader = Loader::start(core.clone()).map_err(OpenError::Thread)?;
-        let keeper = Keeper::start(core.clone()).map_err(OpenError::Thread)?;
+        let keeper = MaintenanceThread::start(core.clone()).map_err(OpenError::Thread)?;
         Ok(Self { core, loader, writer, keeper })
     }
 
@@ -188,13 +188,18 @@ impl Store {
     /// store is degraded. Nobody waits for the file for much longer than a second.
     ///
     /// `ledger` is what the session counts by itself.
-    pub async fn admit(&self, now: Timestamp, asked: &Asked, ledger: &mut Ledger) -> Result<Admitted, Unavailable> {
+    pub async fn admit(
+        &self,
+        now: Timestamp,
+        asked: &Asked,
+        ledger: &mut SessionCounters,
+    ) -> Result<Admitted, Unavailable> {
         let policy = self.core.policy();
         let mut shared = HashSet::new();
         // Owned here and not by the closure: dropping it takes locks that are held while the closure runs.
         let mut slots = SessionSlots::none(&self.core);
         let verdicts = loop {
-            let question = Question::with_shared(&policy, asked, now, Some(&shared));
+            let question = Plan::with_shared(&policy, asked, now, Some(&shared));
             if question.keys().len() == 0 {
                 break policy::decide(&policy, now, asked, &question, &mut Loaded::default(), ledger);
             }
@@ -232,7 +237,7 @@ impl Store {
     }
 
     /// Gives back charges, as one act, durable like them.
-    pub async fn give_back(&self, now: Timestamp, charges: &[Charged]) -> Result<(), Unavailable> {
+    pub async fn give_back(&self, now: Timestamp, charges: &[RefundableCharge]) -> Result<(), Unavailable> {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -243,12 +248,12 @@ impl Store {
     /// These budgets as they are at the moment, copied: nothing is changed by that, nor kept in memory. The error says why one of
     /// them is not known.
     pub async fn look(&self, keys: &[Key]) -> Result<Vec<Option<Budget>>, String> {
-        let places: Vec<PlaceRef<'_>> = keys.iter().map(|key| Place::of(key.borrowed())).collect();
+        let places: Vec<HashedKeyRef<'_>> = keys.iter().map(|key| HashedKey::of(key.borrowed())).collect();
         let mut found: Vec<Option<Option<Budget>>> = places.iter().map(|place| self.core.hot.peek(*place)).collect();
         // What no file keeps is nowhere else.
-        let is_elsewhere = |place: &&PlaceRef<'_>| !place.key.is_volatile();
+        let is_elsewhere = |place: &&HashedKeyRef<'_>| !place.key.is_volatile();
         let missing = places.iter().zip(&found).filter(|(_, known)| known.is_none()).map(|(place, _)| place);
-        let missing: Vec<Place> = missing.filter(is_elsewhere).map(|place| place.owned()).collect();
+        let missing: Vec<HashedKey> = missing.filter(is_elsewhere).map(|place| place.owned()).collect();
         if !missing.is_empty() {
             if !self.core.is_open() {
                 return Err("budgets cannot be read: the state file is not open".to_owned());
@@ -300,7 +305,7 @@ impl Store {
         keys: impl Iterator<Item = KeyRef<'_>>,
         mut act: impl FnMut(Timestamp, &mut Loaded) -> R,
     ) -> Result<R, Unavailable> {
-        let places: Vec<PlaceRef<'_>> = keys.map(Place::of).collect();
+        let places: Vec<HashedKeyRef<'_>> = keys.map(HashedKey::of).collect();
         let Core { hot, queue, troubles, options, .. } = &*self.core;
         let has_to_be_durable = options.on_failure == OnFailure::Defer;
         let began = Instant::now();
@@ -330,7 +335,7 @@ impl Store {
     }
 
     /// Has budgets read, and waits until they are. What does not come in time counts from nothing.
-    async fn load(&self, places: &[PlaceRef<'_>], read: Vec<Place>, waits: Vec<Receiver<()>>) {
+    async fn load(&self, places: &[HashedKeyRef<'_>], read: Vec<HashedKey>, waits: Vec<Receiver<()>>) {
         let all = async {
             for wait in waits {
                 // Dropped when it is read.

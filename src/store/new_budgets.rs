@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The budgets that limits may still make. The lock is held to count, and never over anything that waits.
 #[derive(Default)]
-pub struct Newcomers {
+pub struct NewBudgets {
     /// By what the keys of a limit begin with.
     allowances: Mutex<HashMap<Box<str>, Allowance>>,
 }
@@ -34,7 +34,7 @@ pub struct Excess {
 /// The time in which a limit may make as many budgets as the configuration says.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-impl Newcomers {
+impl NewBudgets {
     /// Counts budgets that are about to be made, or names those that must not be; then nothing is counted.
     pub fn reserve(
         &self,

@@ -1,9 +1,9 @@
 //! The book of exceptions: who is granted more, who is suspended, and what was done about that. Memory decides; the file follows,
 //! before whoever did it is answered, or as soon as it can be written.
 
-use super::audit::{Act, Record};
+use super::audit::{Act, AuditRecord};
 use super::file::{self, File};
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::queue::Errand;
 use super::writer::PATIENCE;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 /// What the file does not know yet.
 #[derive(Default)]
-pub struct Book {
+pub struct PendingExceptions {
     /// The lock is held to add to the page and to take it, never over anything that waits. Whoever changes the policy's exceptions
     /// may take it, not the other way round.
     page: Mutex<Page>,
@@ -36,7 +36,7 @@ pub struct Book {
 pub struct Page {
     /// Whose exceptions have changed: of this limit, or suspensions. The file is to have them as the memory does.
     pub touched: HashSet<(Option<Arc<str>>, Owner)>,
-    pub records: VecDeque<Record>,
+    pub records: VecDeque<AuditRecord>,
     /// Who waits until it is written.
     waiting: Vec<Sender<()>>,
 }
@@ -60,7 +60,7 @@ const REMEMBERED: Duration = Duration::from_secs(366 * 86_400);
 /// How often what is older is forgotten.
 const PRUNED_EVERY: Duration = Duration::from_secs(3_600);
 
-impl Book {
+impl PendingExceptions {
     /// Whether there is anything to be written.
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
@@ -97,7 +97,7 @@ impl Page {
         self.waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
     }
 
-    fn add(&mut self, record: Record) {
+    fn add(&mut self, record: AuditRecord) {
         self.records.push_back(record);
     }
 
@@ -126,11 +126,11 @@ impl Page {
         let (grants, suspensions) = exceptions.forget(now, doubt);
         for grant in grants {
             self.grant(&grant);
-            self.add(Record::of_grant(Act::Ended, &grant, now, None));
+            self.add(AuditRecord::of_grant(Act::Ended, &grant, now, None));
         }
         for suspension in suspensions {
             self.suspension(&suspension);
-            self.add(Record::of_suspension(Act::Ended, &suspension, now, None));
+            self.add(AuditRecord::of_suspension(Act::Ended, &suspension, now, None));
         }
     }
 
@@ -156,7 +156,7 @@ impl Page {
         exceptions.suspend(suspension.clone());
         self.suspension(suspension);
         if is_new {
-            self.add(Record::of_suspension(Act::Suspended, suspension, now, None));
+            self.add(AuditRecord::of_suspension(Act::Suspended, suspension, now, None));
         }
     }
 }
@@ -170,7 +170,7 @@ impl Core {
         let mut page = self.book.page();
         let before = page.records.len();
         let changed = change(exceptions, &mut page);
-        let done: Vec<Record> = page.records.iter().skip(before).cloned().collect();
+        let done: Vec<AuditRecord> = page.records.iter().skip(before).cloned().collect();
         page.bound(exceptions);
         // While the disk hangs, nobody empties it.
         page.waiting.retain(|waiting| !waiting.is_closed());
@@ -181,8 +181,8 @@ impl Core {
         self.count(exceptions, |_| true);
         *place = Arc::new(policy);
         drop(place);
-        self.queue.send(Errand::Book);
-        done.iter().for_each(Record::log);
+        self.queue.send(Errand::PendingExceptions);
+        done.iter().for_each(AuditRecord::log);
         (changed, written)
     }
 
@@ -234,7 +234,7 @@ impl Core {
         if !rewritten.is_empty() {
             page.touched.extend(rewritten);
             self.book.any.store(true, Ordering::Release);
-            self.queue.send(Errand::Book);
+            self.queue.send(Errand::PendingExceptions);
         }
         self.count(exceptions, |_| true);
         let policy = Arc::new(policy);
@@ -249,12 +249,13 @@ impl Core {
             // In a file that has been removed it does not last.
             Ok(Ok(())) => self.troubles.reason(Attempt::Find).map_or(Kept::InFile, Kept::InMemory),
             Ok(Err(_)) => {
-                let reason = [Attempt::Book, Attempt::Open].into_iter().find_map(|one| self.troubles.reason(one));
+                let reason =
+                    [Attempt::PendingExceptions, Attempt::Open].into_iter().find_map(|one| self.troubles.reason(one));
                 Kept::InMemory(reason.unwrap_or_else(|| "the state file cannot be written".to_owned()))
             }
             Err(_) => {
                 let reason = slow("exceptions could not be written");
-                self.troubles.note(Attempt::Book, Err(reason.clone()));
+                self.troubles.note(Attempt::PendingExceptions, Err(reason.clone()));
                 Kept::InMemory(reason)
             }
         }
@@ -290,7 +291,7 @@ impl Store {
             let former =
                 exceptions.grant_of(&grant.limit, &grant.owner).filter(|former| former.term.holds(now)).cloned();
             page.grant(&grant);
-            page.add(Record::of_grant(Act::Granted, &grant, now, None));
+            page.add(AuditRecord::of_grant(Act::Granted, &grant, now, None));
             exceptions.grant(grant);
             former
         });
@@ -310,7 +311,7 @@ impl Store {
             page.end(exceptions, now, doubt);
             let grant = exceptions.revoke(limit, owner)?;
             page.grant(&grant);
-            page.add(Record::of_grant(Act::Revoked, &grant, now, Some((by, reason))));
+            page.add(AuditRecord::of_grant(Act::Revoked, &grant, now, Some((by, reason))));
             Some(grant)
         });
         Some((revoked?, self.core.written(written).await))
@@ -322,7 +323,7 @@ impl Store {
         let (former, written) = self.core.except(|exceptions, page| {
             let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now)).cloned();
             page.suspension(&suspension);
-            page.add(Record::of_suspension(Act::Suspended, &suspension, now, None));
+            page.add(AuditRecord::of_suspension(Act::Suspended, &suspension, now, None));
             exceptions.suspend(Arc::new(suspension));
             former
         });
@@ -341,7 +342,7 @@ impl Store {
             page.end(exceptions, now, doubt);
             let suspension = exceptions.release(owner)?;
             page.suspension(&suspension);
-            page.add(Record::of_suspension(Act::Released, &suspension, now, Some((by, reason))));
+            page.add(AuditRecord::of_suspension(Act::Released, &suspension, now, Some((by, reason))));
             Some(suspension)
         });
         Some((ended?, self.core.written(written).await))
@@ -363,12 +364,12 @@ impl Store {
             .act(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, policy::reset(now, loaded)))
             .await;
         let (now, before) = done.map_err(|Unavailable| "the state cannot be written at the moment".to_owned())?;
-        if keys.iter().any(|key| self.core.hot.is_unread(&Place::of(key.clone()))) {
+        if keys.iter().any(|key| self.core.hot.is_unread(&HashedKey::of(key.clone()))) {
             return Err("the budget cannot be read at the moment: try again when the state file can be".to_owned());
         }
         let was = budgets.iter().zip(before).filter_map(|(budget, before)| budget.was(before?, now));
         let was: Vec<String> = was.collect();
-        let record = Record {
+        let record = AuditRecord {
             at: now,
             act: Act::Reset,
             limit: Some(limit.into()),
@@ -386,7 +387,7 @@ impl Store {
     }
 
     /// What was done last, the latest at the end. The error says why that is not known.
-    pub async fn trail(&self, last: usize) -> Result<Vec<Record>, String> {
+    pub async fn trail(&self, last: usize) -> Result<Vec<AuditRecord>, String> {
         // First, as what is written meanwhile is then found twice, and not missed.
         let unwritten = self.core.book.page().records.clone();
         let path = self.core.options.path.clone();

@@ -1,6 +1,6 @@
 //! What waits for the writer: changes to be committed together, who waits for them, and errands.
 
-use super::hashed_key::{Place, PlaceRef};
+use super::hashed_key::{HashedKey, HashedKeyRef};
 use super::journal::{Entry, Seen};
 use crate::policy::{Budget, Change};
 use crate::time::Timestamp;
@@ -79,7 +79,7 @@ pub struct Waiting {
 /// What the writer does beside commits.
 pub enum Errand {
     /// Removes budgets that have not changed since.
-    Forget(Vec<(Place, Timestamp)>),
+    Forget(Vec<(HashedKey, Timestamp)>),
     /// Brings the last pages of the write-ahead log home, so that it can begin anew.
     Checkpoint,
     /// Notes that these limits are in force now, as of then.
@@ -89,7 +89,7 @@ pub enum Errand {
     /// Forgets what was done about exceptions before then.
     Prune(Timestamp),
     /// There is something in the book of exceptions.
-    Book,
+    PendingExceptions,
 }
 
 /// What the writer is to do next.
@@ -322,7 +322,7 @@ impl Inner {
 
 impl Appending<'_> {
     /// Appends a budget. `written` is the epoch in which its filter was last written, or read.
-    pub fn push(&mut self, place: PlaceRef<'_>, budget: &Budget, change: &Change, written: &mut u64) {
+    pub fn push(&mut self, place: HashedKeyRef<'_>, budget: &Budget, change: &Change, written: &mut u64) {
         let seen = match change.turned || *written != self.inner.epoch {
             true => Seen::Whole,
             false => Seen::Learnt(&change.learnt),

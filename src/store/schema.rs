@@ -1,6 +1,6 @@
 //! The schema of the state file: made, recognised, and brought up to date.
 
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::journal;
 use crate::policy::key::Key;
 use rusqlite::{Connection, Row, Transaction, params};
@@ -80,7 +80,7 @@ fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     let mut insert = transaction.prepare("INSERT INTO budget VALUES (?1, ?2, ?3, ?4, ?5)")?;
     for_each(transaction, "SELECT key, at, level, seen FROM former", |row| {
         let (key, at, level, seen): (String, i64, f64, Option<Vec<u8>>) = row.try_into()?;
-        let order = Place::of(Key::from_stored(&key)).order;
+        let order = HashedKey::of(Key::from_stored(&key)).order;
         insert.execute(params![order, key, at, level, seen.map(|bytes| journal::sealed(&bytes))])
     })?;
     let mut insert = transaction.prepare("INSERT INTO journal VALUES (?1, ?2)")?;

@@ -1,7 +1,7 @@
 //! Slots of limits such as "3 at once": what a session holds for as long as it lasts.
 
 use super::Core;
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use crate::policy::key::Key;
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl SessionSlots {
 
 impl Drop for SessionSlots {
     fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.core.hot.release(Place::of(key.borrowed())));
+        self.keys.iter().for_each(|key| self.core.hot.release(HashedKey::of(key.borrowed())));
     }
 }
 

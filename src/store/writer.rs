@@ -2,7 +2,7 @@
 
 use super::cache::SHARDS;
 use super::file::{self, File};
-use super::hashed_key::Place;
+use super::hashed_key::HashedKey;
 use super::health::{Attempt, News};
 use super::journal::{Entry, Seen};
 use super::queue::Errand;
@@ -56,7 +56,7 @@ struct Task {
 /// The journal on its way into the budgets table.
 struct Pass {
     /// Of the shard in work; in order, the next one last.
-    places: Vec<Place>,
+    places: Vec<HashedKey>,
     /// The next shard.
     shard: usize,
     /// The last entry of the journal, and its octets, when the pass began.
@@ -67,7 +67,7 @@ struct Pass {
     /// Octets written so far, about.
     written: usize,
     /// Budgets whose pages are damaged, and what is wrong with these.
-    unfoldable: Vec<Place>,
+    unfoldable: Vec<HashedKey>,
     fault: Option<String>,
 }
 
@@ -223,7 +223,7 @@ impl Task {
 
     /// Writes what was taken as one entry, and the slice with it. Whether it is in the file then or not: mail flows, and the store says
     /// that it is degraded. What is left of the slice was not written.
-    fn commit(&mut self, entry: &mut Entry, slice: &mut Vec<(Place, Budget)>) {
+    fn commit(&mut self, entry: &mut Entry, slice: &mut Vec<(HashedKey, Budget)>) {
         if !self.may_try(Attempt::Append) || !self.open() {
             return self.core.queue.lose();
         }
@@ -252,7 +252,7 @@ impl Task {
         }
     }
 
-    fn append(&mut self, entry: &mut Entry, slice: &mut Vec<(Place, Budget)>) -> Result<(), String> {
+    fn append(&mut self, entry: &mut Entry, slice: &mut Vec<(HashedKey, Budget)>) -> Result<(), String> {
         let Some(file) = &mut self.file else { return Err("the state file is not open".to_owned()) };
         let entry = entry.seal();
         match file.append(entry, slice) {
@@ -287,7 +287,7 @@ impl Task {
     }
 
     /// The budgets to be written next, as they are now.
-    fn next_slice(&mut self, rows: usize) -> Vec<(Place, Budget)> {
+    fn next_slice(&mut self, rows: usize) -> Vec<(HashedKey, Budget)> {
         let Some(pass) = &mut self.pass else { return Vec::new() };
         let (mut slice, mut octets) = (Vec::with_capacity(rows), 0);
         while slice.len() < rows && octets < SLICE_OCTETS {
@@ -301,7 +301,7 @@ impl Task {
         slice
     }
 
-    fn fold(&mut self, slice: &[(Place, Budget)]) {
+    fn fold(&mut self, slice: &[(HashedKey, Budget)]) {
         let Some(file) = self.file.as_mut().filter(|_| !slice.is_empty()) else { return };
         let outcome = file.fold(slice);
         self.core.written.fetch_add(slice.len() * PAGE, Ordering::Relaxed);
@@ -360,7 +360,7 @@ impl Task {
     }
 
     /// What cannot be written to the table goes into the journal once more, so that all that was there before can go.
-    fn keep_in_journal(&mut self, places: &[Place]) {
+    fn keep_in_journal(&mut self, places: &[HashedKey]) {
         let mut entry = Entry::default();
         for place in places {
             // As it is now: what was journalled since is older, or comes later.
@@ -397,9 +397,9 @@ impl Task {
         let core = self.core.clone();
         if !core.book.any() {
             // Whoever waited too long may have said so after it was written.
-            return self.note(Attempt::Book, Ok(()));
+            return self.note(Attempt::PendingExceptions, Ok(()));
         }
-        if !self.may_try(Attempt::Book) || !self.open() {
+        if !self.may_try(Attempt::PendingExceptions) || !self.open() {
             return core.book.give_up();
         }
         let Some(file) = &mut self.file else { return };
@@ -408,12 +408,12 @@ impl Task {
         match file.write_page(&page, &core.policy().exceptions) {
             Ok(()) => {
                 self.core.written.fetch_add((page.touched.len() + page.records.len()) * PAGE, Ordering::Relaxed);
-                self.note(Attempt::Book, Ok(()));
+                self.note(Attempt::PendingExceptions, Ok(()));
                 page.written();
             }
             Err(error) => {
                 let reason = format!("grants and suspensions could not be written: {}", file::words(&error));
-                self.note(Attempt::Book, Err(reason));
+                self.note(Attempt::PendingExceptions, Err(reason));
                 core.book.put_back(page);
             }
         }
@@ -434,7 +434,7 @@ impl Task {
                 Errand::Drop(names) => file.drop_kinds(&names),
                 Errand::Prune(before) => file.prune(before),
                 // It is written before all errands, or as soon as it can be.
-                Errand::Book => Ok(()),
+                Errand::PendingExceptions => Ok(()),
             };
             // What fails here fails elsewhere, too.
             if let Err(error) = outcome {
@@ -466,7 +466,7 @@ impl Pass {
         Self { places: Vec::new(), shard: 0, last, octets, behind, written: 0, unfoldable: Vec::new(), fault: None }
     }
 
-    fn next(&mut self, core: &Core) -> Option<Place> {
+    fn next(&mut self, core: &Core) -> Option<HashedKey> {
         while self.places.is_empty() && self.shard < SHARDS {
             self.places = core.hot.take_changed(self.shard);
             self.places.reverse();

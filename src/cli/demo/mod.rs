@@ -55,7 +55,7 @@ async fn demonstrate(folder: &Path) -> Result<Running, Failure> {
     std::fs::write(&path, configuration(sink.address())).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
     let config = config::read(&path).map_err(|error| match error {
         ConfigError::Io(_, error) => Failure::new(exit::IO, error),
-        ConfigError::Problems(problems) => Failure::new(exit::CONFIG, problems.render(false)),
+        ConfigError::Diagnostics(problems) => Failure::new(exit::CONFIG, problems.render(false)),
     })?;
     let running = Running::start(config, HashMap::new()).await?;
     let message = folder.join("message.eml");

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::key::Owner;
 use crate::policy::limit::Limit;
-use crate::policy::rate_syntax::Terms;
+use crate::policy::rate_syntax::RateTerms;
 use crate::store::{Store, jsonl};
 use crate::time::Timestamp;
 use std::fmt::Write as _;
@@ -96,7 +96,7 @@ async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, Stri
 /// A rate in one of the forms that the limit may have.
 fn checked_rate(limit: &Limit, text: &str) -> Result<Arc<str>, String> {
     let text = text.trim();
-    let quota = Terms::of(limit).quota(text)?;
+    let quota = RateTerms::of(limit).quota(text)?;
     if !quota.is_like(&limit.quota) {
         let (amount, period) = (limit.quota.amount(), limit.quota.period());
         return Err(format!(

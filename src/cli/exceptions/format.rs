@@ -4,7 +4,7 @@ use crate::policy::Policy;
 use crate::policy::exception::{Grant, Suspension, Term};
 use crate::policy::key::Owner;
 use crate::store::Kept;
-use crate::store::audit::{Act, Record};
+use crate::store::audit::{Act, AuditRecord};
 use crate::time::{Timestamp, format_duration, format_wait};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -69,15 +69,15 @@ pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Sus
 }
 
 /// What was done, in order.
-pub fn trail(records: &[Record]) -> String {
+pub fn trail(records: &[AuditRecord]) -> String {
     if records.is_empty() {
         return "nothing was done so far\n".to_owned();
     }
     records.iter().map(line).collect()
 }
 
-fn line(record: &Record) -> String {
-    let Record { at, act, limit, owner, rate, until, was, by, reason } = record;
+fn line(record: &AuditRecord) -> String {
+    let AuditRecord { at, act, limit, owner, rate, until, was, by, reason } = record;
     let mut text = format!("{}  {:9}  ", at.rfc3339(), act.name());
     if let Some(limit) = limit {
         text += &format!("{limit}  ");

@@ -7,9 +7,9 @@ use crate::policy::exception::Suspension;
 use crate::policy::key::{Key, KeyRef};
 use crate::policy::limit::{Count, Limit};
 use crate::policy::quota::{Quota, Scope};
-use crate::policy::session_counters::Ledger;
+use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
-use crate::policy::{self, Budget, Loaded, Policy, Question};
+use crate::policy::{self, Budget, Loaded, Plan, Policy};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Replay {
     asks: [bool; 2],
     /// `None` while a decision has it, and for those nobody has used.
     budgets: HashMap<Key, Option<Budget>>,
-    ledger: Ledger,
+    ledger: SessionCounters,
     /// What limits said to the message at hand, one a limit.
     marks: Marks,
     /// One a limit.
@@ -88,7 +88,7 @@ impl Replay {
             policy: policy.clone(),
             asks: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
             budgets: HashMap::new(),
-            ledger: Ledger::default(),
+            ledger: SessionCounters::default(),
             marks: Marks::new(policy.limits.len()),
             tallies: unsaid.iter().map(|unsaid| Tally::new(*unsaid)).collect(),
         }
@@ -107,7 +107,7 @@ impl Replay {
         let recipients = message.recipients.iter().map(|recipient| Event::Recipient(recipient.clone()));
         let events = std::iter::once(Event::Mail).chain(recipients).collect();
         let mut asked = Asked { facts, events, declared: Vec::new() };
-        self.ledger = Ledger::default();
+        self.ledger = SessionCounters::default();
         self.marks.clear();
         let mut charges = Vec::new();
         let mut verdicts = self.decide(message, &asked).into_iter();
@@ -136,7 +136,7 @@ impl Replay {
     }
 
     fn decide(&mut self, message: &Message, asked: &Asked) -> Vec<Verdict> {
-        let question = Question::new(&self.policy, asked, message.at);
+        let question = Plan::new(&self.policy, asked, message.at);
         question.looking().for_each(|limit| self.marks.hold(limit));
         question.limits().for_each(|limit| self.marks.count(limit));
         let take = |key: KeyRef<'_>| self.budgets.get_mut(key.as_str()).and_then(Option::take);
@@ -174,7 +174,7 @@ impl Replay {
             if tally.wants_reason() {
                 let reason = |event| {
                     let asked = Asked { facts: facts.clone(), events: vec![event], declared: Vec::new() };
-                    Question::reason(&self.policy, &asked, message.at, place)
+                    Plan::reason(&self.policy, &asked, message.at, place)
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);
                 let events = [Event::Mail, Event::Message, Event::End { size: message.size }];

@@ -3,7 +3,7 @@
 use super::history::Message;
 use crate::policy::event::{Event, Stage};
 use crate::policy::limit::{Count, Limit};
-use crate::policy::skip_reason::{Reason, Why};
+use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
@@ -120,12 +120,13 @@ impl Tally {
     /// Notes why the limit did not hold for a message, by the reasons that it has at each of its stages.
     pub fn wonder(&mut self, reasons: impl Iterator<Item = Reason>) {
         self.wondered += 1;
-        for reason in reasons.filter(|reason| reason.why != Why::Elsewhere) {
+        for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
             // A recipient is not known before RCPT, but then.
             self.unknown
                 .extend(reason.unknown().filter(|name| !name.starts_with("recipient")).map(|name| plain(&name)));
             let is_known = reason.unknown().next().is_none();
-            self.is_for_others |= is_known && matches!(reason.why, Why::NoMatch | Why::Except(_) | Why::NoRecipient);
+            self.is_for_others |=
+                is_known && matches!(reason.why, SkipReason::NoMatch | SkipReason::Except(_) | SkipReason::NoRecipient);
         }
     }
 

@@ -4,9 +4,9 @@ use super::case::Case;
 use crate::policy::event::{Asked, Event, Facts, Stage};
 use crate::policy::key::Key;
 use crate::policy::limit::Count;
-use crate::policy::session_counters::Ledger;
-use crate::policy::verdict::{Charged, Ruling, Until, Verdict};
-use crate::policy::{self, Budget, Explained, Loaded, Policy, Question};
+use crate::policy::session_counters::SessionCounters;
+use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
+use crate::policy::{self, Budget, Explained, Loaded, Plan, Policy};
 use crate::session::{self, Security, refusal_reply, suspended_reply};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -86,7 +86,7 @@ pub struct Played {
 
 /// Plays a session through on a copy of these budgets.
 pub fn play(stand: Stand<'_>, case: &Case, known: &Budgets) -> Played {
-    let (budgets, ledger) = (known.clone(), Ledger::default());
+    let (budgets, ledger) = (known.clone(), SessionCounters::default());
     let policy = stand.policy.clone();
     let mut play =
         Play { stand, policy, case, known, budgets, ledger, acts: Vec::new(), missing: Vec::new(), refusals: 0 };
@@ -102,7 +102,7 @@ struct Play<'a> {
     case: &'a Case,
     known: &'a Budgets,
     budgets: Budgets,
-    ledger: Ledger,
+    ledger: SessionCounters,
     acts: Vec<Act>,
     missing: Vec<Key>,
     refusals: usize,
@@ -169,7 +169,7 @@ impl Play<'_> {
         let claimed = Facts { authenticated: false, groups: Arc::default(), ..facts.clone() };
         let charges = self.act(format!("AUTH as {user}"), &claimed, Event::Auth)?.charges;
         // The password is right.
-        self.give_back(charges.into_iter().filter(|charged| charged.until == Until::Password).collect());
+        self.give_back(charges.into_iter().filter(|charged| charged.until == RefundWhen::Password).collect());
         self.act(format!("login of {user}"), &facts, Event::Login).map(|_| ())
     }
 
@@ -199,18 +199,24 @@ impl Play<'_> {
     }
 
     /// Something after which nothing comes when it is refused.
-    fn settle(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<Charged>) -> Result<Verdict, Ended> {
+    fn settle(
+        &mut self,
+        what: String,
+        facts: &Facts,
+        event: Event,
+        declared: Vec<RefundableCharge>,
+    ) -> Result<Verdict, Ended> {
         match self.try_act(what, facts, event, declared) {
             Tried::Passed(verdict) => Ok(verdict),
             Tried::Refused | Tried::Ended => Err(Ended),
         }
     }
 
-    fn try_act(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<Charged>) -> Tried {
+    fn try_act(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<RefundableCharge>) -> Tried {
         let (stage, now) = (event.stage().unwrap_or(Stage::Command), self.stand.now);
         let policy = &self.policy.clone();
         let asked = Asked { facts: facts.clone(), events: vec![event], declared };
-        let question = Question::new(policy, &asked, now);
+        let question = Plan::new(policy, &asked, now);
         let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
         let mut loaded = self.load(&keys);
         let said = policy::explain(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
@@ -238,7 +244,7 @@ impl Play<'_> {
         }
     }
 
-    fn give_back(&mut self, charges: Vec<Charged>) {
+    fn give_back(&mut self, charges: Vec<RefundableCharge>) {
         let keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         let mut loaded = self.load(&keys);
         policy::give_back(&charges, &keys, &mut loaded);

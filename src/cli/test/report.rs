@@ -2,7 +2,7 @@
 
 use super::rehearsal::{Act, Played, Stand, line};
 use crate::policy::limit::{Effect, Limit, Mode};
-use crate::policy::skip_reason::{Reason, Why};
+use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
 use crate::policy::{Explained, Policy, Weighed};
 use crate::session::refusal_reply;
@@ -49,7 +49,7 @@ impl Report<'_> {
     fn limit_text(&self, act: &Act, one: &Explained) -> String {
         let (title, limit) = (self.stand.policy.title(one.limit), &self.stand.policy.limits[one.limit]);
         match &one.said {
-            Err(Reason { why: Why::Elsewhere, .. }) => String::new(),
+            Err(Reason { why: SkipReason::Elsewhere, .. }) => String::new(),
             Err(reason) => format!("  {title}: does not hold: {reason}\n"),
             Ok(weighed) => format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(act, limit, weighed)),
         }
@@ -134,7 +134,7 @@ impl Report<'_> {
 }
 
 fn is_elsewhere(one: &Explained) -> bool {
-    matches!(one.said, Err(Reason { why: Why::Elsewhere, .. }))
+    matches!(one.said, Err(Reason { why: SkipReason::Elsewhere, .. }))
 }
 
 /// What an event means to a limit: a word for machines, and how a sentence about the amount goes on.

@@ -10,7 +10,7 @@ use super::references::{Named, Naming};
 use crate::policy::Lateness;
 use crate::policy::field::Field;
 use crate::policy::networks::Networks;
-use crate::policy::normalize::Folding;
+use crate::policy::normalize::AddressNormalizer;
 use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{Shape, Table};
 use crate::relay::UpstreamOptions;
@@ -23,7 +23,7 @@ pub struct Context<'a> {
     pub source: &'a Source<'a>,
     pub lists: &'a Lists,
     pub files: &'a mut Files,
-    pub folding: &'a Folding,
+    pub folding: &'a AddressNormalizer,
     /// The names of all listeners, in lower case.
     pub listeners: Vec<String>,
     /// Whether anybody can log in here.

@@ -7,13 +7,13 @@ use crate::config::section::{Placed, Section, flag, text};
 use crate::policy::domain;
 use crate::policy::field::Field;
 use crate::policy::hours::Hours;
-use crate::policy::matcher::{Comparison, Condition, Conditions, Whom};
+use crate::policy::matcher::{AllOf, Comparison, Condition, Matcher};
 use crate::policy::networks::Networks;
-use crate::policy::normalize::Folding;
+use crate::policy::normalize::AddressNormalizer;
 use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{BadPattern, Shape, Table};
 use crate::policy::quota::Quota;
-use crate::policy::rate_syntax::Terms;
+use crate::policy::rate_syntax::RateTerms;
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use toml::de::DeValue;
 
 /// For whom a limit is, and the keys that say so.
 pub struct Read {
-    pub whom: Whom,
+    pub whom: Matcher,
     /// Of `match` and `except`, each as often as it stands there.
     pub keys: Vec<Placed<&'static str>>,
 }
@@ -39,11 +39,11 @@ pub fn whom(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     if let Some(span) = empty {
         s.error(&span, "match: an empty list is for nobody, and no match at all for everybody", None);
     }
-    Read { whom: Whom { matches, except }, keys }
+    Read { whom: Matcher { matches, except }, keys }
 }
 
 /// One table, all keys of which have to hold.
-fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'static str>>) -> Conditions {
+fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'static str>>) -> AllOf {
     let mut conditions = Vec::new();
     let mut add = |key, span, condition: Option<Condition>| {
         keys.push(Placed { value: key, span });
@@ -77,7 +77,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
         s.error(&s.span(), "an empty table says nothing", Some("say for whom, as in { user = \"*\" }"));
     }
     s.finish();
-    Conditions(conditions)
+    AllOf(conditions)
 }
 
 /// What a key of a table, or the column of a table of numbers, looks at.
@@ -110,7 +110,13 @@ impl Key {
     }
 
     /// Puts a pattern into a table; a problem is named as the pattern was written.
-    pub(super) fn insert<T>(self, table: &mut Table<T>, folding: &Folding, text: &str, value: T) -> Result<(), String> {
+    pub(super) fn insert<T>(
+        self,
+        table: &mut Table<T>,
+        folding: &AddressNormalizer,
+        text: &str,
+        value: T,
+    ) -> Result<(), String> {
         table.insert(&self.fold(folding, text), value).map_err(|bad| match bad {
             BadPattern::Twice(_) => BadPattern::Twice(text.into()).to_string(),
             bad => bad.to_string(),
@@ -118,7 +124,7 @@ impl Key {
     }
 
     /// A pattern, so that it can be found by values that are folded.
-    fn fold<'t>(self, folding: &Folding, text: &'t str) -> Cow<'t, str> {
+    fn fold<'t>(self, folding: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
         match self {
             Self::Field(Field::Helo, _) => domain::pattern(text),
             // What has no domain means any, what has a `*` is more than one address, and what has no local part is none.
@@ -211,7 +217,7 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
 pub fn overrides(
     s: &mut Section<'_>,
     cx: &mut Context<'_>,
-    terms: Terms,
+    terms: RateTerms,
     own: &[Quota],
 ) -> Option<(Arc<Overrides>, Placed<&'static str>)> {
     let Placed { value: name, span } = s.optional("overrides", text)?;
@@ -249,7 +255,7 @@ pub fn overrides(
 }
 
 /// Puts a row of a table of numbers where it is found.
-pub(super) fn put(rows: &mut Rows, key: Key, whom: &str, row: Row, folding: &Folding) -> Result<(), String> {
+pub(super) fn put(rows: &mut Rows, key: Key, whom: &str, row: Row, folding: &AddressNormalizer) -> Result<(), String> {
     match rows {
         Rows::Client(networks) => networks.insert(network(whom)?, row).map_err(|error| error.to_string()),
         Rows::Field(_, table) | Rows::Group(table) => key.insert(table, folding, whom, row),
@@ -262,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_login_is_named_whole_and_an_address_without_its_sub_address() {
-        let folding = Folding::new(Some('+'), None);
+        let folding = AddressNormalizer::new(Some('+'), None);
         for (key, pattern, value, expected) in [
             ("user", "Bob+x@Example.org", "bob+x@example.org", true),
             ("user", "bob+x@example.org", "bob@example.org", false),

@@ -14,7 +14,7 @@ use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Mode};
 use crate::policy::quota::{Quota, Scope};
-use crate::policy::rate_syntax::Terms;
+use crate::policy::rate_syntax::RateTerms;
 use crate::time::{Units, parse_amount, parse_duration};
 use check::Draft;
 pub use context::{Compiled, Context};
@@ -94,15 +94,15 @@ fn mode(s: &mut Section<'_>) -> Mode {
 }
 
 /// How much is allowed, in all its terms.
-fn amounts(s: &mut Section<'_>, count: Count) -> (Terms, Option<Placed<Vec<Quota>>>) {
+fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Quota>>>) {
     let algorithm = s.placed("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
-    let terms = Terms { count, algorithm: algorithm.value, burst: None, of: Count::Recipients, at_least: 0.0 };
+    let terms = RateTerms { count, algorithm: algorithm.value, burst: None, of: Count::Recipients, at_least: 0.0 };
     let burst = s.optional("burst", |value| terms.amount(&number(value)?));
     if let Some(burst) = burst.as_ref().filter(|_| !algorithm.value.is_bucket()) {
         let help = "a moving average is its own burst limit; algorithm = \"token-bucket\" has a burst of its own";
         s.error(&burst.span, "a burst is for buckets", Some(help));
     }
-    let mut terms = Terms { burst: burst.map(|burst| burst.value), ..terms };
+    let mut terms = RateTerms { burst: burst.map(|burst| burst.value), ..terms };
     let mut rates = s.required("rate", "\"100 / 1d\"", |value| quotas(value, terms));
     let quotas = rates.as_mut().map_or(&mut [][..], |rates| &mut rates.value);
     let may_be_share = count == Count::Rejections && quotas.iter().all(|quota| matches!(quota, Quota::Share(_)));
@@ -121,7 +121,7 @@ fn amounts(s: &mut Section<'_>, count: Count) -> (Terms, Option<Placed<Vec<Quota
 }
 
 /// What all are of which a share is counted, and how many of them say something.
-fn share(s: &mut Section<'_>, terms: &mut Terms, may_be: bool) {
+fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
     if may_be {
         let known = [Count::Recipients, Count::Messages].map(|of| (of.name(), of));
         terms.of = s.value("of", "\"recipients\"", choice(&known));
@@ -147,7 +147,7 @@ fn number(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// One rate, or several.
-fn quotas(value: &DeValue<'_>, terms: Terms) -> Result<Vec<Quota>, String> {
+fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
     let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };
     if items.is_empty() {
         return Err("an empty list allows nothing, and everything: write a rate".to_owned());

@@ -4,11 +4,11 @@ use crate::config::overrides::Override;
 use crate::engine::Rule;
 use crate::policy::limit::Count;
 use crate::policy::quota::Quota;
-use crate::policy::rate_syntax::{LONGEST_PERIOD, Terms};
+use crate::policy::rate_syntax::{LONGEST_PERIOD, RateTerms};
 use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount};
 use std::time::Duration;
 
-impl Terms {
+impl RateTerms {
     /// The numbers of a row of overrides: several rates are separated by semicolons.
     pub fn numbers(self, row: &Override, own: &[Quota]) -> Result<Box<[Quota]>, String> {
         let burst = row.burst.as_deref().map(|burst| self.amount(burst)).transpose()?;
@@ -90,12 +90,12 @@ mod tests {
     use super::*;
     use crate::policy::limit::Algorithm;
 
-    fn terms(count: Count, algorithm: Algorithm, burst: Option<f64>) -> Terms {
-        Terms { count, algorithm, burst, of: Count::Recipients, at_least: 20.0 }
+    fn terms(count: Count, algorithm: Algorithm, burst: Option<f64>) -> RateTerms {
+        RateTerms { count, algorithm, burst, of: Count::Recipients, at_least: 20.0 }
     }
 
     /// The burst and what comes back in a second, for a row of overrides.
-    fn numbers(terms: Terms, own: &str, rate: &str, burst: &str) -> (f64, f64) {
+    fn numbers(terms: RateTerms, own: &str, rate: &str, burst: &str) -> (f64, f64) {
         let text = |text: &str| if text.is_empty() { None } else { Some(Box::from(text)) };
         let row = Override { line: 2, whom: "alice".into(), rate: text(rate), burst: text(burst) };
         let numbers = terms.numbers(&row, &[terms.quota(own).unwrap()]).unwrap();

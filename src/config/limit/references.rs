@@ -1,10 +1,10 @@
 //! Users and groups that limits name. Whether there are any is known when the users file is read.
 
-use super::super::diagnostic::{Problem, Severity};
+use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
 use crate::accounts::file::{User, Users};
 use crate::policy::domain::lower_nfc;
-use crate::policy::normalize::Folding;
+use crate::policy::normalize::AddressNormalizer;
 use crate::policy::pattern::{Shape, Table};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct Naming {
 
 impl Named {
     /// Says who of them is not there.
-    pub fn check(&self, users: &Users, folding: &Folding) -> Vec<Problem> {
+    pub fn check(&self, users: &Users, folding: &AddressNormalizer) -> Vec<Diagnostic> {
         let logins: HashSet<String> = users.iter().map(|user| folding.user(&user.name).into_owned()).collect();
         let locals = logins.iter().filter_map(|login| login.rsplit_once('@')).map(|(local, _)| local.to_owned());
         let locals: HashSet<String> = locals.chain(logins.iter().cloned()).collect();
@@ -52,14 +52,14 @@ fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
     table.insert(pattern, ()).is_ok() && values.iter().any(|value| table.find(value).is_some())
 }
 
-fn missing(named: &[Naming], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Problem> {
+fn missing(named: &[Naming], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     // Those of one list or table stand together.
     for alike in named.chunk_by(|one, next| one.span == next.span) {
         let missing = alike.iter().filter(|naming| !is_there(&naming.pattern));
         let said = missing.map(|naming| format!("{}{}", naming.place, words(&naming.pattern))).collect();
         let problem =
-            |message| Problem { severity: Severity::Warning, span: alike[0].span.clone(), message, help: None };
+            |message| Diagnostic { severity: Severity::Warning, span: alike[0].span.clone(), message, help: None };
         problems.extend(first_few(said).into_iter().map(problem));
     }
     problems

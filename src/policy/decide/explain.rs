@@ -5,10 +5,10 @@ use crate::policy::event::Asked;
 use crate::policy::key::Key;
 use crate::policy::limit::Effect;
 use crate::policy::quota::Quota;
-use crate::policy::session_counters::Ledger;
-use crate::policy::skip_reason::{Reason, Why};
+use crate::policy::session_counters::SessionCounters;
+use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
-use crate::policy::{Policy, Question};
+use crate::policy::{Plan, Policy};
 use crate::time::Timestamp;
 
 /// What a limit says to an event.
@@ -45,23 +45,23 @@ pub fn explain(
     policy: &Policy,
     now: Timestamp,
     asked: &Asked,
-    question: &Question<'_>,
+    question: &Plan<'_>,
     loaded: &mut Loaded,
-    ledger: &mut Ledger,
+    ledger: &mut SessionCounters,
 ) -> Vec<Explained> {
     let decision = Decision::new(policy, now, asked, question, loaded, ledger);
     let explained = |limit: usize| {
         let mut applications = question.applications.iter();
         let Some(application) = applications.find(|one| question.budgets[one.used].limit == limit) else {
-            let reason = Question::reason(policy, asked, now, limit);
-            return Err(reason.unwrap_or_else(|| Reason::plain(Why::Elsewhere)));
+            let reason = Plan::reason(policy, asked, now, limit);
+            return Err(reason.unwrap_or_else(|| Reason::plain(SkipReason::Elsewhere)));
         };
         let mut step = decision.begin(application);
         let Some(effect) = step.effect else {
             let is_unlimited = *question.budgets[application.used].quota == Quota::Unlimited;
-            return Err(Reason::plain(if is_unlimited { Why::Unlimited } else { Why::Counted }));
+            return Err(Reason::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
         };
-        let row = Question::row(policy, asked, now, limit);
+        let row = Plan::row(policy, asked, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
         decision.take(&mut step, &asked.events[application.event]);
         Ok(Weighed { row, ..decision.weighed(step, effect) })

@@ -25,7 +25,7 @@ pub struct Reached {
 }
 
 /// How far over an event is. The functions take a rung: so many times the limit.
-pub struct Over<O, R> {
+pub struct Overage<O, R> {
     pub is_over: O,
     /// How full a budget is whose event is refused there, and how long that lasts.
     pub refused: R,
@@ -45,7 +45,7 @@ pub struct Room {
 
 impl Reached {
     /// `room` is how late the answer may be; `None`: it cannot be late. Without `may_suspend` a suspension is a denial.
-    pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Over<O, R>, room: Option<Room>, may_suspend: bool) -> Self
+    pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Overage<O, R>, room: Option<Room>, may_suspend: bool) -> Self
     where
         O: Fn(f64) -> bool,
         R: Fn(f64) -> (f64, Wait),
@@ -135,7 +135,7 @@ struct TooLate {
 }
 
 /// How late an answer is to be, beyond what the run waits already.
-fn late<O, R>(delay: Delay, at: f64, over: &Over<O, R>, room: &Room) -> Result<Duration, TooLate>
+fn late<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Room) -> Result<Duration, TooLate>
 where
     R: Fn(f64) -> (f64, Wait),
 {

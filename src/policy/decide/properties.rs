@@ -9,7 +9,7 @@ use crate::policy::field::Field;
 use crate::policy::hours::Zone;
 use crate::policy::key::Key;
 use crate::policy::limit::{Algorithm, Distinct};
-use crate::policy::normalize::Folding;
+use crate::policy::normalize::AddressNormalizer;
 use crate::time::{Units, parse_rate};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 fn any_policy() -> impl Strategy<Value = Policy> {
     proptest::collection::vec(any_limit(), 1..6).prop_map(|mut limits| {
         limits.iter_mut().enumerate().for_each(|(n, limit)| limit.name = format!("limit{n}").into());
-        Policy::new(limits, Folding::default(), Zone::default())
+        Policy::new(limits, AddressNormalizer::default(), Zone::default())
     })
 }
 
@@ -110,8 +110,14 @@ fn facts(user: u8, size: Option<u64>) -> Facts {
 /// Budgets, as a store has them.
 type Budgets = HashMap<Key, Option<Budget>>;
 
-fn act(policy: &mut Policy, now: Timestamp, asked: &Asked, budgets: &mut Budgets, ledger: &mut Ledger) -> Vec<Verdict> {
-    let question = Question::new(policy, asked, now);
+fn act(
+    policy: &mut Policy,
+    now: Timestamp,
+    asked: &Asked,
+    budgets: &mut Budgets,
+    ledger: &mut SessionCounters,
+) -> Vec<Verdict> {
+    let question = Plan::new(policy, asked, now);
     let mut loaded: Loaded = question.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
     let verdicts = super::decide(policy, now, asked, &question, &mut loaded, ledger);
     for (key, slot) in question.keys().zip(loaded.into_slots()) {
@@ -142,7 +148,7 @@ proptest! {
     /// every limit in force that counts it.
     #[test]
     fn a_refused_event_leaves_no_charge(mut policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..30)) {
-        let (mut budgets, mut ledgers) = (Budgets::new(), vec![Ledger::default(); 3]);
+        let (mut budgets, mut ledgers) = (Budgets::new(), vec![SessionCounters::default(); 3]);
         let mut now = Timestamp::from_micros(1_700_000_000_000_000);
         for (user, later, size, events) in acts {
             now = now.after(Duration::from_millis(later));
@@ -180,7 +186,7 @@ proptest! {
     #[test]
     fn what_is_in_shadow_changes_nothing(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let run = |mut policy: Policy| {
-            let (mut budgets, mut ledgers) = (Budgets::new(), vec![Ledger::default(); 3]);
+            let (mut budgets, mut ledgers) = (Budgets::new(), vec![SessionCounters::default(); 3]);
             let mut now = Timestamp::from_micros(1_700_000_000_000_000);
             let mut told = Vec::new();
             for (user, later, size, events) in &acts {
@@ -198,7 +204,7 @@ proptest! {
         let limits = |wanted: fn(&Limit) -> bool| policy.limits.iter().filter(move |limit| wanted(limit));
         let rebuilt = |limits: Vec<&Limit>| {
             let limits = limits.into_iter().map(|limit| limit.with_rates(&[limit.quota]).remove(0)).collect();
-            Policy::new(limits, Folding::default(), Zone::default())
+            Policy::new(limits, AddressNormalizer::default(), Zone::default())
         };
         let all = run(rebuilt(limits(|_| true).collect()));
         prop_assert_eq!(all, run(rebuilt(limits(|limit| limit.mode == Mode::Enforce).collect())));
@@ -209,7 +215,7 @@ proptest! {
     fn a_run_is_decided_as_its_events_are(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let (mut together, mut apart) = (Budgets::new(), Budgets::new());
         let (mut policy, mut policy_apart) = (policy.clone(), policy);
-        let mut ledgers = vec![(Ledger::default(), Ledger::default()); 3];
+        let mut ledgers = vec![(SessionCounters::default(), SessionCounters::default()); 3];
         let mut now = Timestamp::from_micros(1_700_000_000_000_000);
         for (user, later, size, events) in acts {
             now = now.after(Duration::from_millis(later));

@@ -1,13 +1,13 @@
 //! What follows from an event beside its charges: late answers, suspensions, notices.
 
-use super::ladder::{Over, Reached, Room};
+use super::ladder::{Overage, Reached, Room};
 use super::{Decision, Step};
 use crate::engine::Wait;
 use crate::policy::Lateness;
 use crate::policy::event::Event;
 use crate::policy::exception::{By, Suspension, Term};
 use crate::policy::limit::{Charge, Count, Effect, Limit, Mode};
-use crate::policy::verdict::{Notice, Suspended, Until, Verdict};
+use crate::policy::verdict::{Notice, RefundWhen, Suspended, Verdict};
 use std::sync::Arc;
 
 impl Decision<'_> {
@@ -26,7 +26,7 @@ impl Decision<'_> {
         step: &Step<'_>,
         effect: Effect,
         event: &Event,
-        over: Over<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
+        over: Overage<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
     ) -> Option<Box<Reached>> {
         if !(over.is_over)(step.limit.ladder.lowest()) {
             return None;
@@ -95,12 +95,12 @@ impl Decision<'_> {
     /// Whether a charge is refunded if the client leaves during the delay: it comes again with its mail or its login, and is charged
     /// then. What has happened already stays charged: a connection, a session, a command. Otherwise a client that leaves early each
     /// time would never reach the rungs above the delay. A filter cannot forget, and `attempts` counts every attempt.
-    pub(super) fn until_heard(&self, limit: &Limit, event: &Event) -> Option<Until> {
+    pub(super) fn until_heard(&self, limit: &Limit, event: &Event) -> Option<RefundWhen> {
         let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
         let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
         // After the final dot no reply is delayed.
         let may_wait = self.policy.delays && !matches!(event, Event::End { .. });
-        (comes_again && is_refundable && may_wait).then_some(Until::Heard)
+        (comes_again && is_refundable && may_wait).then_some(RefundWhen::Heard)
     }
 }
 

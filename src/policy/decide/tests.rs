@@ -5,8 +5,8 @@ use crate::policy::explain;
 use crate::policy::field::Field;
 use crate::policy::hours::Zone;
 use crate::policy::limit::{Algorithm, Distinct};
-use crate::policy::matcher::{Comparison, Condition, Conditions, Whom};
-use crate::policy::normalize::Folding;
+use crate::policy::matcher::{AllOf, Comparison, Condition, Matcher};
+use crate::policy::normalize::AddressNormalizer;
 use crate::policy::overrides::{Overrides, Row, Rows};
 use crate::policy::pattern::{Shape, Table};
 use crate::policy::verdict::Meaning;
@@ -23,15 +23,21 @@ fn quota(rate: &str) -> Quota {
 }
 
 fn policy(limits: Vec<Limit>) -> Policy {
-    Policy::new(limits, Folding::new(Some('+'), None), Zone::default())
+    Policy::new(limits, AddressNormalizer::new(Some('+'), None), Zone::default())
 }
 
 fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
-    decide_in(policy, now, asked, loaded, &mut Ledger::default())
+    decide_in(policy, now, asked, loaded, &mut SessionCounters::default())
 }
 
-fn decide_in(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded, ledger: &mut Ledger) -> Vec<Verdict> {
-    let question = Question::new(policy, asked, now);
+fn decide_in(
+    policy: &Policy,
+    now: Timestamp,
+    asked: &Asked,
+    loaded: &mut Loaded,
+    ledger: &mut SessionCounters,
+) -> Vec<Verdict> {
+    let question = Plan::new(policy, asked, now);
     if loaded.0.is_empty() {
         *loaded = question.keys().map(|_| None).collect();
     }
@@ -116,7 +122,7 @@ fn an_event_is_charged_everywhere_or_nowhere() {
 fn a_limit_per_user_does_not_hold_where_nobody_logged_in() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "2 / 1d")]);
     let run = asked(None, &vec![rcpt(); 5]);
-    assert!(Question::new(&policy, &run, now()).keys().len() == 0);
+    assert!(Plan::new(&policy, &run, now()).keys().len() == 0);
     let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
     assert_eq!(words(&verdicts), ["pass"; 5]);
 }
@@ -139,7 +145,7 @@ fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_ca
     let one = limit("l", Count::Recipients, &[CLIENT, Field::User], "2 / 1d");
     let keys = |user| {
         let policy = policy(vec![limit("l", Count::Recipients, &one.per, "2 / 1d")]);
-        Question::new(&policy, &asked(Some(user), &[rcpt()]), now()).keys().map(|key| key.owned()).collect::<Vec<_>>()
+        Plan::new(&policy, &asked(Some(user), &[rcpt()]), now()).keys().map(|key| key.owned()).collect::<Vec<_>>()
     };
     assert_eq!(keys("Alice"), keys("aLICE"));
     assert_eq!(keys("alice")[0].to_string(), "l/recipients/ewma/client=192.0.2.7/user=alice");
@@ -253,18 +259,18 @@ fn an_explanation_is_of_what_is_decided_and_says_why_a_limit_has_nothing_to_say(
     let mut of_staff = limit("staff", Count::Recipients, &[], "2 / 1d");
     let mut staff = Table::new(Shape::Name);
     staff.insert("staff", ()).unwrap();
-    of_staff.whom.matches = vec![Conditions(vec![Condition::Group(vec![Arc::new(staff)])])];
+    of_staff.whom.matches = vec![AllOf(vec![Condition::Group(vec![Arc::new(staff)])])];
     let mut not_encrypted = limit("plain", Count::Recipients, &[], "2 / 1d");
-    not_encrypted.whom.except = vec![Conditions(vec![Condition::Tls(true)])];
+    not_encrypted.whom.except = vec![AllOf(vec![Condition::Tls(true)])];
     let of_user = limit("user", Count::Recipients, &[Field::User], "2 / 1d");
     let octets = limit("octets", Count::Bytes, &[], "2 / 1d");
     let policy = policy(vec![of_staff, not_encrypted, of_user, octets, limit("all", Count::Recipients, &[], "2 / 1d")]);
     let explained = |asked: &Asked, loaded: &mut Loaded| {
-        let question = Question::new(&policy, asked, now());
+        let question = Plan::new(&policy, asked, now());
         if loaded.0.is_empty() {
             *loaded = question.keys().map(|_| None).collect();
         }
-        explain(&policy, now(), asked, &question, loaded, &mut Ledger::default())
+        explain(&policy, now(), asked, &question, loaded, &mut SessionCounters::default())
     };
     let mut once = asked(None, &[rcpt()]);
     once.facts.tls = Some(true);
@@ -292,14 +298,14 @@ fn where_nothing_is_added_up_an_explanation_adds_nothing() {
     let nothing = Limit::new("nothing", Count::Recipients, vec![Field::User], Quota::Never);
     let policy = policy(vec![rejected, nothing, limit("some", Count::Recipients, &[Field::User], "2 / 1d")]);
     let once = asked(Some("alice"), &[rcpt()]);
-    let question = Question::new(&policy, &once, now());
+    let question = Plan::new(&policy, &once, now());
     let mut loaded = question.keys().map(|_| None).collect();
-    let all = explain(&policy, now(), &once, &question, &mut loaded, &mut Ledger::default());
+    let all = explain(&policy, now(), &once, &question, &mut loaded, &mut SessionCounters::default());
     assert_eq!(all.iter().map(|one| one.said.as_ref().unwrap().amount).collect::<Vec<_>>(), [0.0, 0.0, 1.0]);
 }
 
 fn except(limit: &mut Limit, condition: Condition) {
-    limit.whom = Whom { matches: Vec::new(), except: vec![Conditions(vec![condition])] };
+    limit.whom = Matcher { matches: Vec::new(), except: vec![AllOf(vec![condition])] };
 }
 
 #[test]
@@ -327,7 +333,7 @@ fn a_look_at_mail_does_not_refuse_what_recipients_to_come_may_be_excepted_from()
 fn messages_per_recipient_are_judged_at_rcpt_once_for_each_different_one() {
     let policy = policy(vec![limit("l", Count::Messages, &[Field::RecipientDomain], "1.5 / 1d")]);
     let to = |name: &str| Event::Recipient(name.into());
-    let (mut loaded, mut ledger) = (Loaded::default(), Ledger::default());
+    let (mut loaded, mut ledger) = (Loaded::default(), SessionCounters::default());
     let run = asked(None, &[to("a@d"), to("b@d"), to("a@e"), Event::Message]);
     assert_eq!(words(&decide_in(&policy, now(), &run, &mut loaded, &mut ledger)), ["pass"; 4]);
     ledger.end_message();
@@ -363,7 +369,7 @@ fn no_more_than_all_are_rejected() {
 #[test]
 fn a_message_counts_once_for_each_recipient_that_has_a_budget() {
     let policy = policy(vec![limit("l", Count::Messages, &[Field::Recipient], "1.5 / 1d")]);
-    let (mut loaded, mut ledger) = (Loaded::default(), Ledger::default());
+    let (mut loaded, mut ledger) = (Loaded::default(), SessionCounters::default());
     let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
     let first = asked(None, &[Event::Mail, to("bob"), to("carol"), to("BOB"), Event::Message]);
     let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut ledger);
@@ -379,7 +385,7 @@ fn a_listener_is_meant_in_any_case() {
     let mut table = Table::new(Shape::Name);
     table.insert("Submission", ()).unwrap();
     let condition = Condition::Field(Field::Listener, vec![Arc::new(table)]);
-    of_listener.whom = Whom { matches: vec![Conditions(vec![condition])], except: Vec::new() };
+    of_listener.whom = Matcher { matches: vec![AllOf(vec![condition])], except: Vec::new() };
     let policy = policy(vec![of_listener]);
     for (listener, word) in [("SUBMISSION", "refuse"), ("submission", "refuse"), ("relay", "pass")] {
         let mut asked = asked(None, &[Event::Message]);
@@ -392,7 +398,7 @@ fn a_listener_is_meant_in_any_case() {
 fn a_counter_of_octets_counts_a_message_once_whether_it_declares_its_size_or_not() {
     let most = Quota::Counter { scope: Scope::Message, most: 10_240.0 };
     let policy = policy(vec![Limit::new("l", Count::Bytes, Vec::new(), most)]);
-    let mut ledger = Ledger::default();
+    let mut ledger = SessionCounters::default();
     for declared in [Some(6_000), None] {
         let mut said = Vec::new();
         for event in [Event::Mail, Event::Message, Event::End { size: Some(6_000) }] {
@@ -414,7 +420,7 @@ fn a_message_that_is_counted_at_rcpt_is_given_back_only_with_the_message() {
     of_domain.charge = Charge::Sent;
     let policy = policy(vec![of_domain]);
     let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
-    assert_eq!(verdicts[0].charges.iter().map(|charged| charged.until).collect::<Vec<_>>(), [Until::MessageSent]);
+    assert_eq!(verdicts[0].charges.iter().map(|charged| charged.until).collect::<Vec<_>>(), [RefundWhen::MessageSent]);
     assert!(verdicts[1].charges.is_empty(), "it is one message");
 }
 
@@ -423,7 +429,7 @@ fn an_attempt_at_a_message_counts_once_however_many_recipients_hear_of_it() {
     let mut strict = limit("l", Count::Messages, &[Field::RecipientDomain], "3 / 1d");
     strict.charge = Charge::Attempts;
     let policy = policy(vec![strict]);
-    let (mut loaded, mut ledger) = (Loaded::default(), Ledger::default());
+    let (mut loaded, mut ledger) = (Loaded::default(), SessionCounters::default());
     for n in 0..5 {
         let verdicts = decide_in(&policy, now(), &asked(None, &vec![rcpt(); 20]), &mut loaded, &mut ledger);
         assert_eq!(words(&verdicts), [if n < 2 { "pass" } else { "refuse" }; 20], "message {n}");
@@ -507,10 +513,10 @@ fn a_mail_that_is_refused_takes_nothing_of_the_patience_with_a_transaction() {
     ]);
     (refused.stage, refused.charge) = (Stage::Mail, Charge::Attempts);
     let policy = policy(vec![refused]);
-    let mut ledger = Ledger::default();
+    let mut ledger = SessionCounters::default();
     for _ in 0..4 {
         let run = asked(Some("alice"), &[Event::Mail]);
-        let question = Question::new(&policy, &run, now());
+        let question = Plan::new(&policy, &run, now());
         let mut loaded: Loaded = question.keys().map(|_| None).collect();
         let verdicts = super::decide(&policy, now(), &run, &question, &mut loaded, &mut ledger);
         assert_eq!((words(&verdicts), seconds(&verdicts)), (vec!["refuse"], vec![15.0]));

@@ -1,18 +1,18 @@
 //! Why limits hold or do not, by what the question itself asks of them.
 
-use super::{Question, Run};
+use super::{Plan, Planner};
 use crate::policy::Policy;
 use crate::policy::event::Asked;
 use crate::policy::overrides::{Overrides, Row};
-use crate::policy::skip_reason::{Reason, Why};
+use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::time::Timestamp;
 
-impl Question<'_> {
+impl Plan<'_> {
     /// Why the limit at this place of the policy has nothing to say to the first event; `None`: it has.
     pub fn reason(policy: &Policy, asked: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
-        let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
+        let (run, limit) = (Planner::new(policy, asked, now), &policy.limits[place]);
         let check = || {
-            let effect = limit.effect(&asked.events[0]).ok_or(Why::Elsewhere)?;
+            let effect = limit.effect(&asked.events[0]).ok_or(SkipReason::Elsewhere)?;
             let subject = run.subject(0);
             run.holds(limit, 0, &subject)?;
             Self::default().used(&run, place, limit, (0, &subject), 0)?;
@@ -29,7 +29,7 @@ impl Question<'_> {
         now: Timestamp,
         place: usize,
     ) -> Option<(&'a Overrides, Row)> {
-        let (run, limit) = (Run::new(policy, asked, now), &policy.limits[place]);
+        let (run, limit) = (Planner::new(policy, asked, now), &policy.limits[place]);
         let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
         let overrides = owner.overrides.as_deref()?;
         Some((overrides, overrides.rows.find(run.subject(0))?))

@@ -1,6 +1,6 @@
 //! What to say to an upstream about a message, and what its replies mean. Pure: the [`Connection`](super::Connection) carries the octets.
 
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
@@ -102,17 +102,17 @@ impl Envelope {
     }
 
     /// Takes the reply to the oldest command without one. An error means that the connection is of no more use.
-    pub fn reply(&mut self, reply: Reply) -> Result<(), Fault> {
+    pub fn reply(&mut self, reply: Reply) -> Result<(), RelayError> {
         let Some((command, _)) = self.commands.get(self.replied) else {
-            return Err(Fault::Unexpected(reply));
+            return Err(RelayError::Unexpected(reply));
         };
         if reply.code() == 421 || reply.code() / 100 == 3 {
-            return Err(Fault::Refused(reply));
+            return Err(RelayError::Refused(reply));
         }
         self.replied += 1;
         match (command, &self.mail_refused) {
             (Command::Rset, _) if reply.is_positive() => {}
-            (Command::Rset, _) => return Err(Fault::Unexpected(reply)),
+            (Command::Rset, _) => return Err(RelayError::Unexpected(reply)),
             (Command::Xforward, _) => {
                 // The message is good without it.
                 let was_good = self.xforward.as_ref().is_none_or(Reply::is_positive);
@@ -126,11 +126,11 @@ impl Envelope {
                 }
             }
             (Command::Rcpt, None) => self.answers.push(Answered::Reply(reply)),
-            (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(Fault::Unexpected(reply)),
+            (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(RelayError::Unexpected(reply)),
             // 503, since MAIL did not hold.
             (Command::Rcpt, Some(refused)) => self.answers.push(Answered::MailRefused(refused.clone())),
             // They are answered as soon as it is their turn.
-            (Command::Unasked(_), _) => return Err(Fault::Unexpected(reply)),
+            (Command::Unasked(_), _) => return Err(RelayError::Unexpected(reply)),
         }
         self.answer_unasked();
         Ok(())
@@ -345,7 +345,7 @@ mod tests {
         {
             let mut envelope = envelope("MAIL FROM:<a@b>", false, true);
             envelope.next_write();
-            let outcome: Result<(), Fault> = texts.iter().try_for_each(|text| envelope.reply(reply(text)));
+            let outcome: Result<(), RelayError> = texts.iter().try_for_each(|text| envelope.reply(reply(text)));
             assert!(outcome.is_err(), "{texts:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! How a connection to the upstream begins: greeting, EHLO, TLS and login. Pure: the [`Connection`](super::Connection) carries the
 //! octets.
 
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::relay::client::Client;
 use crate::relay::login::{Authentication, Login, Step};
 use crate::relay::tls::Plain;
@@ -12,7 +12,7 @@ use crate::smtp::scram::{Keys, Salting};
 use std::collections::VecDeque;
 
 /// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again; or all of it within TLS.
-pub struct Opening {
+pub struct Handshake {
     hostname: String,
     tls: Policy,
     login: Option<Login>,
@@ -41,15 +41,15 @@ enum Stage {
 /// What to do next in an opening. It is not to be printed: there may be a password in a line.
 pub enum Next {
     Send(String),
-    /// Begin TLS, then go on with [`Opening::secured`]. What was offered before counts no more.
+    /// Begin TLS, then go on with [`Handshake::secured`]. What was offered before counts no more.
     Handshake,
-    /// Derive these keys, which is long work, then go on with [`Opening::keys`].
+    /// Derive these keys, which is long work, then go on with [`Handshake::keys`].
     Derive(Salting),
     Ready(Extensions),
-    Failed(Fault),
+    Failed(RelayError),
 }
 
-impl Opening {
+impl Handshake {
     /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
     pub fn new(hostname: &str, tls: Policy, login: Option<Login>) -> Self {
         Self {
@@ -102,22 +102,22 @@ impl Opening {
                 self.plain = Plain::Refused(reply);
                 self.log_in(offered)
             }
-            Stage::StartTls(_) => Next::Failed(Fault::StartTls(reply)),
+            Stage::StartTls(_) => Next::Failed(RelayError::StartTls(reply)),
             Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
             // It sends this client away.
-            Stage::Xclient(..) => Next::Failed(Fault::Xclient(reply)),
+            Stage::Xclient(..) => Next::Failed(RelayError::Xclient(reply)),
             Stage::Anew(before) if reply.is_positive() => {
                 // The client may not use XCLIENT, so that Postfix may offer it no more: but Weir may.
                 let Extensions { xclient, xforward, .. } = before;
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
             }
-            Stage::Anew(_) => Next::Failed(Fault::Xclient(reply)),
+            Stage::Anew(_) => Next::Failed(RelayError::Xclient(reply)),
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.reply(reply);
                 self.go_on(offered, authentication, step)
             }
-            _ => Next::Failed(Fault::Refused(reply)),
+            _ => Next::Failed(RelayError::Refused(reply)),
         }
     }
 
@@ -129,7 +129,7 @@ impl Opening {
                 self.go_on(offered, authentication, step)
             }
             // Nobody has asked.
-            _ => Next::Failed(Fault::Closed),
+            _ => Next::Failed(RelayError::Closed),
         }
     }
 
@@ -159,7 +159,7 @@ impl Opening {
         match self.tls {
             _ if self.secured => self.log_in(offered),
             Policy::None => self.log_in(offered),
-            Policy::Required | Policy::Implicit if !offered.start_tls => Next::Failed(Fault::NoTls),
+            Policy::Required | Policy::Implicit if !offered.start_tls => Next::Failed(RelayError::NoTls),
             Policy::Opportunistic if !offered.start_tls => self.log_in(offered),
             Policy::Opportunistic | Policy::Required | Policy::Implicit => {
                 self.stage = Stage::StartTls(offered);
@@ -195,7 +195,7 @@ impl Opening {
         }
         let Some(login) = self.login.take() else { return self.ready(offered) };
         if !self.secured && self.tls != Policy::None {
-            return Next::Failed(Fault::NoTls);
+            return Next::Failed(RelayError::NoTls);
         }
         match Authentication::begin(login, &offered) {
             Ok((authentication, line)) => self.go_on(offered, Box::new(authentication), Step::Say(line)),
@@ -213,10 +213,10 @@ mod tests {
 
     /// Plays an opening: what was sent, and how it ended.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
-        play(Opening::new("weir.example", tls, None), replies)
+        play(Handshake::new("weir.example", tls, None), replies)
     }
 
-    fn play(mut opening: Opening, replies: &[&[&str]]) -> (Vec<String>, String) {
+    fn play(mut opening: Handshake, replies: &[&[&str]]) -> (Vec<String>, String) {
         let mut sent = Vec::new();
         for lines in replies {
             let code = lines[0][..3].parse().unwrap();
@@ -316,7 +316,7 @@ mod tests {
             ),
         ] {
             let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
-            let opening = Opening::new("weir.example", tls, Some(Login { secret, nonce: "nonce".to_owned() }));
+            let opening = Handshake::new("weir.example", tls, Some(Login { secret, nonce: "nonce".to_owned() }));
             let (said, ended) = play(opening, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");
@@ -366,7 +366,7 @@ mod tests {
         ] {
             let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
             let login = login.then(|| Login { secret, nonce: "nonce".to_owned() });
-            let opening = Opening::new("weir.example", tls, login).announcing(Some(alice()));
+            let opening = Handshake::new("weir.example", tls, login).announcing(Some(alice()));
             let (said, ended) = play(opening, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");

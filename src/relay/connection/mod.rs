@@ -6,10 +6,10 @@ pub mod dialogue;
 mod handshake;
 mod wire;
 
-pub(super) use handshake::Opening;
+pub(super) use handshake::Handshake;
 
 use crate::metrics::Counted;
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::relay::client::Client;
 use crate::relay::client_identity::Announcer;
 use crate::relay::tls::Plain;
@@ -71,9 +71,9 @@ impl Connection {
     pub async fn open(
         connector: &Connector,
         address: SocketAddr,
-        mut opening: Opening,
+        mut opening: Handshake,
         client: Option<&Client>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, RelayError> {
         let (tcp, counted) = connector.tcp(address).await?;
         let mut wire = Wire::new(tcp, connector.patience());
         if opening.is_within_tls() {
@@ -183,7 +183,7 @@ impl Connection {
         client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
-    ) -> Result<Vec<Answered>, Fault> {
+    ) -> Result<Vec<Answered>, RelayError> {
         let reset = mail.is_some() && self.messages > 0;
         let envelope = Envelope::new(mail, recipients, reset, &self.offered);
         let mut envelope = envelope.announcing(self.announcer.before_mail(client, &self.offered));
@@ -208,13 +208,13 @@ impl Connection {
     }
 
     /// Ends a transaction before its message has begun.
-    pub async fn reset(&mut self) -> Result<(), Fault> {
+    pub async fn reset(&mut self) -> Result<(), RelayError> {
         if self.state == State::Transaction {
             self.wire.check_quiet().await?;
             self.wire.send(b"RSET\r\n").await?;
             let reply = self.wire.reply().await?;
             if !reply.is_positive() {
-                return Err(Fault::Unexpected(reply));
+                return Err(RelayError::Unexpected(reply));
             }
             self.state = State::Idle;
         }
@@ -222,30 +222,30 @@ impl Connection {
     }
 
     /// Asks to begin the message: 354, or why not.
-    pub async fn data(&mut self) -> Result<Reply, Fault> {
+    pub async fn data(&mut self) -> Result<Reply, RelayError> {
         if self.has_refused_data {
-            return Err(Fault::Closed);
+            return Err(RelayError::Closed);
         }
         self.wire.check_quiet().await?;
         self.wire.send(b"DATA\r\n").await?;
         let reply = self.wire.reply().await?;
         match reply.code() {
             354 => self.state = State::Message,
-            421 => return Err(Fault::Refused(reply)),
+            421 => return Err(RelayError::Refused(reply)),
             400.. => self.has_refused_data = true,
             // Whoever takes DATA for something else may be one reply behind from here on.
-            _ => return Err(Fault::Unexpected(reply)),
+            _ => return Err(RelayError::Unexpected(reply)),
         }
         Ok(reply)
     }
 
     /// Passes octets of the message on, unless the upstream speaks meanwhile: then its word counts.
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
         match self.wire.send_unless_spoken_to(bytes, self.data_patience).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.patience).await?),
             // It has been waited for long enough.
-            Err(Fault::Silent) => Err(Fault::Silent),
+            Err(RelayError::Silent) => Err(RelayError::Silent),
             // It may have said why before it hung up.
             Err(fault) => Err(self.early_reply(LAST_WORDS).await.unwrap_or(fault)),
         }
@@ -253,13 +253,13 @@ impl Connection {
 
     /// Ends the message: the final dot, and what the upstream says to it within `patience`. A reply that came before the final dot
     /// is no acknowledgement.
-    pub async fn end(&mut self, patience: Duration) -> Result<Reply, Fault> {
+    pub async fn end(&mut self, patience: Duration) -> Result<Reply, RelayError> {
         self.write(b".\r\n").await?;
         let reply = self.wire.reply_within(patience).await?;
         self.state = State::Idle;
         match reply.code() {
-            421 => Err(Fault::Refused(reply)),
-            300..400 => Err(Fault::Unexpected(reply)),
+            421 => Err(RelayError::Refused(reply)),
+            300..400 => Err(RelayError::Unexpected(reply)),
             _ => Ok(reply),
         }
     }
@@ -277,8 +277,8 @@ impl Connection {
     }
 
     /// What the upstream said in mid-message.
-    async fn early_reply(&mut self, patience: Duration) -> Result<Fault, Fault> {
+    async fn early_reply(&mut self, patience: Duration) -> Result<RelayError, RelayError> {
         let reply = self.wire.reply_within(patience).await?;
-        Ok(if reply.code() >= 400 { Fault::Refused(reply) } else { Fault::Unexpected(reply) })
+        Ok(if reply.code() >= 400 { RelayError::Refused(reply) } else { RelayError::Unexpected(reply) })
     }
 }

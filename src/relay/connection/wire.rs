@@ -1,6 +1,6 @@
 //! Octets to and from an upstream, and replies out of them.
 
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::relay::tls::Tls;
 use crate::smtp::reply::{Reader, Reply};
 use std::future::poll_fn;
@@ -31,23 +31,23 @@ impl Wire {
     }
 
     /// Begins TLS.
-    pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, Fault> {
-        let tls = tls.ok_or(Fault::NoTls)?;
-        let stream = tls.secure(self.stream).await.map_err(Fault::Tls)?;
+    pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, RelayError> {
+        let tls = tls.ok_or(RelayError::NoTls)?;
+        let stream = tls.secure(self.stream).await.map_err(RelayError::Tls)?;
         Ok(Self::new(stream, self.patience))
     }
 
-    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
         let sent = async {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        let sent = tokio::time::timeout(self.patience, sent).await.map_err(|_| Fault::Silent)?;
-        sent.map_err(Fault::Io)
+        let sent = tokio::time::timeout(self.patience, sent).await.map_err(|_| RelayError::Silent)?;
+        sent.map_err(RelayError::Io)
     }
 
     /// Sends octets, listening at the same time; false if the upstream began to speak. `patience` is for each octet that it takes.
-    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], patience: Duration) -> Result<bool, Fault> {
+    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], patience: Duration) -> Result<bool, RelayError> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !self.is_quiet().await? {
@@ -62,53 +62,53 @@ impl Wire {
                 }
                 Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
             });
-            let progress = tokio::time::timeout(patience, progress).await.map_err(|_| Fault::Silent)?;
-            let written = progress.map_err(Fault::Io)?;
+            let progress = tokio::time::timeout(patience, progress).await.map_err(|_| RelayError::Silent)?;
+            let written = progress.map_err(RelayError::Io)?;
             if written == 0 {
                 self.unused.extend_from_slice(heard.filled());
-                return if heard.filled().is_empty() { Err(Fault::Closed) } else { Ok(false) };
+                return if heard.filled().is_empty() { Err(RelayError::Closed) } else { Ok(false) };
             }
             rest = &rest[written..];
         }
-        let flushed = tokio::time::timeout(patience, self.stream.flush()).await.map_err(|_| Fault::Silent)?;
-        flushed.map_err(Fault::Io).map(|()| true)
+        let flushed = tokio::time::timeout(patience, self.stream.flush()).await.map_err(|_| RelayError::Silent)?;
+        flushed.map_err(RelayError::Io).map(|()| true)
     }
 
-    pub async fn reply(&mut self) -> Result<Reply, Fault> {
+    pub async fn reply(&mut self) -> Result<Reply, RelayError> {
         self.reply_within(self.patience).await
     }
 
-    pub async fn reply_within(&mut self, patience: Duration) -> Result<Reply, Fault> {
-        tokio::time::timeout(patience, self.next_reply()).await.unwrap_or(Err(Fault::Silent))
+    pub async fn reply_within(&mut self, patience: Duration) -> Result<Reply, RelayError> {
+        tokio::time::timeout(patience, self.next_reply()).await.unwrap_or(Err(RelayError::Silent))
     }
 
-    pub async fn next_reply(&mut self) -> Result<Reply, Fault> {
+    pub async fn next_reply(&mut self) -> Result<Reply, RelayError> {
         loop {
-            let (used, reply) = self.reader.read(&self.unused).map_err(Fault::Garbage)?;
+            let (used, reply) = self.reader.read(&self.unused).map_err(RelayError::Garbage)?;
             self.unused.drain(..used);
             if let Some(reply) = reply {
                 return Ok(reply);
             }
             self.unused.reserve(READ);
             match self.stream.read_buf(&mut self.unused).await {
-                Ok(0) => return Err(Fault::Closed),
+                Ok(0) => return Err(RelayError::Closed),
                 Ok(_) => {}
-                Err(error) => return Err(Fault::Io(error)),
+                Err(error) => return Err(RelayError::Io(error)),
             }
         }
     }
 
     /// Before a command nothing may be waiting to be read: it would be taken for the reply.
-    pub async fn check_quiet(&mut self) -> Result<(), Fault> {
+    pub async fn check_quiet(&mut self) -> Result<(), RelayError> {
         if self.is_quiet().await? {
             return Ok(());
         }
         let reply = self.reply().await?;
-        if reply.code() == 421 { Err(Fault::Refused(reply)) } else { Err(Fault::Unexpected(reply)) }
+        if reply.code() == 421 { Err(RelayError::Refused(reply)) } else { Err(RelayError::Unexpected(reply)) }
     }
 
     /// Whether the upstream has said nothing unasked. Reads what is there without waiting.
-    pub async fn is_quiet(&mut self) -> Result<bool, Fault> {
+    pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
         if !self.unused.is_empty() || self.reader.is_inside() {
             return Ok(false);
         }
@@ -120,8 +120,8 @@ impl Wire {
         });
         match read.await {
             None => Ok(true),
-            Some(Err(error)) => Err(Fault::Io(error)),
-            Some(Ok(())) if buffer.filled().is_empty() => Err(Fault::Closed),
+            Some(Err(error)) => Err(RelayError::Io(error)),
+            Some(Ok(())) if buffer.filled().is_empty() => Err(RelayError::Closed),
             Some(Ok(())) => {
                 self.unused.extend_from_slice(buffer.filled());
                 Ok(false)

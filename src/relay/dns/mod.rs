@@ -155,7 +155,7 @@ impl Resolver {
     ) -> Result<T, Failure> {
         let patience = self.asked().options.timeout.min(patience);
         let patience = match memory.standing(name, Instant::now()) {
-            Standing::Failing(answer) => return Ok(answer),
+            Standing::BadAddresses(answer) => return Ok(answer),
             Standing::Known => patience.min(STALE_PATIENCE),
             Standing::Unknown => patience,
         };

@@ -23,7 +23,7 @@ pub enum Standing<T> {
     /// It is time to ask, and there is something to fall back on.
     Known,
     /// It was asked in vain a moment ago: this must serve.
-    Failing(T),
+    BadAddresses(T),
 }
 
 /// How long an answer may serve when it cannot be learnt anew (RFC 8767 §5: days).
@@ -49,7 +49,7 @@ impl<T: Clone> Memory<T> {
             return Standing::Unknown;
         };
         match entry.failing {
-            Some(tried) if now.duration_since(tried) < PAUSE => Standing::Failing(entry.answer.clone()),
+            Some(tried) if now.duration_since(tried) < PAUSE => Standing::BadAddresses(entry.answer.clone()),
             Some(_) => {
                 entry.failing = Some(now);
                 Standing::Known
@@ -95,10 +95,10 @@ mod tests {
         assert!(!memory.learn("a", 1, now));
         assert_eq!(memory.standing("a", now), Standing::Known);
         assert_eq!(memory.recall("a", now), Some(1));
-        assert_eq!(memory.standing("a", now), Standing::Failing(1));
+        assert_eq!(memory.standing("a", now), Standing::BadAddresses(1));
         let later = now + PAUSE;
         assert_eq!(memory.standing("a", later), Standing::Known);
-        assert_eq!(memory.standing("a", later), Standing::Failing(1));
+        assert_eq!(memory.standing("a", later), Standing::BadAddresses(1));
         assert!(memory.learn("a", 2, later) && !memory.learn("a", 2, later));
         assert_eq!(memory.recall("a", later + STALE), None);
         memory.forget("a");

@@ -1,7 +1,7 @@
 //! How Weir logs in at an upstream (RFC 4954): the strongest mechanism that both know, said step by step. Pure.
 
 use super::redaction::Redaction;
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Bearer, Credentials};
@@ -63,7 +63,7 @@ pub enum Step {
     /// Derive the keys, then go on with [`Authentication::keys`].
     Derive(Salting),
     Done,
-    Failed(Fault),
+    Failed(RelayError),
 }
 
 /// The longest command (RFC 5321 §4.5.3.1.4), CRLF left out: what does not fit behind AUTH is said when it is asked for (RFC 4954 §4).
@@ -74,12 +74,12 @@ const MAX_DETAIL: usize = 300;
 
 impl Authentication {
     /// A login by the strongest mechanism that is offered and allowed, and its first line.
-    pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), Fault> {
+    pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), RelayError> {
         let mut said = Redaction::default();
         said.add(login.secret.in_clear());
         let (name, initial, stage) = match login.secret {
             Secret::Token(bearer) if offered.auth_xoauth2 => ("XOAUTH2", Some(sasl::xoauth2(&bearer)), Stage::Token),
-            Secret::Token(_) => return Err(Fault::NoLogin("XOAUTH2")),
+            Secret::Token(_) => return Err(RelayError::NoLogin("XOAUTH2")),
             Secret::Password(credentials, mechanism) => match choose(mechanism, offered)? {
                 Mechanism::ScramSha256 => {
                     let first = ClientFirst::new(&credentials, &login.nonce);
@@ -103,11 +103,11 @@ impl Authentication {
     /// Takes the reply to what was said last.
     pub fn reply(&mut self, reply: Reply) -> Step {
         match self.heard(reply) {
-            Step::Failed(Fault::Login(reply, detail)) => {
-                Step::Failed(Fault::Login(reply.map(|text| self.said.apply(text)), self.said.apply(&detail)))
+            Step::Failed(RelayError::Login(reply, detail)) => {
+                Step::Failed(RelayError::Login(reply.map(|text| self.said.apply(text)), self.said.apply(&detail)))
             }
-            Step::Failed(Fault::Scram(Error::Refused(error))) => {
-                Step::Failed(Fault::Scram(Error::Refused(self.said.apply(&error))))
+            Step::Failed(RelayError::Scram(Error::Refused(error))) => {
+                Step::Failed(RelayError::Scram(Error::Refused(self.said.apply(&error))))
             }
             step => step,
         }
@@ -117,19 +117,19 @@ impl Authentication {
         match (std::mem::replace(&mut self.stage, Stage::Over), reply.code()) {
             // Whoever cannot show that it knows the password may be anybody, and would get all mail.
             (Stage::ScramFirst(_) | Stage::ScramFinal(_) | Stage::ScramKeys(_), 235) => {
-                Step::Failed(Fault::Scram(Error::Signature))
+                Step::Failed(RelayError::Scram(Error::Signature))
             }
             (_, 235) => Step::Done,
             (stage, 334) => self.challenged(stage, reply),
-            (Stage::TokenRefused(detail), _) => Step::Failed(Fault::Login(reply, detail)),
-            _ => Step::Failed(Fault::Login(reply, String::new())),
+            (Stage::TokenRefused(detail), _) => Step::Failed(RelayError::Login(reply, detail)),
+            _ => Step::Failed(RelayError::Login(reply, String::new())),
         }
     }
 
     /// The keys have been derived.
     pub fn keys(&mut self, keys: &Keys) -> Step {
         let Stage::ScramKeys(challenge) = std::mem::replace(&mut self.stage, Stage::Over) else {
-            return Step::Failed(Fault::Scram(Error::Signature));
+            return Step::Failed(RelayError::Scram(Error::Signature));
         };
         let proof = challenge.prove(keys);
         let message = STANDARD.encode(proof.message());
@@ -144,7 +144,7 @@ impl Authentication {
         match stage {
             Stage::Answers(mut left) => match left.pop_front() {
                 Some(answer) => self.go_on(Stage::Answers(left), answer),
-                None => Step::Failed(Fault::Login(reply, String::new())),
+                None => Step::Failed(RelayError::Login(reply, String::new())),
             },
             // The refusal comes after an empty answer.
             Stage::Token => self.go_on(Stage::TokenRefused(detail(&reply)), String::new()),
@@ -154,14 +154,14 @@ impl Authentication {
                     self.stage = Stage::ScramKeys(challenge);
                     Step::Derive(salting)
                 }
-                Err(error) => Step::Failed(Fault::Scram(error)),
+                Err(error) => Step::Failed(RelayError::Scram(error)),
             },
             Stage::ScramFinal(proof) => match proof.verify(&text(&reply)) {
                 Ok(()) => self.go_on(Stage::ScramVerified, String::new()),
-                Err(error) => Step::Failed(Fault::Scram(error)),
+                Err(error) => Step::Failed(RelayError::Scram(error)),
             },
             Stage::TokenRefused(_) | Stage::ScramKeys(_) | Stage::ScramVerified | Stage::Over => {
-                Step::Failed(Fault::Login(reply, String::new()))
+                Step::Failed(RelayError::Login(reply, String::new()))
             }
         }
     }
@@ -184,7 +184,7 @@ impl Secret {
 }
 
 /// The mechanism for a password; never [`Mechanism::Any`].
-fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, Fault> {
+fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, RelayError> {
     let strongest_first = [
         (Mechanism::ScramSha256, offered.auth_scram_sha_256),
         (Mechanism::Plain, offered.auth_plain),
@@ -193,7 +193,7 @@ fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, Fault> 
     let mut usable = strongest_first
         .into_iter()
         .filter(|(mechanism, offered)| *offered && (allowed == Mechanism::Any || allowed == *mechanism));
-    usable.next().map(|(mechanism, _)| mechanism).ok_or(Fault::NoLogin(match allowed {
+    usable.next().map(|(mechanism, _)| mechanism).ok_or(RelayError::NoLogin(match allowed {
         Mechanism::Any => "SCRAM-SHA-256, PLAIN or LOGIN",
         Mechanism::ScramSha256 => "SCRAM-SHA-256",
         Mechanism::Plain => "PLAIN",
@@ -341,7 +341,7 @@ mod tests {
         let keys = challenge.challenged(SERVER_FIRST).unwrap().salting().derive();
         let login = Login { secret: password(Mechanism::Any), nonce: NONCE.to_owned() };
         let (mut login, _) = Authentication::begin(login, &offered("SCRAM-SHA-256")).unwrap();
-        assert!(matches!(login.keys(&keys), Step::Failed(Fault::Scram(Error::Signature))));
+        assert!(matches!(login.keys(&keys), Step::Failed(RelayError::Scram(Error::Signature))));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The keys of SCRAM at an upstream, derived once and not for each connection (RFC 5802 §5.1 allows the client to keep them).
 
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::smtp::scram::{Keys, Salting};
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -12,7 +12,7 @@ pub struct KeyRing(Arc<Mutex<Option<(Salting, Keys)>>>);
 
 impl KeyRing {
     /// The keys for this password, salt and number of iterations.
-    pub async fn derive(&self, salting: Salting) -> Result<Keys, Fault> {
+    pub async fn derive(&self, salting: Salting) -> Result<Keys, RelayError> {
         let mut last = self.0.clone().lock_owned().await;
         if let Some((known, keys)) = &*last
             && *known == salting
@@ -25,7 +25,7 @@ impl KeyRing {
             keys
         });
         // It ends early only with the process.
-        derived.await.map_err(|error| Fault::Io(error.into()))
+        derived.await.map_err(|error| RelayError::Io(error.into()))
     }
 }
 

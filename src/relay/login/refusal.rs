@@ -1,7 +1,7 @@
 //! A login that was refused: the same again for every message would have the account locked, or Weir itself shut out.
 
 use super::authentication::Secret;
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram;
 use std::sync::{Mutex, PoisonError};
@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 impl Refusals {
     /// The fault that a login with this secret would only meet again. Of those who come when a pause is over, one is let through.
-    pub fn known(&self, secret: &Secret, now: Instant) -> Option<Fault> {
+    pub fn known(&self, secret: &Secret, now: Instant) -> Option<RelayError> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
         if now >= refused.retry_at {
@@ -50,7 +50,7 @@ impl Refusals {
     }
 
     /// Takes the fault of a login with this secret. How long it will not be tried again, if it was refused.
-    pub fn learn(&self, secret: &Secret, fault: &Fault, now: Instant) -> Option<Duration> {
+    pub fn learn(&self, secret: &Secret, fault: &RelayError, now: Instant) -> Option<Duration> {
         let verdict = Verdict::of(fault)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (times, pause) = match &*last {
@@ -74,19 +74,19 @@ impl Refusals {
 }
 
 impl Verdict {
-    fn of(fault: &Fault) -> Option<Self> {
+    fn of(fault: &RelayError) -> Option<Self> {
         match fault {
             fault if !fault.is_refused_login() => None,
-            Fault::Login(reply, detail) => Some(Self::Reply(reply.clone(), detail.clone())),
-            Fault::Scram(error) => Some(Self::Scram(error.clone())),
+            RelayError::Login(reply, detail) => Some(Self::Reply(reply.clone(), detail.clone())),
+            RelayError::Scram(error) => Some(Self::Scram(error.clone())),
             _ => None,
         }
     }
 
-    fn fault(&self) -> Fault {
+    fn fault(&self) -> RelayError {
         match self {
-            Self::Reply(reply, detail) => Fault::Login(reply.clone(), detail.clone()),
-            Self::Scram(error) => Fault::Scram(error.clone()),
+            Self::Reply(reply, detail) => RelayError::Login(reply.clone(), detail.clone()),
+            Self::Scram(error) => RelayError::Scram(error.clone()),
         }
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         let [wrong, other] = ["wrong", "other"]
             .map(|password| Secret::Password(Credentials::new("weir", password).unwrap(), Mechanism::Any));
         let (refusals, mut now) = (Refusals::default(), Instant::now());
-        let refused = || Fault::Login(Reply::new(535, "5.7.8 no"), String::new());
+        let refused = || RelayError::Login(Reply::new(535, "5.7.8 no"), String::new());
         assert!(refusals.known(&wrong, now).is_none());
         for _ in 0..FREE {
             assert_eq!(refusals.learn(&wrong, &refused(), now), None);
@@ -128,12 +128,12 @@ mod tests {
     fn only_what_would_be_refused_again_is_remembered() {
         let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
         for (fault, is_final) in [
-            (Fault::Login(Reply::new(535, "no"), String::new()), true),
-            (Fault::Login(Reply::new(500, "what?"), String::new()), true),
-            (Fault::Scram(scram::Error::Refused("invalid-proof".to_owned())), true),
-            (Fault::Login(Reply::new(454, "later"), String::new()), false),
-            (Fault::Scram(scram::Error::Signature), false),
-            (Fault::Silent, false),
+            (RelayError::Login(Reply::new(535, "no"), String::new()), true),
+            (RelayError::Login(Reply::new(500, "what?"), String::new()), true),
+            (RelayError::Scram(scram::Error::Refused("invalid-proof".to_owned())), true),
+            (RelayError::Login(Reply::new(454, "later"), String::new()), false),
+            (RelayError::Scram(scram::Error::Signature), false),
+            (RelayError::Silent, false),
         ] {
             let (refusals, now) = (Refusals::default(), Instant::now());
             for _ in 0..FREE {

@@ -18,7 +18,7 @@ pub enum Plain {
 }
 
 /// How the connections to one upstream fare. The lock is held to look that up or to replace it.
-pub struct Secrecy {
+pub struct DowngradeLog {
     upstream: Arc<str>,
     state: Mutex<State>,
 }
@@ -36,7 +36,7 @@ struct State {
 /// Addresses that are complained of: more are no news.
 const MOST: usize = 64;
 
-impl Secrecy {
+impl DowngradeLog {
     /// For the upstream of this name.
     pub fn new(upstream: Arc<str>) -> Self {
         Self { upstream, state: Mutex::default() }

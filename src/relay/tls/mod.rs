@@ -7,7 +7,7 @@ mod identity;
 mod pin;
 mod verify;
 
-pub(super) use downgrade_log::{Plain, Secrecy};
+pub(super) use downgrade_log::{DowngradeLog, Plain};
 pub use identity::Paths;
 pub use pin::Pin;
 pub(super) use verify::explain;

@@ -17,12 +17,12 @@ pub enum Use {
 
 /// What one upstream is there for, and with it whether Prometheus is told that it is of use. The lock is the watch's own, held to look
 /// at what it guards or to replace it.
-pub struct Service {
+pub struct AdminState {
     now: watch::Sender<Use>,
     metrics: Arc<UpstreamMetrics>,
 }
 
-impl Service {
+impl AdminState {
     pub fn new(is_enabled: bool, metrics: Arc<UpstreamMetrics>) -> Self {
         Self { now: watch::Sender::new(if is_enabled { Use::Enabled } else { Use::Disabled }), metrics }
     }

@@ -1,6 +1,6 @@
 //! Which addresses of an upstream fail: each is complained of once, and asked last for a while.
 
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The addresses of one upstream that failed when they were last tried. The lock is held to look one up or to replace it.
-pub struct Failing {
+pub struct BadAddresses {
     upstream: Arc<str>,
     addresses: Mutex<HashMap<SocketAddr, Entry>>,
 }
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Addresses kept: of a name that has ever new ones, the latest.
 const MOST: usize = 64;
 
-impl Failing {
+impl BadAddresses {
     /// For the upstream of this name.
     pub fn new(upstream: Arc<str>) -> Self {
         Self { upstream, addresses: Mutex::default() }
@@ -43,7 +43,7 @@ impl Failing {
     }
 
     /// Takes why it failed. The administrator is told where others may serve, as then the mail does not show it.
-    pub fn failed(&self, address: SocketAddr, reason: &Fault, others_follow: bool, now: Instant) {
+    pub fn failed(&self, address: SocketAddr, reason: &RelayError, others_follow: bool, now: Instant) {
         let is_news = {
             let mut addresses = self.lock();
             let was_told = addresses.get(&address).is_some_and(|entry| entry.is_told);
@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn one_that_failed_is_asked_last_for_a_while_and_then_by_one_alone() {
-        let (failing, now) = (Failing::new("up".into()), Instant::now());
+        let (failing, now) = (BadAddresses::new("up".into()), Instant::now());
         let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
         assert!(!failing.is_to_wait(one, now));
-        failing.failed(one, &Fault::Silent, true, now);
+        failing.failed(one, &RelayError::Silent, true, now);
         assert!(failing.is_to_wait(one, now) && !failing.is_to_wait(other, now));
-        assert_eq!(failing.all(), [(one, Fault::Silent.to_string())]);
+        assert_eq!(failing.all(), [(one, RelayError::Silent.to_string())]);
         let later = now + PAUSE;
         assert!(!failing.is_to_wait(one, later) && failing.is_to_wait(one, later));
         failing.works(one);
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn a_name_with_ever_new_addresses_does_not_fill_memory() {
-        let (failing, now) = (Failing::new("up".into()), Instant::now());
+        let (failing, now) = (BadAddresses::new("up".into()), Instant::now());
         for port in 1..1000 {
             let address = SocketAddr::from(([192, 0, 2, 1], port));
-            failing.failed(address, &Fault::Closed, false, now + Duration::from_millis(port.into()));
+            failing.failed(address, &RelayError::Closed, false, now + Duration::from_millis(port.into()));
             assert!(failing.is_to_wait(address, now));
         }
         assert_eq!(failing.lock().len(), MOST);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// The lock is held to copy or replace what it guards.
 #[derive(Default)]
-pub struct Knowledge(RwLock<Inner>);
+pub struct Capabilities(RwLock<Inner>);
 
 #[derive(Clone, Copy, Default)]
 struct Inner {
@@ -31,7 +31,7 @@ pub const REFRESH: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
-impl Knowledge {
+impl Capabilities {
     /// What is known.
     pub fn get(&self) -> Option<Known> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).known
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_was_lost_is_doubted_until_it_is_back_or_a_while_has_passed() {
-        let knowledge = Knowledge::default();
+        let knowledge = Capabilities::default();
         let full = Extensions { dsn: true, size: Some(10), ..Extensions::default() };
         let less = Extensions { dsn: false, ..full };
         let now = Instant::now();

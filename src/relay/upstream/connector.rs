@@ -1,17 +1,17 @@
 //! Opens connections to an upstream.
 
-use super::admin_state::Service;
-use super::bad_addresses::Failing;
+use super::admin_state::AdminState;
+use super::bad_addresses::BadAddresses;
 use crate::metrics::{Counted, UpstreamMetrics};
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::relay::client::{Client, LoggedIn};
 use crate::relay::client_identity::{Announce, Announcer};
 use crate::relay::connection::Connection;
-use crate::relay::connection::Opening;
+use crate::relay::connection::Handshake;
 use crate::relay::dns::{Failure, Resolver};
 use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
 use crate::relay::options::{ConfigError, Options, UpstreamOptions};
-use crate::relay::tls::{Plain, Policy, Secrecy, Tls};
+use crate::relay::tls::{DowngradeLog, Plain, Policy, Tls};
 use crate::smtp::scram::{Keys, Salting};
 use crate::time::format_duration;
 use std::collections::VecDeque;
@@ -34,9 +34,9 @@ pub struct Connector {
     keys: KeyRing,
     refusals: Refusals,
     announcer: Arc<Announcer>,
-    failing: Failing,
-    secrecy: Secrecy,
-    service: Service,
+    failing: BadAddresses,
+    secrecy: DowngradeLog,
+    service: AdminState,
     metrics: Arc<UpstreamMetrics>,
 }
 
@@ -61,9 +61,9 @@ impl Connector {
             keys: KeyRing::default(),
             refusals: Refusals::default(),
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
-            failing: Failing::new(upstream.name.clone()),
-            secrecy: Secrecy::new(upstream.name.clone()),
-            service: Service::new(upstream.enabled, metrics.clone()),
+            failing: BadAddresses::new(upstream.name.clone()),
+            secrecy: DowngradeLog::new(upstream.name.clone()),
+            service: AdminState::new(upstream.enabled, metrics.clone()),
             metrics,
             options: upstream.clone(),
         })
@@ -77,7 +77,7 @@ impl Connector {
         &self.announcer
     }
 
-    pub fn service(&self) -> &Service {
+    pub fn service(&self) -> &AdminState {
         &self.service
     }
 
@@ -109,11 +109,11 @@ impl Connector {
         self.failing.all()
     }
 
-    pub fn secrecy(&self) -> &Secrecy {
+    pub fn secrecy(&self) -> &DowngradeLog {
         &self.secrecy
     }
 
-    pub async fn derive(&self, salting: Salting) -> Result<Keys, Fault> {
+    pub async fn derive(&self, salting: Salting) -> Result<Keys, RelayError> {
         self.keys.derive(salting).await
     }
 
@@ -131,7 +131,7 @@ impl Connector {
     }
 
     /// A connection past its opening, for mail of this client.
-    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
+    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         self.try_connect(client).await.map_err(|fault| match self.options.wants_credentials() {
             true => fault.of_client(),
             false => fault,
@@ -139,15 +139,15 @@ impl Connector {
     }
 
     /// Tries one address after the other, those last that failed a moment ago, and tells the fault of the last.
-    async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
-        let unreachable = |failure: Failure| Fault::Unreachable(std::io::Error::other(failure));
+    async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
+        let unreachable = |failure: Failure| RelayError::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
         // What takes long, a look-up or an address, must leave some time to what comes after it.
         let UpstreamOptions { host, mx, port, .. } = &self.options;
         let mut route = self.resolver.route(host, *mx, left() / 2).await.map_err(unreachable)?;
         let mut waiting = VecDeque::new();
-        let mut outcome = Err(Fault::Closed);
+        let mut outcome = Err(RelayError::Closed);
         loop {
             let address = match route.next(left() / 2).await {
                 Some(Ok(address)) => {
@@ -170,7 +170,7 @@ impl Connector {
             let is_last = route.is_at_end() && waiting.is_empty();
             let share = if is_last { left() } else { left() / 2 };
             let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
-            match tried.unwrap_or(Err(Fault::Silent)) {
+            match tried.unwrap_or(Err(RelayError::Silent)) {
                 Ok(connection) => {
                     self.failing.works(address);
                     return Ok(connection);
@@ -178,7 +178,9 @@ impl Connector {
                 // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
                 Err(fault) if fault.is_refused_login() => return Err(fault),
                 // It has not been asked.
-                Err(fault @ (Fault::Secret(_) | Fault::Forgotten | Fault::Disabled)) => return Err(fault),
+                Err(fault @ (RelayError::Secret(_) | RelayError::Forgotten | RelayError::Disabled)) => {
+                    return Err(fault);
+                }
                 Err(fault) => {
                     // Whom it refuses to serve says nothing about others.
                     if !(fault.is_refusal() && self.is_for_one() && client.is_some()) {
@@ -190,11 +192,11 @@ impl Connector {
         }
     }
 
-    async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, Fault> {
+    async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, RelayError> {
         let policy = self.options.tls.policy;
         let (opened, failed) = match self.open(address, policy, client).await {
             // Where TLS is only welcome, a handshake that fails costs no mail.
-            Err(fault @ Fault::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
+            Err(fault @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 (self.open(address, Policy::None, client).await, Some(Plain::Failed(fault.to_string())))
             }
             outcome => (outcome, None),
@@ -202,7 +204,12 @@ impl Connector {
         opened.inspect(|connection| self.secrecy.learn(address, failed.or_else(|| connection.plain().cloned())))
     }
 
-    async fn open(&self, address: SocketAddr, policy: Policy, client: Option<&Client>) -> Result<Connection, Fault> {
+    async fn open(
+        &self,
+        address: SocketAddr,
+        policy: Policy,
+        client: Option<&Client>,
+    ) -> Result<Connection, RelayError> {
         let login = self.login(client).await?;
         let own = login.as_ref().map(|login| login.secret.clone()).filter(|_| !self.options.wants_credentials());
         if let Some(fault) = own.as_ref().and_then(|secret| self.refusals.known(secret, Instant::now())) {
@@ -211,7 +218,7 @@ impl Connector {
         let told = self.announcer.for_opening(client);
         // Who was told of the client may have refused the client.
         let own = own.filter(|_| told.is_none());
-        let opening = Opening::new(&self.hostname, policy, login).announcing(told);
+        let opening = Handshake::new(&self.hostname, policy, login).announcing(told);
         let opened = Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await;
         if let Some(secret) = own {
             self.heard(&secret, opened.as_ref().err());
@@ -220,7 +227,7 @@ impl Connector {
     }
 
     /// Takes how a login of Weir's own ended.
-    fn heard(&self, secret: &Secret, fault: Option<&Fault>) {
+    fn heard(&self, secret: &Secret, fault: Option<&RelayError>) {
         let Some(reason) = fault else { return self.refusals.forget() };
         if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
             let (upstream, pause) = (&*self.options.name, format_duration(pause));
@@ -229,22 +236,22 @@ impl Connector {
     }
 
     /// Connects to an address, and counts the connection for as long as there is what counts it.
-    pub async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), Fault> {
+    pub async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
         if self.is_itself(address) {
-            return Err(Fault::Itself(address));
+            return Err(RelayError::Itself(address));
         }
         let counted = self.metrics.count_connection();
         // Looked at after it is counted: where it is disabled and none is counted, none comes after that, and it may be stopped.
         if !self.service.is_enabled() {
-            return Err(Fault::Disabled);
+            return Err(RelayError::Disabled);
         }
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
         let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
         // One of several addresses, perhaps.
         let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
-        let tcp = tcp.map_err(|error| Fault::Unreachable(away(error)))?;
+        let tcp = tcp.map_err(|error| RelayError::Unreachable(away(error)))?;
         // Commands and final dots are small and waited for.
-        tcp.set_nodelay(true).map_err(Fault::Io)?;
+        tcp.set_nodelay(true).map_err(RelayError::Io)?;
         Ok((tcp, counted))
     }
 
@@ -260,22 +267,22 @@ impl Connector {
     }
 
     /// What to log in with now.
-    async fn login(&self, client: Option<&Client>) -> Result<Option<Login>, Fault> {
+    async fn login(&self, client: Option<&Client>) -> Result<Option<Login>, RelayError> {
         match self.options.login.clone() {
             None => Ok(None),
             Some(login::Options::Fixed(login)) => {
                 let read = tokio::task::spawn_blocking(move || login.read()).await;
-                read.map_err(|error| Fault::Io(error.into()))?.map(Some).map_err(Fault::Secret)
+                read.map_err(|error| RelayError::Io(error.into()))?.map(Some).map_err(RelayError::Secret)
             }
             Some(login::Options::Client(mechanism)) => {
                 let credentials = match client.map(|client| &client.logged_in) {
                     // Whoever may send without a login here sends without one there.
                     None | Some(LoggedIn::No) => return Ok(None),
                     // Without it the upstream might refuse the mail for good.
-                    Some(LoggedIn::Somehow) => return Err(Fault::Forgotten),
+                    Some(LoggedIn::Somehow) => return Err(RelayError::Forgotten),
                     Some(LoggedIn::With(credentials)) => &**credentials,
                 };
-                let nonce = login::nonce().map_err(|error| Fault::Io(std::io::Error::other(error)))?;
+                let nonce = login::nonce().map_err(|error| RelayError::Io(std::io::Error::other(error)))?;
                 Ok(Some(Login { secret: Secret::Password(credentials.clone(), mechanism), nonce }))
             }
         }

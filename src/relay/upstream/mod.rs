@@ -15,7 +15,7 @@ pub(super) use connector::Connector;
 pub(super) use slots::{Slot, WAIT};
 
 use crate::metrics;
-use crate::relay::Fault;
+use crate::relay::RelayError;
 use crate::relay::client::Client;
 use crate::relay::connection::Connection;
 use crate::relay::dns::{Failure, Resolver};
@@ -23,7 +23,7 @@ use crate::relay::options::{ConfigError, Options, UpstreamOptions};
 use crate::relay::selection::Standing;
 use crate::smtp::extensions::Extensions;
 use admin_state::Use;
-use capabilities::{Knowledge, REFRESH};
+use capabilities::{Capabilities, REFRESH};
 use health::{Found, Health};
 use pool::Pool;
 use slots::Slots;
@@ -39,7 +39,7 @@ pub struct Upstream {
     pool: Pool,
     slots: Arc<Slots>,
     health: Health,
-    known: Knowledge,
+    known: Capabilities,
     /// Held while what it offers is learnt for clients that wait to be told.
     probing: tokio::sync::Mutex<()>,
 }
@@ -68,7 +68,7 @@ impl Upstream {
             slots: Slots::new(upstream.max_connections),
             connector: Connector::new(options, upstream, resolver, metrics)?,
             health: Health::default(),
-            known: Knowledge::default(),
+            known: Capabilities::default(),
             probing: tokio::sync::Mutex::default(),
         })
     }
@@ -204,7 +204,7 @@ impl Upstream {
     }
 
     /// Connects to it to learn what it offers, and says good-bye.
-    pub async fn probe(&self) -> Result<Extensions, Fault> {
+    pub async fn probe(&self) -> Result<Extensions, RelayError> {
         let connection = self.connect(None).await?;
         let offered = connection.offered();
         connection.quit().await;
@@ -229,14 +229,14 @@ impl Upstream {
     }
 
     /// Permission for a connection for mail of this client, waited for until then.
-    pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, Fault> {
+    pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, RelayError> {
         let patience = until.saturating_duration_since(Instant::now());
-        self.slots.take(client.address, patience).await.ok_or(Fault::Busy)
+        self.slots.take(client.address, patience).await.ok_or(RelayError::Busy)
     }
 
-    /// A new connection in this slot. [`Fault::Busy`] where the upstream takes no more than are open; not before a pause, where it
+    /// A new connection in this slot. [`RelayError::Busy`] where the upstream takes no more than are open; not before a pause, where it
     /// seemed to take one more and there is somebody to wait until then.
-    pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, Fault> {
+    pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, RelayError> {
         // Those that wait for a message count, too.
         if self.slots.is_exceeded(self.pool.count()) {
             self.make_room().await;
@@ -247,12 +247,12 @@ impl Upstream {
                 connection.occupy(slot);
                 Ok(connection)
             }
-            Err(Fault::Refused(reply)) if reply.code() < 500 && self.slots.refused() => {
+            Err(RelayError::Refused(reply)) if reply.code() < 500 && self.slots.refused() => {
                 let has_time = Instant::now() + REFUSAL_PAUSE < until;
                 if has_time && !self.slots.is_exceeded(0) {
                     tokio::time::sleep(REFUSAL_PAUSE).await;
                 }
-                Err(Fault::Busy)
+                Err(RelayError::Busy)
             }
             Err(fault) => Err(fault),
         }
@@ -260,10 +260,10 @@ impl Upstream {
 
     /// A new connection, past its opening: for mail of this client. Where the upstream takes no more, one that waits, for others
     /// perhaps, makes room.
-    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, Fault> {
+    pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let mut began = Instant::now();
         let mut outcome = self.connector.connect(client).await;
-        if let Err(Fault::Refused(_) | Fault::Closed | Fault::Unreachable(_)) = outcome
+        if let Err(RelayError::Refused(_) | RelayError::Closed | RelayError::Unreachable(_)) = outcome
             && self.make_room().await
         {
             began = Instant::now();
@@ -271,17 +271,17 @@ impl Upstream {
         }
         // One more than it takes at once says nothing about whether it is of use.
         let is_one_too_many = match &outcome {
-            Err(Fault::Refused(reply)) if reply.code() < 500 => {
+            Err(RelayError::Refused(reply)) if reply.code() < 500 => {
                 self.slots.has_others(usize::from(client.is_some())).await
             }
             _ => false,
         };
         let connection = outcome.inspect_err(|fault| {
             let says_nothing = match fault {
-                Fault::Disabled => true,
+                RelayError::Disabled => true,
                 // Whom it refuses to serve says nothing about others.
-                Fault::Xclient(_) | Fault::ClientLogin(_) | Fault::Forgotten => true,
-                Fault::Login(..) => self.options().wants_credentials(),
+                RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::Forgotten => true,
+                RelayError::Login(..) => self.options().wants_credentials(),
                 _ => false,
             };
             if !says_nothing && !is_one_too_many {
@@ -320,7 +320,7 @@ impl Upstream {
     }
 
     /// It failed a session of this client that it began well with. Whoever is sent away may deserve it: it takes several.
-    pub fn doubted(&self, client: &Client, fault: &Fault) {
+    pub fn doubted(&self, client: &Client, fault: &RelayError) {
         self.lost();
         if self.health.doubted(&client.session, Instant::now()) {
             self.is_down(fault);
@@ -328,14 +328,14 @@ impl Upstream {
     }
 
     /// It was of no use to what began then.
-    fn failed(&self, fault: &Fault, began: Instant) {
+    fn failed(&self, fault: &RelayError, began: Instant) {
         self.lost();
         if self.health.failed(began, Instant::now()) {
             self.is_down(fault);
         }
     }
 
-    fn is_down(&self, fault: &Fault) {
+    fn is_down(&self, fault: &RelayError) {
         self.show();
         tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
     }

@@ -3,7 +3,7 @@
 use super::File;
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
 use crate::policy::key::Owner;
-use crate::store::audit::{Act, Record};
+use crate::store::audit::{Act, AuditRecord};
 use crate::store::pending_exceptions::Page;
 use crate::time::Timestamp;
 use rusqlite::{Connection, Row, params};
@@ -53,14 +53,14 @@ impl File {
     }
 
     /// What was done last, the latest at the end.
-    pub fn trail(&self, last: usize) -> rusqlite::Result<Vec<Record>> {
+    pub fn trail(&self, last: usize) -> rusqlite::Result<Vec<AuditRecord>> {
         let mut statement = self.connection.prepare(
             "SELECT at, act, of_limit, owner, rate, until, was, author, reason FROM \
              (SELECT * FROM audit ORDER BY id DESC LIMIT ?1) ORDER BY id",
         )?;
         let rows = statement.query_map([i64::try_from(last).unwrap_or(i64::MAX)], |row| {
             let act: String = row.get(1)?;
-            Ok(Record {
+            Ok(AuditRecord {
                 at: Timestamp::from_micros(row.get(0)?),
                 // It has the names that Weir gives; somebody may have put in another by hand.
                 act: Act::parse(&act).unwrap_or(Act::Ended),
@@ -106,8 +106,8 @@ fn put(
 }
 
 /// Adds to the trail what is not there yet.
-pub fn put_record(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    let Record { at, act, limit, owner, rate, until, was, by, reason } = record;
+pub fn put_record(connection: &Connection, record: &AuditRecord) -> rusqlite::Result<()> {
+    let AuditRecord { at, act, limit, owner, rate, until, was, by, reason } = record;
     let sql = "INSERT INTO audit (at, act, of_limit, owner, rate, until, was, author, reason) \
                SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS \
                (SELECT 1 FROM audit WHERE at = ?1 AND act = ?2 AND of_limit IS ?3 AND owner = ?4)";

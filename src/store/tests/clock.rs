@@ -37,7 +37,7 @@ impl Machine {
 
     /// How many recipients of a user pass.
     async fn passed(&self, now: Timestamp, user: &str, recipients: usize) -> usize {
-        passed(&self.store.admit(now, &asked(user, recipients), &mut Ledger::default()).await.unwrap())
+        passed(&self.store.admit(now, &asked(user, recipients), &mut SessionCounters::default()).await.unwrap())
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_process_that_begins_with_a_wrong_clock_removes_nothing_for_minutes() 
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
     make_exceptions(&store, DAY).await;
-    store.admit(at(0), &asked("carol", 60), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("carol", 60), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget", 1).await;
     store.close().await;
     let mut machine = Machine::new(open(&path).unwrap());

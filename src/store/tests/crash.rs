@@ -50,7 +50,7 @@ async fn hammer(folder: &Path, seed: u64) {
                     let mut asked = asked(&format!("user{user}"), 1);
                     // One that nobody was ever asked about.
                     asked.events = vec![Event::Recipient(format!("{seed}.{task}.{n}@example.net").into())];
-                    store.admit(at(n as i64 / 1000), &asked, &mut Ledger::default()).await.unwrap();
+                    store.admit(at(n as i64 / 1000), &asked, &mut SessionCounters::default()).await.unwrap();
                     (&*acknowledged).write_all(&(user as u32).to_le_bytes()).unwrap();
                 }
             })

@@ -30,7 +30,7 @@ fn because() -> (By, Arc<str>) {
 
 /// How many recipients pass.
 async fn passed_at(store: &Store, seconds: i64, user: &str, recipients: usize) -> usize {
-    passed(&store.admit(at(seconds), &asked(user, recipients), &mut Ledger::default()).await.unwrap())
+    passed(&store.admit(at(seconds), &asked(user, recipients), &mut SessionCounters::default()).await.unwrap())
 }
 
 async fn acts(store: &Store) -> Vec<Act> {
@@ -51,7 +51,7 @@ async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
     store.close().await;
     // After a day her own budget makes no difference: it goes, and that of the grant stays.
     let store = open_with(&path, policy());
-    store.admit(at(DAY), &asked("bob", 1), &mut Ledger::default()).await.unwrap();
+    store.admit(at(DAY), &asked("bob", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget WHERE key LIKE '%=alice'", 0).await;
     until_count(&path, "budget WHERE key LIKE '%grant=%'", 1).await;
     store.close().await;
@@ -61,7 +61,7 @@ async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
     // When it has ended, that is of no use.
     let store = open_with(&path, policy());
     store.end_exceptions(at(6 * DAY));
-    store.admit(at(6 * DAY), &asked("carol", 1), &mut Ledger::default()).await.unwrap();
+    store.admit(at(6 * DAY), &asked("carol", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "exception", 0).await;
     until_count(&path, "budget", 1).await;
     assert_eq!(acts(&store).await, [Act::Granted, Act::Ended]);
@@ -175,7 +175,7 @@ async fn where_mail_is_to_wait_for_the_state_a_suspension_that_is_not_durable_ma
     assert_eq!(passed_at(&store, 0, "alice", 1).await, 1);
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE exception RENAME TO gone").unwrap();
-    let over = || async { store.admit(at(1), &asked("alice", 3), &mut Ledger::default()).await };
+    let over = || async { store.admit(at(1), &asked("alice", 3), &mut SessionCounters::default()).await };
     assert_eq!(over().await.unwrap_err(), Unavailable);
     vandal.execute_batch("ALTER TABLE gone RENAME TO exception").unwrap();
     super::faults::until(&store, true).await;

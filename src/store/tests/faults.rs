@@ -23,8 +23,14 @@ async fn files_that_are_not_ours_are_left_alone_and_limits_hold_in_memory() {
         let store = open(path).unwrap();
         let Health::Degraded(why) = store.health() else { panic!("{} is taken", path.display()) };
         assert!(why.contains(words) && why.contains(&*path.to_string_lossy()), "{why}");
-        assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 60);
-        assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 39);
+        assert_eq!(
+            passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
+            60
+        );
+        assert_eq!(
+            passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
+            39
+        );
         store.close().await;
         assert_eq!(std::fs::read(path).ok(), before);
     }
@@ -35,8 +41,8 @@ async fn what_was_counted_before_the_file_could_be_opened_is_written_when_it_can
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap();
-    store.admit(at(0), &asked("bob", 70), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
+    store.admit(at(0), &asked("bob", 70), &mut SessionCounters::default()).await.unwrap();
     store.close().await;
     let aside = folder.path().join("aside.db");
     std::fs::rename(&path, &aside).unwrap();
@@ -45,20 +51,20 @@ async fn what_was_counted_before_the_file_could_be_opened_is_written_when_it_can
     let store = open(&path).unwrap();
     until(&store, false).await;
     assert_eq!(
-        passed(&store.admit(at(1), &asked("alice", 50), &mut Ledger::default()).await.unwrap()),
+        passed(&store.admit(at(1), &asked("alice", 50), &mut SessionCounters::default()).await.unwrap()),
         50,
         "mail flows"
     );
-    assert_eq!(passed(&store.admit(at(1), &asked("bob", 10), &mut Ledger::default()).await.unwrap()), 10);
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 10), &mut SessionCounters::default()).await.unwrap()), 10);
     std::fs::remove_dir(&path).unwrap();
     std::fs::rename(&aside, &path).unwrap();
     until(&store, true).await;
     // What the file has and what was counted meanwhile are added.
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 30);
-    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut Ledger::default()).await.unwrap()), 20);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 30);
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 20);
     store.close().await;
     let store = open(&path).unwrap();
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 0);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 0);
 }
 
 #[tokio::test]
@@ -68,17 +74,17 @@ async fn where_mail_is_to_wait_for_the_state_it_is_told_so() {
     std::fs::write(&path, "x".repeat(5000)).unwrap();
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Defer };
     let store = Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap();
-    assert_eq!(store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap_err(), Unavailable);
+    assert_eq!(store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap_err(), Unavailable);
     let mut nobody = asked("alice", 1);
     nobody.facts.user = None;
     assert_eq!(
-        passed(&store.admit(at(0), &nobody, &mut Ledger::default()).await.unwrap()),
+        passed(&store.admit(at(0), &nobody, &mut SessionCounters::default()).await.unwrap()),
         1,
         "no limit has anything to say"
     );
     std::fs::remove_file(&path).unwrap();
     until(&store, true).await;
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap()), 1);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap()), 1);
 }
 
 /// Waits until the store's health is as asked.
@@ -95,14 +101,14 @@ async fn what_cannot_be_read_is_not_overwritten_and_counts_again_when_it_can() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
     store.close().await;
 
     let store = open(&path).unwrap();
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
     assert_eq!(
-        passed(&store.admit(at(1), &asked("alice", 10), &mut Ledger::default()).await.unwrap()),
+        passed(&store.admit(at(1), &asked("alice", 10), &mut SessionCounters::default()).await.unwrap()),
         10,
         "mail flows"
     );
@@ -110,7 +116,7 @@ async fn what_cannot_be_read_is_not_overwritten_and_counts_again_when_it_can() {
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
     assert_eq!(
-        passed(&store.admit(at(2), &asked("alice", 60), &mut Ledger::default()).await.unwrap()),
+        passed(&store.admit(at(2), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
         30,
         "her 60 are known again, and the 10"
     );
@@ -123,13 +129,13 @@ async fn while_another_program_holds_the_file_mail_flows_and_afterwards_it_is_al
     let store = open(&path).unwrap();
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
     assert!(matches!(store.health(), Health::Degraded(why) if why.contains("locked")));
     other.execute_batch("ROLLBACK").unwrap();
     until(&store, true).await;
     store.close().await;
     let store = open(&path).unwrap();
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 40);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 40);
 }
 
 #[tokio::test]
@@ -139,13 +145,13 @@ async fn what_was_counted_while_the_file_could_not_be_read_is_written_afterwards
     let store = open(&path).unwrap();
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
     until(&store, false).await;
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
     store.close().await;
     assert_eq!(
-        passed(&open(&path).unwrap().admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()),
+        passed(&open(&path).unwrap().admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
         40
     );
 }
@@ -172,7 +178,7 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
 /// How full the budgets of a question are.
 async fn levels(store: &Store, asked: &Asked) -> Vec<f64> {
     let policy = store.core.policy();
-    let question = Question::new(&policy, asked, at(0));
+    let question = Plan::new(&policy, asked, at(0));
     let look =
         |_, loaded: &mut Loaded| loaded.states().map(|state| state.map_or(0.0, |state| state.level.round())).collect();
     store.act(at(0), question.keys(), look).await.unwrap()
@@ -183,10 +189,10 @@ async fn a_journal_that_is_replayed_late_is_not_lost_to_what_was_counted_meanwhi
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (here, there) = (here.path(), there.path());
     let store = open(&here.join("state.db")).unwrap();
-    store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
     store.close().await;
     let store = open(&here.join("state.db")).unwrap();
-    store.admit(at(0), &asked("alice", 70), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 70), &mut SessionCounters::default()).await.unwrap();
     copy(here, there);
     for name in ["state.db", "state.db-wal"] {
         std::fs::rename(there.join(name), there.join(format!("{name}-aside"))).unwrap();
@@ -194,7 +200,7 @@ async fn a_journal_that_is_replayed_late_is_not_lost_to_what_was_counted_meanwhi
     let path = there.join("state.db");
     std::fs::create_dir(&path).unwrap();
     let late = open(&path).unwrap();
-    assert_eq!(passed(&late.admit(at(0), &asked("alice", 3), &mut Ledger::default()).await.unwrap()), 3);
+    assert_eq!(passed(&late.admit(at(0), &asked("alice", 3), &mut SessionCounters::default()).await.unwrap()), 3);
     std::fs::remove_dir(&path).unwrap();
     for name in ["state.db-wal", "state.db"] {
         std::fs::rename(there.join(format!("{name}-aside")), there.join(name)).unwrap();
@@ -212,7 +218,7 @@ async fn a_filter_that_was_begun_in_memory_alone_is_written_whole_before_all_is_
     let store = open_with(&path, two_limits(200.0), OnFailure::Allow);
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
-    store.admit(at(0), &asked("alice", 50), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 50), &mut SessionCounters::default()).await.unwrap();
     until(&store, false).await;
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
@@ -220,12 +226,12 @@ async fn a_filter_that_was_begun_in_memory_alone_is_written_whole_before_all_is_
     copy(here.path(), there.path());
     let again = open_with(&there.path().join("state.db"), two_limits(200.0), OnFailure::Allow);
     assert_eq!(levels(&again, &asked("alice", 1)).await, [50.0, 50.0]);
-    store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
     // Or at this.
     let there = tempfile::tempdir().unwrap();
     copy(here.path(), there.path());
     let again = open_with(&there.path().join("state.db"), two_limits(200.0), OnFailure::Allow);
-    again.admit(at(0), &asked("alice", 70), &mut Ledger::default()).await.unwrap();
+    again.admit(at(0), &asked("alice", 70), &mut SessionCounters::default()).await.unwrap();
     assert_eq!(levels(&again, &asked("alice", 1)).await, [180.0, 70.0]);
 }
 
@@ -234,13 +240,13 @@ async fn other_programs_see_that_the_file_is_in_use() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = here.path().join("state.db");
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
     until_everybody_reads(&store).await;
     // The last one to close a file brings its log home and removes it: this is not the last. Locks are by process, so it is another.
     let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM budget').fetchall(); c.close()";
     let other = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
     assert!(other.unwrap().success());
-    store.admit(at(0), &asked("alice", 50), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 50), &mut SessionCounters::default()).await.unwrap();
     copy(here.path(), there.path());
     assert_eq!(level(&open(&there.path().join("state.db")).unwrap(), &asked("alice", 1)).await, 70.0);
 }
@@ -266,7 +272,7 @@ async fn more_changes_than_fit_into_the_queue_wait_for_room() {
         .map(|n| {
             let store = store.clone();
             tokio::spawn(async move {
-                store.admit(at(0), &asked(&format!("user{n}"), 1), &mut Ledger::default()).await.is_ok()
+                store.admit(at(0), &asked(&format!("user{n}"), 1), &mut SessionCounters::default()).await.is_ok()
             })
         })
         .collect();
@@ -290,11 +296,14 @@ async fn what_has_to_be_durable_is_not_charged_where_it_cannot_be() {
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
     for _ in 0..3 {
-        assert_eq!(store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap_err(), Unavailable);
+        assert_eq!(
+            store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap_err(),
+            Unavailable
+        );
     }
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
 }
 
 #[tokio::test]
@@ -302,15 +311,15 @@ async fn two_counts_of_one_budget_are_added_as_of_one_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 90), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 90), &mut SessionCounters::default()).await.unwrap();
     store.close().await;
     let store = open(&path).unwrap();
     let vandal = rusqlite::Connection::open(&path).unwrap();
     vandal.execute_batch("ALTER TABLE budget RENAME TO gone").unwrap();
     let later = at(4 * 86_400);
-    assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut Ledger::default()).await.unwrap()), 80);
+    assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut SessionCounters::default()).await.unwrap()), 80);
     vandal.execute_batch("ALTER TABLE gone RENAME TO budget").unwrap();
     until(&store, true).await;
     // Of the 90 four days ago 1.6 are left.
-    assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut Ledger::default()).await.unwrap()), 18);
+    assert_eq!(passed(&store.admit(later, &asked("alice", 80), &mut SessionCounters::default()).await.unwrap()), 18);
 }

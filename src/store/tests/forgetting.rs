@@ -22,20 +22,23 @@ async fn budgets_that_make_no_difference_any_more_are_forgotten() {
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
     for n in 0..100 {
-        store.admit(at(0), &asked(&format!("user{n}"), 30), &mut Ledger::default()).await.unwrap();
+        store.admit(at(0), &asked(&format!("user{n}"), 30), &mut SessionCounters::default()).await.unwrap();
     }
     until_count(&path, "budget", 100).await;
     // 30 a day are less than one after little more than four days.
-    store.admit(at(3 * 86_400), &asked("user0", 20), &mut Ledger::default()).await.unwrap();
-    store.admit(at(3 * 86_400), &asked("user1", 90), &mut Ledger::default()).await.unwrap();
-    store.admit(at(5 * 86_400), &asked("user2", 1), &mut Ledger::default()).await.unwrap();
+    store.admit(at(3 * 86_400), &asked("user0", 20), &mut SessionCounters::default()).await.unwrap();
+    store.admit(at(3 * 86_400), &asked("user1", 90), &mut SessionCounters::default()).await.unwrap();
+    store.admit(at(5 * 86_400), &asked("user2", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget", 3).await;
     assert_eq!(
-        passed(&store.admit(at(5 * 86_400), &asked("user1", 100), &mut Ledger::default()).await.unwrap()),
+        passed(&store.admit(at(5 * 86_400), &asked("user1", 100), &mut SessionCounters::default()).await.unwrap()),
         88,
         "hers is not"
     );
-    assert_eq!(passed(&store.admit(at(5 * 86_400), &asked("user9", 100), &mut Ledger::default()).await.unwrap()), 99);
+    assert_eq!(
+        passed(&store.admit(at(5 * 86_400), &asked("user9", 100), &mut SessionCounters::default()).await.unwrap()),
+        99
+    );
 }
 
 #[tokio::test]
@@ -46,30 +49,30 @@ async fn budgets_of_limits_that_are_gone_are_kept_for_a_while() {
     let day = |n: i64| at(n * 86_400);
     let store = open(&path).unwrap();
     store.set_policy(policy("100 / 1000d"));
-    store.admit(day(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap();
+    store.admit(day(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "kind", 1).await;
     until_count(&path, "budget", 1).await;
     let replaced = store.set_policy(renamed());
     assert_eq!(replaced.gone, [policy("100 / 1000d").limits[0].kinds().next().unwrap()]);
     assert_eq!(Arc::strong_count(&replaced.former), 1, "whoever replaces them is the last to have them");
     assert_eq!(
-        passed(&store.admit(day(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()),
+        passed(&store.admit(day(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
         60,
         "another limit begins anew"
     );
     until_count(&path, "kind", 2).await;
     // It comes back in time.
     store.set_policy(policy("100 / 1000d"));
-    assert_eq!(passed(&store.admit(day(20), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 41);
+    assert_eq!(passed(&store.admit(day(20), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 41);
     store.set_policy(renamed());
-    store.admit(day(49), &asked("bob", 60), &mut Ledger::default()).await.unwrap();
+    store.admit(day(49), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget", 3).await;
-    store.admit(day(51), &asked("bob", 1), &mut Ledger::default()).await.unwrap();
+    store.admit(day(51), &asked("bob", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "kind", 1).await;
-    store.admit(day(52), &asked("carol", 1), &mut Ledger::default()).await.unwrap();
+    store.admit(day(52), &asked("carol", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget", 3).await;
     store.close().await;
     let store = open(&path).unwrap();
     store.set_policy(policy("100 / 1000d"));
-    assert_eq!(passed(&store.admit(day(53), &asked("alice", 120), &mut Ledger::default()).await.unwrap()), 99);
+    assert_eq!(passed(&store.admit(day(53), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
 }

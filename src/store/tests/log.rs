@@ -48,7 +48,7 @@ async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_afte
     let deadline = Instant::now() + Duration::from_secs(20);
     while length() > maintenance::HOME_AT as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
-        store.admit(at(0), &asked("user0", 1), &mut Ledger::default()).await.unwrap();
+        store.admit(at(0), &asked("user0", 1), &mut SessionCounters::default()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     store.close().await;
@@ -66,7 +66,7 @@ async fn is_reset(store: &Store, path: &Path) -> bool {
             return false;
         }
         longest = length();
-        store.admit(at(0), &asked(&users.next().unwrap(), 1), &mut Ledger::default()).await.unwrap();
+        store.admit(at(0), &asked(&users.next().unwrap(), 1), &mut SessionCounters::default()).await.unwrap();
     }
     true
 }
@@ -99,7 +99,7 @@ async fn store_of_large_filters(path: &Path) -> Store {
     let limits = new_recipients("400K / 1d", None);
     let store = Store::open(&options, limits, Arc::new(Metrics::new().unwrap())).unwrap();
     for user in ["alice", "bob", "carol"] {
-        store.admit(at(0), &asked(user, 1), &mut Ledger::default()).await.unwrap();
+        store.admit(at(0), &asked(user, 1), &mut SessionCounters::default()).await.unwrap();
     }
     store
 }
@@ -135,7 +135,7 @@ async fn a_reader_that_holds_the_log_is_told_of_until_it_has_gone() {
     let shell = rusqlite::Connection::open(&path).unwrap();
     shell.execute_batch("BEGIN; SELECT count(*) FROM budget").unwrap();
     for n in 0.. {
-        store.admit(at(0), &asked(&format!("user{n}"), 1), &mut Ledger::default()).await.unwrap();
+        store.admit(at(0), &asked(&format!("user{n}"), 1), &mut SessionCounters::default()).await.unwrap();
         if file::log_of(&path).metadata().unwrap().len() > LONG {
             break;
         }

@@ -16,7 +16,7 @@ use crate::policy::event::{Event, Facts};
 use crate::policy::field::Field;
 use crate::policy::hours::Zone;
 use crate::policy::limit::{Algorithm, Distinct};
-use crate::policy::normalize::Folding;
+use crate::policy::normalize::AddressNormalizer;
 use crate::policy::quota::Quota;
 use crate::policy::verdict::Ruling;
 use crate::time::{Units, parse_rate};
@@ -29,7 +29,7 @@ fn limit(name: &str, per: Field, rate: &str) -> Limit {
 
 /// These limits in force.
 fn of(limits: Vec<Limit>) -> Policy {
-    Policy::new(limits, Folding::default(), Zone::default())
+    Policy::new(limits, AddressNormalizer::default(), Zone::default())
 }
 
 fn policy(rate: &str) -> Policy {
@@ -57,12 +57,15 @@ fn large_filter() -> Arc<Filter> {
 async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
     let policy = store.core.policy();
     let asked = asked(user, 1);
-    let question = Question::new(&policy, &asked, at(0));
+    let question = Plan::new(&policy, &asked, at(0));
     let budget = Budget { state: crate::engine::State { at: at(0), level: 0.0 }, seen: Some(seen.clone()) };
     for key in question.keys() {
-        store.core.hot.replay(Place::of(key.owned()), budget.clone(), crate::store::queue::NEVER, |stored, _| stored);
+        store
+            .core
+            .hot
+            .replay(HashedKey::of(key.owned()), budget.clone(), crate::store::queue::NEVER, |stored, _| stored);
     }
-    store.admit(at(0), &asked, &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked, &mut SessionCounters::default()).await.unwrap();
 }
 
 fn open(path: &Path) -> Result<Store, OpenError> {
@@ -89,12 +92,12 @@ async fn charges_outlive_the_store_that_made_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 60);
     store.close().await;
     let store = open(&path).unwrap();
     // 60 a second ago leave room for 40 more: a little has decayed, so the hundredth still fits.
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 40);
-    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut Ledger::default()).await.unwrap()), 60);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 40);
+    assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 60);
 }
 
 #[tokio::test]
@@ -102,14 +105,14 @@ async fn a_journal_that_was_never_folded_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 60), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
     // A copy of the files as they are is what a sudden end of the process leaves.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
     }
     let store = open(&crashed.path().join("state.db")).unwrap();
-    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut Ledger::default()).await.unwrap()), 40);
+    assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 40);
 }
 
 #[tokio::test]
@@ -144,7 +147,7 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
     for user in &users {
         question.facts.user = Some(user.as_str().into());
         // The first recipient was known, the second was not.
-        store.admit(at(1), &question, &mut Ledger::default()).await.unwrap();
+        store.admit(at(1), &question, &mut SessionCounters::default()).await.unwrap();
         let level = level(&store, &question).await;
         assert!((level - 2.0).abs() < 0.01, "{user}: {level}");
     }
@@ -154,9 +157,9 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
 fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
     const BUDGETS: usize = 425;
     let seen = large_filter();
-    let hot = Hot::default();
+    let hot = BudgetCache::default();
     for n in 0..BUDGETS {
-        let place = Place::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
+        let place = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
         let state = crate::engine::State { at: at(0), level: 1.0 };
         hot.replay(place, policy::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
     }
@@ -169,7 +172,7 @@ fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
 /// How full the one budget of a question is.
 async fn level(store: &Store, asked: &Asked) -> f64 {
     let policy = store.core.policy();
-    let question = Question::new(&policy, asked, at(0));
+    let question = Plan::new(&policy, asked, at(0));
     let look = |_, loaded: &mut Loaded| loaded.states().next().flatten().map_or(0.0, |state| state.level);
     store.act(at(0), question.keys(), look).await.unwrap()
 }
@@ -179,7 +182,7 @@ async fn nobody_else_can_read_the_state() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder.path().join("state.db")).unwrap();
-    store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap();
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let entry = entry.unwrap();
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
@@ -196,12 +199,12 @@ async fn values_seen_outlive_the_store_that_saw_them() {
         Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
     };
     let store = open(folder.path());
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 8), &mut Ledger::default()).await.unwrap()), 8);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     store.close().await;
     let store = open(folder.path());
     // Eight are known, and two more fit.
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap()), 10);
-    assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut Ledger::default()).await.unwrap()), 8);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 10);
+    assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut SessionCounters::default()).await.unwrap()), 8);
     // Carol's filter is in the journal: a copy of the files as they are has to replay it.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
@@ -209,7 +212,7 @@ async fn values_seen_outlive_the_store_that_saw_them() {
     }
     drop(store);
     let store = open(crashed.path());
-    assert_eq!(passed(&store.admit(at(0), &asked("carol", 20), &mut Ledger::default()).await.unwrap()), 10);
+    assert_eq!(passed(&store.admit(at(0), &asked("carol", 20), &mut SessionCounters::default()).await.unwrap()), 10);
 }
 
 #[tokio::test]
@@ -218,10 +221,10 @@ async fn a_look_sees_what_is_in_memory_and_in_the_file_and_changes_neither() {
     let path = folder.path().join("state.db");
     let limits = policy("100 / 1d");
     let keys =
-        |user| -> Vec<Key> { Question::new(&limits, &asked(user, 1), at(0)).keys().map(|key| key.owned()).collect() };
+        |user| -> Vec<Key> { Plan::new(&limits, &asked(user, 1), at(0)).keys().map(|key| key.owned()).collect() };
     let level = |found: &[Option<Budget>]| found[0].as_ref().map(|budget| budget.state.level);
     let store = open(&path).unwrap();
-    store.admit(at(0), &asked("alice", 3), &mut Ledger::default()).await.unwrap();
+    store.admit(at(0), &asked("alice", 3), &mut SessionCounters::default()).await.unwrap();
     assert_eq!(level(&store.look(&keys("alice")).await.unwrap()), Some(3.0));
     store.close().await;
     let store = open(&path).unwrap();

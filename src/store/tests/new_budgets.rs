@@ -32,7 +32,7 @@ fn mail(sender: &str) -> Asked {
 }
 
 async fn send(store: &Store, seconds: i64, sender: &str) -> Verdict {
-    store.admit(at(seconds), &mail(sender), &mut Ledger::default()).await.unwrap().verdicts.remove(0)
+    store.admit(at(seconds), &mail(sender), &mut SessionCounters::default()).await.unwrap().verdicts.remove(0)
 }
 
 fn is_passed(verdict: &Verdict) -> bool {
@@ -135,7 +135,7 @@ async fn what_makes_no_budget_uses_up_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut policy = per_sender("3.5 / 1d");
     policy.limits = Arc::from([Limit { stage: Stage::Data, ..policy.limits[0].clone() }]);
-    let mut policy = Policy::new(policy.limits.to_vec(), Folding::default(), Zone::default());
+    let mut policy = Policy::new(policy.limits.to_vec(), AddressNormalizer::default(), Zone::default());
     policy.max_new_budgets = MaxNewBudgets(MAX);
     let store = open(&folder.path().join("state.db"), policy);
     // A limit of messages only looks at MAIL.
@@ -173,7 +173,7 @@ async fn what_a_client_cannot_choose_is_not_shared() {
     let store = open(&folder.path().join("state.db"), policy);
     for n in 0..20 {
         assert_eq!(
-            passed(&store.admit(at(0), &asked(&format!("user{n}"), 3), &mut Ledger::default()).await.unwrap()),
+            passed(&store.admit(at(0), &asked(&format!("user{n}"), 3), &mut SessionCounters::default()).await.unwrap()),
             3
         );
     }
@@ -188,13 +188,13 @@ async fn users_share_with_nobody_but_themselves() {
     policy.max_new_budgets = MaxNewBudgets(MAX);
     let store = open(&folder.path().join("state.db"), policy);
     // Mallory uses up the bound in one run, and then the budget that her new recipients share.
-    assert_eq!(passed(&store.admit(at(0), &asked("mallory", 5), &mut Ledger::default()).await.unwrap()), 5);
+    assert_eq!(passed(&store.admit(at(0), &asked("mallory", 5), &mut SessionCounters::default()).await.unwrap()), 5);
     let mut others = asked("mallory", 20);
     others.events.drain(..5);
-    assert_eq!(passed(&store.admit(at(0), &others, &mut Ledger::default()).await.unwrap()), 3);
+    assert_eq!(passed(&store.admit(at(0), &others, &mut SessionCounters::default()).await.unwrap()), 3);
     let key =
         |user| Key::from_parts("l", "recipients", "ewma", [("user", user), ("recipient", NEW)].into_iter()).unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 2), &mut Ledger::default()).await.unwrap()), 2);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 2), &mut SessionCounters::default()).await.unwrap()), 2);
     let found = store.look(&[key("mallory"), key("alice")]).await.unwrap();
     let levels: Vec<_> = found.iter().map(|budget| budget.as_ref().map(|budget| budget.state.level)).collect();
     assert_eq!(levels, [Some(3.0), Some(2.0)]);

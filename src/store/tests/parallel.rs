@@ -5,7 +5,7 @@ use crate::policy::event::Stage;
 use crate::policy::field::Widths;
 use crate::policy::limit::{Charge, Mode};
 use crate::policy::quota::{Scope, Share};
-use crate::policy::verdict::Until;
+use crate::policy::verdict::RefundWhen;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parallel_admits_never_overshoot() {
@@ -15,7 +15,7 @@ async fn parallel_admits_never_overshoot() {
         .map(|_| {
             let store = store.clone();
             tokio::spawn(async move {
-                passed(&store.admit(at(0), &asked("alice", 3), &mut Ledger::default()).await.unwrap())
+                passed(&store.admit(at(0), &asked("alice", 3), &mut SessionCounters::default()).await.unwrap())
             })
         })
         .collect();
@@ -38,14 +38,14 @@ async fn decisions_that_come_out_of_order_do_not_make_time_pass_twice() {
     for n in 0..2_000i64 {
         let lag = (n * 7919) % 5_000;
         let now = Timestamp::from_micros(at(0).micros() + n * 5_000 - lag);
-        total += passed(&store.admit(now, &asked("alice", 100), &mut Ledger::default()).await.unwrap());
+        total += passed(&store.admit(now, &asked("alice", 100), &mut SessionCounters::default()).await.unwrap());
     }
     // E(10 s) of the moving average.
     assert!((10_000..=11_000).contains(&total), "{total}");
 }
 
 /// What was done in parallel, in the order in which it was done.
-type Log = std::sync::Mutex<Vec<(Timestamp, Asked, Ledger, String)>>;
+type Log = std::sync::Mutex<Vec<(Timestamp, Asked, SessionCounters, String)>>;
 
 /// A limit for each user, one for each client, and one that counts the new recipients of each user.
 fn three_limits() -> Policy {
@@ -113,11 +113,11 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
                 let mut asked = asked(&format!("user{}", random % users), 0);
                 asked.facts.client = Some(std::net::Ipv4Addr::from((random >> 16) as u32 % clients as u32).into());
                 (asked.facts.size, asked.facts.recipients) = (Some(500), vec!["r0@example0.net".into()]);
-                let mut ledger = Ledger::default();
+                let mut ledger = SessionCounters::default();
                 for events in dialogue(1 + (random >> 8) as usize % 4) {
                     asked.events = events;
                     let now = Timestamp::from_micros(at(0).micros() + (task / 7) as i64 * 1_000_000);
-                    let question = Question::new(&policy, &asked, now);
+                    let question = Plan::new(&policy, &asked, now);
                     let decide = |now, loaded: &mut Loaded| {
                         let before = ledger.clone();
                         let verdicts = policy::decide(&policy, now, &asked, &question, loaded, &mut ledger);
@@ -138,7 +138,7 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let log = Arc::into_inner(log).unwrap().into_inner().unwrap();
     assert_eq!(log.len(), 5000);
     for (now, asked, mut ledger, told) in log {
-        let question = Question::new(&policy, &asked, now);
+        let question = Plan::new(&policy, &asked, now);
         let mut loaded: Loaded = question.keys().map(|key| budgets.get(key.as_str()).cloned()).collect();
         let verdicts = policy::decide(&policy, now, &asked, &question, &mut loaded, &mut ledger);
         assert_eq!(format!("{verdicts:?}"), told);
@@ -171,7 +171,7 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
     let path = folder.path().join("state.db");
     let store = Arc::new(open(&path).unwrap());
     let limits = policy("100 / 1d");
-    let question = Question::new(&limits, &asked("alice", 1), at(0));
+    let question = Plan::new(&limits, &asked("alice", 1), at(0));
     let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
     // Each charges 3 and gives 2 back, all at one instant.
     let tasks: Vec<_> = (0..20)
@@ -181,14 +181,14 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
                 let charge = |now, loaded: &mut Loaded| {
                     let before = loaded.states().next().flatten();
                     let (policy, asked) = (policy("100 / 1d"), asked("alice", 2));
-                    let question = Question::new(&policy, &asked, now);
-                    policy::decide(&policy, now, &asked, &question, loaded, &mut Ledger::default());
+                    let question = Plan::new(&policy, &asked, now);
+                    policy::decide(&policy, now, &asked, &question, loaded, &mut SessionCounters::default());
                     crate::engine::Receipt { before, after: loaded.states().next().flatten().unwrap() }
                 };
-                store.admit(at(0), &asked("alice", 1), &mut Ledger::default()).await.unwrap();
+                store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap();
                 let receipt = store.act(at(0), keys.iter().map(Key::borrowed), charge).await.unwrap();
                 let rule = policy("100 / 1d").limits[0].quota.rule().unwrap();
-                let charged = Charged { key: keys[0].clone(), receipt, rule, until: Until::Sent };
+                let charged = RefundableCharge { key: keys[0].clone(), receipt, rule, until: RefundWhen::Sent };
                 store.give_back(at(0), &[charged]).await.unwrap();
             })
         })

@@ -6,7 +6,7 @@ use crate::store::queue::{Commit, NEVER};
 
 /// A change to a budget, appended by an act.
 fn append(queue: &Queue, user: &str) -> Commit {
-    let place = Place::of(Key::from_stored(user));
+    let place = HashedKey::of(Key::from_stored(user));
     let budget = Budget { state: State { at: at(0), level: 1.0 }, seen: None };
     let mut appending = queue.append().unwrap();
     appending.push(place.borrowed(), &budget, &Change::default(), &mut { NEVER });
@@ -73,14 +73,15 @@ fn a_writer_that_waits_for_more_takes_what_there_is_though_no_more_comes() {
 
 #[tokio::test]
 async fn nobody_waits_and_the_writer_sleeps_where_nothing_can_be_written() {
-    let (queue, hot) = (Queue::default(), Hot::default());
+    let (queue, hot) = (Queue::default(), BudgetCache::default());
     let (policy, asked) = (policy("100 / 1d"), asked("alice", 60));
-    let question = Question::new(&policy, &asked, at(0));
-    let places: Vec<_> = question.keys().map(Place::of).collect();
+    let question = Plan::new(&policy, &asked, at(0));
+    let places: Vec<_> = question.keys().map(HashedKey::of).collect();
     // The file could not be asked for it: it counts in memory alone.
     hot.insert_unread(places.iter().copied());
-    let decide =
-        |now, loaded: &mut Loaded| policy::decide(&policy, now, &asked, &question, loaded, &mut Ledger::default());
+    let decide = |now, loaded: &mut Loaded| {
+        policy::decide(&policy, now, &asked, &question, loaded, &mut SessionCounters::default())
+    };
     let Acted::Changed(verdicts, commit) = hot.act((at(0), Instant::now()), &places, &queue, false, decide) else {
         panic!("it is charged")
     };

@@ -63,7 +63,7 @@ async fn play(ops: Vec<Op>) {
         let now = at(n as i64);
         match op {
             Op::Enter(user) => {
-                let admitted = store.admit(now, &login(user), &mut Ledger::default()).await.unwrap();
+                let admitted = store.admit(now, &login(user), &mut SessionCounters::default()).await.unwrap();
                 assert!(!admitted.verdicts[0].charges.iter().any(|charged| charged.key.is_volatile()));
                 let passes = live[user].len() < most;
                 assert_eq!(passed(&admitted) == 1, passes, "{op:?}: {} of {most} are there", live[user].len());
@@ -73,7 +73,7 @@ async fn play(ops: Vec<Op>) {
             }
             Op::DroppedInAdmit(user) => {
                 let asked = login(user);
-                let mut ledger = Ledger::default();
+                let mut ledger = SessionCounters::default();
                 let mut admit = Box::pin(store.admit(now, &asked, &mut ledger));
                 // Once is enough to decide; a budget that has to be loaded is not even decided on.
                 let _ = std::future::poll_fn(|context| std::task::Poll::Ready(admit.as_mut().poll(context))).await;
@@ -98,10 +98,12 @@ async fn play(ops: Vec<Op>) {
         }
         for (user, sessions) in live.iter().enumerate() {
             let policy = store.policy();
-            let keys: Vec<Key> = Question::new(&policy, &login(user), now).keys().map(|key| key.owned()).collect();
+            let keys: Vec<Key> = Plan::new(&policy, &login(user), now).keys().map(|key| key.owned()).collect();
             let gauges = keys.iter().filter(|key| key.is_volatile());
             let levels: Vec<f64> = gauges
-                .map(|key| store.core.hot.peek(Place::of(key.borrowed())).flatten().map_or(0.0, |one| one.state.level))
+                .map(|key| {
+                    store.core.hot.peek(HashedKey::of(key.borrowed())).flatten().map_or(0.0, |one| one.state.level)
+                })
                 .collect();
             let count = sessions.len() as f64;
             assert_eq!(levels[0], count, "{op:?}: the gauge of user{user}");
@@ -111,10 +113,10 @@ async fn play(ops: Vec<Op>) {
     live = Default::default();
     drop(live);
     for user in 0..3 {
-        let held = Question::new(&store.policy(), &login(user), at(0))
+        let held = Plan::new(&store.policy(), &login(user), at(0))
             .keys()
             .filter(|key| key.is_volatile())
-            .any(|key| store.core.hot.peek(Place::of(key)).flatten().is_some());
+            .any(|key| store.core.hot.peek(HashedKey::of(key)).flatten().is_some());
         assert!(!held, "every session has ended");
     }
     store.close().await;

@@ -36,8 +36,8 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
     // Whom they have written to is known, and the hundredth is over.
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut Ledger::default()).await.unwrap()), 99);
-    assert_eq!(passed(&store.admit(at(0), &asked("bob", 120), &mut Ledger::default()).await.unwrap()), 99);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
+    assert_eq!(passed(&store.admit(at(0), &asked("bob", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(level(&store, &asked("alice", 1)).await, 99.0);
     assert_eq!(level(&store, &asked("bob", 1)).await, 99.0);
     assert_eq!(store.health(), Health::Good);
@@ -56,14 +56,14 @@ async fn a_file_of_version_3_is_brought_up_to_date() {
          PRAGMA application_id = 1466263922; PRAGMA user_version = 3;",
     )
     .unwrap();
-    let place = Place::of(Key::from_stored("l\x1frecipients\x1fewma\x1fuser=alice"));
+    let place = HashedKey::of(Key::from_stored("l\x1frecipients\x1fewma\x1fuser=alice"));
     let row = rusqlite::params![place.order, place.key.as_str(), at(0).micros()];
     old.execute("INSERT INTO budget VALUES (?1, ?2, ?3, 90.0, NULL)", row).unwrap();
     drop(old);
     let store = open(&path).unwrap();
     let (_, kept) = store.grant(exceptions::grant("alice", "200 / 1d", 0, 100)).await;
     assert_eq!(kept, Kept::InFile);
-    assert_eq!(passed(&store.admit(at(100), &asked("alice", 20), &mut Ledger::default()).await.unwrap()), 10);
+    assert_eq!(passed(&store.admit(at(100), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 10);
     store.close().await;
     assert_eq!(open(&path).unwrap().trail(9).await.unwrap().len(), 1);
 }
@@ -83,10 +83,10 @@ async fn a_file_of_version_1_is_brought_up_to_date() {
     old.execute("INSERT INTO budget VALUES (?1, ?2, 90.0)", rusqlite::params![key, at(0).micros()]).unwrap();
     drop(old);
     let store = open(&path).unwrap();
-    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap()), 9);
+    assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 9);
     store.close().await;
     assert_eq!(
-        passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20), &mut Ledger::default()).await.unwrap()),
+        passed(&open(&path).unwrap().admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()),
         0
     );
 }
