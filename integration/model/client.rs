@@ -401,7 +401,7 @@ impl Client {
 
 fn code_of(ruling: &Ruling, event: Event) -> u16 {
     match (ruling, event) {
-        (Ruling::Void, _) => 503,
+        (Ruling::Skipped, _) => 503,
         (Ruling::Suspended, _) => 550,
         (Ruling::Refuse(Verb::Drop), _) => 421,
         (Ruling::Refuse(Verb::Deny | Verb::Suspend), Event::Connect | Event::Auth | Event::Login) => 554,

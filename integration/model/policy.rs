@@ -96,7 +96,7 @@ pub enum Ruling {
     Pass,
     Refuse(Verb),
     Suspended,
-    Void,
+    Skipped,
 }
 
 #[derive(Clone, Debug)]
@@ -226,8 +226,8 @@ impl Policy {
             let sends = matches!(event, Event::Mail | Event::Rcpt | Event::Data | Event::End);
             let ruled = |ruling| Verdict { ruling, receipts: Vec::new(), slots: Vec::new(), delay: 0.0 };
             let verdict = match event {
-                _ if is_over => ruled(Ruling::Void),
-                Event::Rcpt | Event::Data if mail_refused => ruled(Ruling::Void),
+                _ if is_over => ruled(Ruling::Skipped),
+                Event::Rcpt | Event::Data if mail_refused => ruled(Ruling::Skipped),
                 _ if sends && suspended => ruled(Ruling::Suspended),
                 _ => self.decide_one(now, facts, *event, &mut suspended),
             };

@@ -43,9 +43,9 @@ pub fn decide(
         applications = rest;
         let verdict = match event {
             // After its last word a session does not go on.
-            _ if is_over => Verdict { ruling: Ruling::Void, ..Verdict::default() },
+            _ if is_over => Verdict { ruling: Ruling::Skipped, ..Verdict::default() },
             Event::Recipient(_) | Event::Message if mail_refused => {
-                Verdict { ruling: Ruling::Void, ..Verdict::default() }
+                Verdict { ruling: Ruling::Skipped, ..Verdict::default() }
             }
             _ => match decision.suspended(event) {
                 Some(suspended) => Verdict { ruling: Ruling::Suspended(Box::new(suspended)), ..Verdict::default() },
@@ -175,9 +175,9 @@ impl<'a> Decision<'a> {
             _ if is_counted && limit.charge != Charge::Attempts => None,
             Quota::Unlimited => None,
             // What has happened cannot be refused.
-            Quota::Never if effect == Effect::Note => None,
+            Quota::Never if effect == Effect::Record => None,
             // An attempt that is counted already is refused again, if it is over, and not charged again.
-            _ if is_counted => Some(Effect::Look),
+            _ if is_counted => Some(Effect::Peek),
             _ => Some(effect),
         }
     }
@@ -202,7 +202,7 @@ impl<'a> Decision<'a> {
 
     fn weigh(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64), event: &Event) {
         let (limit, now) = (step.limit, self.now);
-        if effect == Effect::Settle
+        if effect == Effect::TrueUp
             && let Some(charged) = self.declared(step.used)
         {
             step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
@@ -234,7 +234,7 @@ impl<'a> Decision<'a> {
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
         // Whoever has been written to before is free, also when the limit has shrunk below what was used of it.
         let is_free = is_known && limit.charge != Charge::Attempts;
-        if is_free || effect == Effect::Note {
+        if is_free || effect == Effect::Record {
             return;
         }
         let before = step.before;
@@ -254,13 +254,13 @@ impl<'a> Decision<'a> {
         let now = self.now;
         let others = step.used.others.and_then(|place| self.loaded.0[place].state());
         // Whatever is looked at adds nothing to what was rejected.
-        let amount = if effect == Effect::Note { amount } else { 0.0 };
+        let amount = if effect == Effect::Record { amount } else { 0.0 };
         let (state, rejected) = rule.step(step.before, now, amount);
         let (_, all) = rule.step(others, now, 0.0);
         step.state = state;
         // A rejection comes a moment after what is rejected, and so is forgotten a moment later.
         step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
-        if effect == Effect::Note || !all.over {
+        if effect == Effect::Record || !all.over {
             return;
         }
         let level = step.level;
@@ -289,9 +289,9 @@ impl<'a> Decision<'a> {
         };
         match effect {
             Effect::Watch => {}
-            Effect::Look => self.count_others(limit, used, event, is_refused),
-            Effect::Note => self.charge(used, state, learnt),
-            Effect::Charge | Effect::Settle if is_charged => {
+            Effect::Peek => self.count_others(limit, used, event, is_refused),
+            Effect::Record => self.charge(used, state, learnt),
+            Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(used, state, learnt);
                 verdict.settled.extend(self.settled(effect, used));
                 if let (Place::Stored(place), true) = (used.slot, is_let_through) {
@@ -314,7 +314,7 @@ impl<'a> Decision<'a> {
                 }
             }
             // What was charged for the declared size goes back with the message.
-            Effect::Settle => {
+            Effect::TrueUp => {
                 verdict.settled.extend(self.settled(effect, used));
                 if let Some(place) = self.slot_mut(used.slot)
                     && place.state() != before
@@ -358,7 +358,7 @@ impl<'a> Decision<'a> {
 
     /// The budget of which a declared size has been made the true one.
     fn settled(&self, effect: Effect, used: &PlannedBudget<'_>) -> Option<Key> {
-        let declared = if effect == Effect::Settle { self.declared(used) } else { None };
+        let declared = if effect == Effect::TrueUp { self.declared(used) } else { None };
         declared.map(|charged| charged.key.clone())
     }
 

@@ -136,11 +136,11 @@ pub enum Effect {
     /// It is charged, if nothing refuses it.
     Charge,
     /// The limit looks whether one more would fit.
-    Look,
+    Peek,
     /// It is charged, as it has happened already.
-    Note,
+    Record,
     /// The true size is charged instead of the declared one.
-    Settle,
+    TrueUp,
     /// The limit looks at another one's budget.
     Watch,
 }
@@ -308,14 +308,14 @@ impl Limit {
             return is_there.then_some(Effect::Watch);
         }
         let at = |stage| (self.stage == stage).then_some(Effect::Charge);
-        let before = |stage| (self.stage > stage && self.looks()).then_some(Effect::Look);
+        let before = |stage| (self.stage > stage && self.looks()).then_some(Effect::Peek);
         match (self.count, event) {
             (Count::Commands, event) => event.is_command().then_some(Effect::Charge),
             (Count::Connections, Event::Connect) => Some(Effect::Charge),
             (Count::Sessions, Event::Connect) => at(Stage::Connect),
             (Count::Sessions, Event::Login) => at(Stage::Auth),
             (Count::Logins, Event::Login) => Some(Effect::Charge),
-            (Count::Logins, Event::Auth) => self.looks().then_some(Effect::Look),
+            (Count::Logins, Event::Auth) => self.looks().then_some(Effect::Peek),
             (Count::LoginFailures, Event::Auth) => Some(Effect::Charge),
             (Count::Messages | Count::Recipients | Count::Bytes, Event::Mail) if self.stage == Stage::Mail => {
                 Some(Effect::Charge)
@@ -325,13 +325,13 @@ impl Limit {
             (Count::Messages | Count::Recipients, Event::Message) => at(Stage::Data),
             (Count::Messages | Count::Recipients, Event::End { .. }) => at(Stage::End),
             // A counter of the session's own takes the true size alone.
-            (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Look)),
+            (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Peek)),
             (Count::Bytes, Event::Message) => at(Stage::Data),
-            (Count::Bytes, Event::End { .. }) => Some(Effect::Settle),
-            (Count::Rejections, Event::Rejected(_)) => Some(Effect::Note),
-            (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Look),
+            (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
+            (Count::Rejections, Event::Rejected(_)) => Some(Effect::Record),
+            (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Peek),
             // Of the messages of which some are rejected.
-            (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Look),
+            (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Peek),
             _ => None,
         }
     }

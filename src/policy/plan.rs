@@ -176,7 +176,7 @@ impl<'a> Plan<'a> {
 
     /// The limits, by their places in the policy, that hold for an event otherwise than by a look: one for each event.
     pub fn limits(&self) -> impl Iterator<Item = usize> {
-        let is_counted = |application: &&Check| application.effect != Effect::Look;
+        let is_counted = |application: &&Check| application.effect != Effect::Peek;
         self.applications.iter().filter(is_counted).map(|application| self.budgets[application.used].limit)
     }
 
@@ -195,8 +195,8 @@ impl<'a> Plan<'a> {
             let Some(effect) = limit.effect(event) else { continue };
             // Whether the recipients to come are excepted, or have more, nobody knows yet; nor of which groups the user is.
             let is_early = match (effect, event) {
-                (Effect::Look, Event::Mail) => depends || limit.settled.waits_for_recipients,
-                (Effect::Look, Event::Auth) => limit.settled.waits_for_login,
+                (Effect::Peek, Event::Mail) => depends || limit.settled.waits_for_recipients,
+                (Effect::Peek, Event::Auth) => limit.settled.waits_for_login,
                 _ => false,
             };
             if is_early {

@@ -48,7 +48,7 @@ pub enum Ruling {
     /// Whoever it is sends nothing at present; nothing is charged.
     Suspended(Box<Suspended>),
     /// The event cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is charged.
-    Void,
+    Skipped,
 }
 
 /// Why whoever is suspended is refused.

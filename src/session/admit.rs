@@ -206,7 +206,7 @@ impl Session {
 
     fn command_judged(mut self, command: Command, verdict: Option<Verdict>) -> Step {
         match self.judge_one(verdict, Stage::Command) {
-            Ok(_) => self.obey(command),
+            Ok(_) => self.execute(command),
             Err(reply) => {
                 self.0.reply(&reply);
                 Step::Next(self)
@@ -259,7 +259,7 @@ impl Session {
                 Err(state.refused(*refusal, stage, None, None))
             }
             Ruling::Suspended(suspended) => Err(state.suspended(*suspended, stage, None, None)),
-            Ruling::Pass | Ruling::Void => Ok(verdict),
+            Ruling::Pass | Ruling::Skipped => Ok(verdict),
         }
     }
 }

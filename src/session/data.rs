@@ -93,7 +93,7 @@ impl Session {
         match ruling {
             Ruling::Refuse(refusal) => Err(MessageOutcome::OverLimit(refusal)),
             Ruling::Suspended(suspended) => Err(MessageOutcome::Suspended(suspended)),
-            Ruling::Pass | Ruling::Void => Ok(()),
+            Ruling::Pass | Ruling::Skipped => Ok(()),
         }
     }
 }

@@ -223,7 +223,7 @@ impl Session {
                 return if state.run.is_empty() { self.close() } else { self.ask() };
             }
             if let Some(command) = state.held.take() {
-                match self.perform(command) {
+                match self.authorize(command) {
                     Step::Next(session) => self = session,
                     step => return step,
                 }
@@ -396,11 +396,11 @@ impl Session {
             self.0.closing = true;
             return Step::Next(self);
         }
-        self.sort(command)
+        self.queue(command)
     }
 
     /// Gathers MAIL and RCPT into the run; any other command ends it.
-    fn sort(mut self, command: Command) -> Step {
+    fn queue(mut self, command: Command) -> Step {
         match command {
             Command::Mail(mail) if !self.0.run.iter().any(PendingCommand::is_mail) => {
                 let gathered = self.0.check_mail(mail);
@@ -412,7 +412,7 @@ impl Session {
                 self.0.gather(gathered);
                 Step::Next(self)
             }
-            command if self.0.run.is_empty() => self.perform(command),
+            command if self.0.run.is_empty() => self.authorize(command),
             command => {
                 self.0.held = Some(command);
                 self.ask()
@@ -421,20 +421,20 @@ impl Session {
     }
 
     /// Takes a command on, with nothing gathered before it.
-    fn perform(self, command: Command) -> Step {
+    fn authorize(self, command: Command) -> Step {
         match command {
-            Command::Mail(_) | Command::Rcpt(_) => self.sort(command),
+            Command::Mail(_) | Command::Rcpt(_) => self.queue(command),
             // These are asked about in their own right.
-            Command::Auth { .. } | Command::Data | Command::Bdat(_) | Command::Quit => self.obey(command),
+            Command::Auth { .. } | Command::Data | Command::Bdat(_) | Command::Quit => self.execute(command),
             command if self.0.counts_commands => self.ask_command(command),
-            command => self.obey(command),
+            command => self.execute(command),
         }
     }
 
     /// Does what a command says.
-    fn obey(mut self, command: Command) -> Step {
+    fn execute(mut self, command: Command) -> Step {
         match command {
-            Command::Mail(_) | Command::Rcpt(_) => return self.sort(command),
+            Command::Mail(_) | Command::Rcpt(_) => return self.queue(command),
             Command::Hello(hello) => self.0.hello(hello, self.0.now),
             Command::StartTls => return self.start_tls(),
             Command::Auth { mechanism, initial } => return self.auth(&mechanism, initial),

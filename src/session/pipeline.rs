@@ -241,7 +241,7 @@ impl State {
                 self.keep_charges(charges);
                 gathered
             }
-            (Ruling::Void, _) => {
+            (Ruling::Skipped, _) => {
                 self.patience.count_refusal();
                 PendingCommand::Answered(Reply::new(503, "5.5.1 Say MAIL first"))
             }

@@ -188,6 +188,6 @@ fn refused(ruling: Ruling) -> Option<Refused> {
     match ruling {
         Ruling::Refuse(refusal) => Some(Refused::Limit(*refusal)),
         Ruling::Suspended(suspended) => Some(Refused::Suspension(*suspended)),
-        Ruling::Pass | Ruling::Void => None,
+        Ruling::Pass | Ruling::Skipped => None,
     }
 }

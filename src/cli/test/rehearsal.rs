@@ -230,7 +230,7 @@ impl Play<'_> {
                 Some(refusal_reply(refusal, stage, self.stand.hostname, &reference))
             }
             Ruling::Suspended(suspended) => Some((suspended_reply(suspended, "test"), false)),
-            Ruling::Pass | Ruling::Void => None,
+            Ruling::Pass | Ruling::Skipped => None,
         };
         for suspension in &verdict.suspensions {
             Arc::make_mut(&mut self.policy.exceptions).suspend(suspension.clone());

@@ -141,9 +141,9 @@ fn is_elsewhere(one: &Explained) -> bool {
 fn verb(effect: Effect) -> (&'static str, &'static str) {
     match effect {
         Effect::Charge => ("charge", "charges"),
-        Effect::Look => ("look", "looks whether there is room for"),
-        Effect::Note => ("note", "notes"),
-        Effect::Settle => ("settle", "settles at"),
+        Effect::Peek => ("look", "looks whether there is room for"),
+        Effect::Record => ("note", "notes"),
+        Effect::TrueUp => ("settle", "settles at"),
         Effect::Watch => ("watch", "watches, with"),
     }
 }

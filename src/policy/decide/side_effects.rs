@@ -32,7 +32,7 @@ impl Decision<'_> {
             return None;
         }
         // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
-        let is_look = effect == Effect::Look && step.limit.count != Count::Rejections;
+        let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, *step.used.quota, &over, room, self.may_suspend(step));
         // By which way a message goes is settled at MAIL.

@@ -70,7 +70,7 @@ fn words(verdicts: &[Verdict]) -> Vec<&'static str> {
         Ruling::Pass => "pass",
         Ruling::Refuse(_) => "refuse",
         Ruling::Suspended(_) => "suspended",
-        Ruling::Void => "void",
+        Ruling::Skipped => "void",
     };
     verdicts.iter().map(word).collect()
 }
