@@ -1,35 +1,74 @@
 //! Weir is an SMTP submission proxy: it stands in front of a smart host and bounds what anyone can send through it.
 //!
-//! # What happens to one mail
+//! # Glossary
 //!
-//! A client connects. [`server`] accepts it if there is a place for it, reads a PROXY header where a load balancer sends one, does TLS,
-//! and drives a [`session`]: octets of commands in, steps out. Lines, commands and addresses are read by [`smtp`], strictly. EHLO
-//! announces what the upstream offers, as [`relay`] knows it.
+//! | Word | Meaning |
+//! |---|---|
+//! | account | User name and password hash in the users file ([`accounts`]). |
+//! | act | Transaction of the store: one decision with all of its charges, durable together. |
+//! | action | Consequence of a limit that is exceeded: warn, delay, defer, deny, drop, suspend, notify, route. |
+//! | budget | State of one limit for one owner: a level, the time of the last charge, perhaps a filter. |
+//! | burst | Amount that a limit lets through at once. |
+//! | charge | Amount that an event adds to a budget. |
+//! | client | Host that has connected to Weir; one client network is an IPv4 address or an IPv6 /64. |
+//! | distinct | Property of a limit that counts different values only, with a Bloom filter. |
+//! | envelope | MAIL and RCPT of a message. |
+//! | event | Moment in a session that limits may count: connection, login, MAIL, RCPT, DATA, end of message, rejection. |
+//! | exception | Grant or suspension: it changes what holds for one owner, until a time. |
+//! | exempt, except | Matcher of a limit that leaves events out. |
+//! | gauge | Budget of a limit "N at once": the slots that live sessions hold. |
+//! | grant | Exception that gives one owner another rate for a while. |
+//! | group commit | One transaction of SQLite for the acts of many sessions. |
+//! | journal | Table of the state file to which acts are appended; the writer thread folds it into the table of budgets. |
+//! | key | Name of a budget: the limit, the meaning of its numbers, and the owner. |
+//! | limit | Rule of `weir.toml`: what it counts, per what, how much of it, and its actions. |
+//! | listener | Address on which Weir accepts clients. |
+//! | matcher | Conditions under which a limit holds: `match` and `except`. |
+//! | mode | `enforce`, `soft` (warns and notifies, never refuses) or `shadow` (counts; clients notice nothing). |
+//! | owner | Values of the fields in `per`: the user, client or sender whose budget it is. |
+//! | override | Row of a table that gives some owners other numbers. |
+//! | plan | Budgets that a request reads, and checks to be made with them. |
+//! | pipeline | Commands that a client sent in one piece; policy decides them in one act. |
+//! | quota | Numbers of a limit: rate, burst, or a count per message or connection. |
+//! | refund | Charge that is taken back, since what it was for did not happen. |
+//! | rung, ladder | Actions of a limit, and the level from which each holds. |
+//! | session | Dialogue with one client. |
+//! | slot | Permission for one of a bounded number: of a gauge, or of the connections to an upstream. |
+//! | stage | Part of a session in which an event happens: connect, auth, mail, rcpt, data, end. |
+//! | suspension | Exception that refuses all mail of one owner for a while. |
+//! | upstream | Smart host to which Weir relays. |
+//! | verdict | Decision of policy about one event. |
 //!
-//! The client logs in: the session asks whether the password is right, and [`accounts`] knows.
+//! # One message, from connection to reply
 //!
-//! It says MAIL and RCPT, often several in one piece. The session gathers them and asks whether policy lets them pass, as it has asked
-//! when the client connected and logged in. [`policy::Plan`] finds out which limits hold and whose budgets they are, [`store`]
-//! loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the charges are durable before anybody hears of
-//! them. A RCPT that a limit refuses is answered in `session/refusal.rs`, with the words of `policy/verdict.rs`.
+//! 1. [`server`] accepts the connection if the client's network has room for it, reads a PROXY header where a load balancer
+//!    sends one, does TLS, and drives a [`session`]: octets of commands in, steps out. [`smtp`] parses lines, commands and
+//!    addresses, strictly. EHLO announces what the upstream offers, as [`relay`] knows it.
+//! 2. The client logs in: the session asks for a check of the password, and [`accounts`] does it.
+//! 3. The client says MAIL and RCPT, often several in one piece. The session gathers them (`session/pipeline.rs`) and asks
+//!    policy about all of them, as it did at the connection and at the login. [`policy::Plan`] finds the limits that hold
+//!    and their budgets, [`store`] loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the
+//!    charges are durable before the client hears the reply. `session/refusal.rs` words the reply of a refusal, with the
+//!    texts of `policy/verdict.rs`.
+//! 4. [`relay`] passes the envelope to an upstream: it selects a healthy one, takes an idle connection or opens one, says
+//!    MAIL and RCPT, and returns the answers. If that upstream fails before the message is on its way, another one gets
+//!    the same envelope. Refunds and charges that follow from the answers are made before the client hears them. Replies
+//!    keep the order of the commands.
+//! 5. The client sends the message with DATA or BDAT. `server/message_pipe.rs` passes it on as it comes, with one
+//!    `Received:` line on top, and `smtp/data.rs` examines every octet. The final dot goes out last, and the client hears
+//!    the upstream's answer to it. Weir has no queue.
 //!
-//! What passes goes on to an upstream: [`relay`] chooses one that is well, takes a connection that waits or opens one, says MAIL and
-//! RCPT, and brings back the answers. Should that upstream go away, another is told the same, as long as none of the message is on its
-//! way. What that changes for limits (a rejection, a charge for what was not sent) is settled before the client hears of it. It gets
-//! replies in the order of its commands.
+//! # Around it
 //!
-//! It says DATA and sends the message, or sends it in pieces with BDAT. `server/body.rs` passes it on as it comes, with one `Received:`
-//! line on top, and `smtp/data.rs` looks at every octet. The final dot goes out last; what the upstream then says is what the client
-//! hears. There is no queue.
+//! * [`config`] parses `weir.toml` into the `Options` of each module, [`cli`] has one file for each command, and connects
+//!   the modules for `weir serve`. `cli/reloader.rs` reads limits and upstreams again when the file changes.
+//! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
+//!   `store/pending_exceptions.rs` writes grants and suspensions.
+//! * [`log`] writes a line for each message and each refusal.
+//! * [`clock`] alone reads the clock: functions that decide take their `now`, a [`time::Timestamp`], as an argument, so
+//!   that they can be replayed.
 //!
-//! # Around that
-//!
-//! [`config`] reads `weir.toml` into the Options of each room; [`cli`] wires the rooms together; [`admin`] serves [`metrics`] and
-//! health over HTTP, and takes orders over a Unix socket; `cli/reloader.rs` reads limits again when they change; `store/book.rs`
-//! keeps who is granted more for a while, and who is suspended; [`log`] writes a line for each message and each refusal. [`clock`]
-//! alone reads the clock: everything that decides is handed its `now`, a [`time::Timestamp`], so that it can be replayed.
-//!
-//! Who may import whom is a table in `integration/layers.rs`, which is a test.
+//! `integration/layers.rs` is a test with a table: which module may import which.
 
 pub mod accounts;
 pub mod admin;
