@@ -7,6 +7,8 @@ WORKDIR /weir
 COPY .cargo .cargo
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+# The reference is made from it.
+COPY conf/weir.toml conf/weir.toml
 # The manifest names the tests; they are not built.
 COPY integration/main.rs integration/main.rs
 RUN cargo build --locked --profile dist --bin weir

@@ -250,10 +250,21 @@ fn manual_pages_and_completions_are_made() {
     assert!(code == Some(0) && page.contains(".TH weir 1") && page.contains("weir\\-serve(1)"), "{page}");
     assert_eq!(outcome(&run(weir().arg("man").arg(folder.path()), "")).0, Some(0));
     assert!(folder.path().join("weir-user-add.1").exists());
+    let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
+    assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, _) = outcome(&run(weir().args(["completions", shell]), ""));
         assert!(code == Some(0) && script.contains("demo"), "{shell}: {script}");
     }
+}
+
+#[test]
+fn the_reference_page_is_that_of_the_comments() {
+    let (code, page, err) = outcome(&run(weir().args(["man", "--reference"]), ""));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/REFERENCE.md");
+    let is_same = std::fs::read_to_string(path).is_ok_and(|kept| kept == page);
+    assert!(is_same, "conf/REFERENCE.md is stale: weir man --reference > conf/REFERENCE.md");
 }
 
 #[test]

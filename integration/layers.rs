@@ -15,7 +15,7 @@ const ROOMS: [(&str, &[&str], Kind); 17] = [
     ("policy", &["engine", "time"], Kind::Pure),
     (
         "session",
-        &["smtp", "policy::event", "policy::ledger", "policy::exception", "policy::verdict", "time"],
+        &["smtp", "policy::event", "policy::session_counters", "policy::exception", "policy::verdict", "time"],
         Kind::Pure,
     ),
     ("store", &["policy", "engine", "time", "metrics", "log"], Kind::Free),

@@ -1,11 +1,17 @@
-//! `weir man` and `weir completions`: made from the command line's own description.
+//! `weir man` and `weir completions`: made from the descriptions of the command line and of `weir.toml`.
 
 use super::{Arguments, Failure, exit, print};
+use crate::config::reference;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 use std::path::Path;
 
-/// Prints weir(1), or writes the pages of all commands into a folder.
+/// Prints the reference of `weir.toml` in Markdown.
+pub fn print_reference() -> Result<(), Failure> {
+    print(&reference::markdown())
+}
+
+/// Prints weir(1), or writes the pages of all commands, and weir.toml(5), into a folder.
 pub fn pages(folder: Option<&Path>) -> Result<(), Failure> {
     let command = Arguments::command();
     let Some(folder) = folder else {
@@ -13,8 +19,9 @@ pub fn pages(folder: Option<&Path>) -> Result<(), Failure> {
         clap_mangen::Man::new(command).render(&mut page).map_err(|error| Failure::new(exit::IO, error))?;
         return print(&String::from_utf8_lossy(&page));
     };
-    clap_mangen::generate_to(command, folder)
-        .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", folder.display())))
+    let written = clap_mangen::generate_to(command, folder)
+        .and_then(|()| std::fs::write(folder.join("weir.toml.5"), reference::manual_page()));
+    written.map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", folder.display())))
 }
 
 /// Prints completions for a shell.

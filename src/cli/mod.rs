@@ -87,8 +87,13 @@ enum Command {
     },
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
-    /// Print the manual page, or write those of all commands into a folder
-    Man { folder: Option<PathBuf> },
+    /// Print the manual page weir(1), or write those of all commands and weir.toml(5) into a folder
+    Man {
+        folder: Option<PathBuf>,
+        /// Print the reference of weir.toml, in Markdown
+        #[arg(long, conflicts_with = "folder")]
+        reference: bool,
+    },
 }
 
 #[derive(Args)]
@@ -154,7 +159,8 @@ pub fn run() -> ExitCode {
         Command::User { command } => user::run(&command),
         Command::State { command } => state::run(&command),
         Command::Completions { shell } => manual::completions(shell),
-        Command::Man { folder } => manual::pages(folder.as_deref()),
+        Command::Man { reference: true, .. } => manual::print_reference(),
+        Command::Man { folder, .. } => manual::pages(folder.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

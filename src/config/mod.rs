@@ -12,6 +12,7 @@ mod list;
 mod notify;
 mod overrides;
 mod redact;
+pub mod reference;
 mod section;
 mod upstream;
 
