@@ -9,6 +9,7 @@ mod certificates;
 mod command_line;
 mod dialogue;
 mod differential;
+mod documents;
 mod examples;
 mod exceptions;
 mod explain;
