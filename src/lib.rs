@@ -65,6 +65,8 @@
 //! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
 //!   `store/pending_exceptions.rs` writes grants and suspensions.
 //! * [`log`] writes a line for each message and each refusal.
+//! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the limits, and
+//!   [`rehearse`] says what would happen to one message (`weir test`).
 //! * [`clock`] alone reads the clock: functions that decide take their `now`, a [`time::Timestamp`], as an argument, so
 //!   that they can be replayed.
 //!
@@ -76,12 +78,15 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod import;
 pub mod log;
 pub mod metrics;
 pub mod policy;
+pub mod rehearse;
 pub mod relay;
 pub mod server;
 pub mod session;
+pub mod simulate;
 pub mod smtp;
 pub mod store;
 pub mod time;

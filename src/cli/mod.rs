@@ -8,12 +8,12 @@ mod explain;
 mod import;
 mod manual;
 mod open_files;
+mod rehearse;
 mod reloader;
 mod serve;
 mod simulate;
 mod state;
 mod systemd;
-mod test;
 mod user;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
@@ -64,7 +64,7 @@ enum Command {
     /// List the grants and suspensions in force, and what was done before
     Exceptions(exceptions::List),
     /// Say what would happen to a message, limit by limit, and why; nothing is sent or charged. Exit 1 if anything would be refused
-    Test(test::Arguments),
+    Test(rehearse::Arguments),
     /// Replay the mail of the past: what would the limits have done?
     Simulate(simulate::Arguments),
     /// Print the limits of another program's configuration as limits of Weir. Exit 65 if any of them cannot be said, or not wholly:
@@ -152,7 +152,7 @@ pub fn run() -> ExitCode {
         Command::Release(release) => exceptions::release(&release),
         Command::Reset(reset) => exceptions::reset(&reset),
         Command::Exceptions(list) => exceptions::list(&list),
-        Command::Test(arguments) => test::run(&arguments),
+        Command::Test(arguments) => rehearse::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Import { command } => import::run(&command),
         Command::Demo => demo::run(),
@@ -175,7 +175,12 @@ pub fn run() -> ExitCode {
 
 /// Prints to standard output, which may be a pipe that nobody reads any more, or a full disk.
 fn print(text: &str) -> Result<(), Failure> {
-    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+    written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
+}
+
+/// Result of writing to standard output: a pipe that is closed is no failure.
+fn written(result: std::io::Result<()>) -> Result<(), Failure> {
+    match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::new(exit::IO, format!("standard output: {error}")))
         }

@@ -8,6 +8,7 @@ use crate::admin::{self, Acts, Ask, Coming, Outcome, Readiness, SocketFile};
 use crate::clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::rehearse::live::{self, AnswerError};
 use crate::relay::Relay;
 use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
@@ -257,7 +258,13 @@ fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Optio
     let listeners = Arc::new(listeners);
     let test = of_server(server, move |server, case| {
         let listeners = listeners.clone();
-        Box::pin(async move { super::test::live::answer(&server.store, &listeners, &case).await })
+        Box::pin(async move {
+            match live::answer(&server.store, &listeners, &case, clock::now()).await {
+                Ok(answer) => Outcome::Done(answer),
+                Err(AnswerError::Case(why)) => Outcome::Refused(format!("{why}\n")),
+                Err(AnswerError::Store(why)) => Outcome::Unavailable(format!("{why}\n")),
+            }
+        })
     });
     let exception = |order: Order| {
         let act =

@@ -36,13 +36,13 @@ pub struct History {
     next: Option<Message>,
     /// Of the last row that was good.
     latest: Option<Timestamp>,
-    pub bad: Bad,
+    pub bad: BadRows,
     progress: ProgressBar,
 }
 
 /// Rows that could not be used.
 #[derive(Debug, Default)]
-pub struct Bad {
+pub struct BadRows {
     pub count: u64,
     /// Of how many rows.
     pub rows: u64,
@@ -124,7 +124,7 @@ impl History {
 
     fn read(input: impl Read + 'static) -> Result<Self, ReadError> {
         let rows = Rows::begin(input)?;
-        let (bad, progress) = (Bad::default(), ProgressBar::hidden());
+        let (bad, progress) = (BadRows::default(), ProgressBar::hidden());
         let mut history = Self { rows, ready: VecDeque::new(), next: None, latest: None, bad, progress };
         history.next = history.good_row()?;
         history.gather()?;
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    fn all(input: &[u8]) -> (Vec<Message>, Bad) {
+    fn all(input: &[u8]) -> (Vec<Message>, BadRows) {
         let mut history = History::read(std::io::Cursor::new(input.to_vec())).unwrap();
         let mut messages = Vec::new();
         while let Some(message) = history.next().unwrap() {

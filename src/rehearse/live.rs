@@ -3,16 +3,24 @@
 use super::case::Case;
 use super::rehearsal::{self, Budgets, Stand};
 use super::report::Report;
-use crate::admin::Outcome;
-use crate::clock;
 use crate::session;
 use crate::store::Store;
+use crate::time::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// How the answer is wanted, beside the case: as text, in an object that also says whether anything is refused; else as it is.
 const AS: &str = "as";
 const TEXT: &str = "text";
+
+/// Reason why a posted case is not rehearsed.
+#[derive(Debug)]
+pub enum AnswerError {
+    /// The case is wrong.
+    Case(String),
+    /// The budgets cannot be loaded.
+    Store(String),
+}
 
 /// What is posted.
 pub fn request(case: &Case, wants_json: bool) -> String {
@@ -24,17 +32,15 @@ pub fn request(case: &Case, wants_json: bool) -> String {
 }
 
 /// Plays a session through on a copy of the budgets that there are: nothing is charged.
-pub async fn answer(store: &Store, listeners: &[Arc<session::Options>], body: &str) -> Outcome {
-    let refused = |why: String| Outcome::Refused(format!("{why}\n"));
-    let case = match Case::from_json(body) {
-        Ok(case) => case,
-        Err(why) => return refused(why),
-    };
+pub async fn answer(
+    store: &Store,
+    listeners: &[Arc<session::Options>],
+    body: &str,
+    now: Timestamp,
+) -> Result<String, AnswerError> {
+    let case = Case::from_json(body).map_err(AnswerError::Case)?;
     let policy = store.policy();
-    let stand = match Stand::new(&case, &policy, listeners, clock::now()) {
-        Ok(stand) => stand,
-        Err(why) => return refused(why),
-    };
+    let stand = Stand::new(&case, &policy, listeners, now).map_err(AnswerError::Case)?;
     let mut known = Budgets::new();
     let played = loop {
         let played = rehearsal::play(stand, &case, &known);
@@ -44,7 +50,7 @@ pub async fn answer(store: &Store, listeners: &[Arc<session::Options>], body: &s
         }
         match store.look(&played.missing).await {
             Ok(budgets) => known.extend(played.missing.into_iter().zip(budgets)),
-            Err(why) => return Outcome::Unavailable(format!("{why}\n")),
+            Err(why) => return Err(AnswerError::Store(why.to_string())),
         }
     };
     let report = Report { stand, played, refused: stand.refused(&case), is_live: true };
@@ -53,7 +59,7 @@ pub async fn answer(store: &Store, listeners: &[Arc<session::Options>], body: &s
         true => json!({ "refused": report.is_refused(), TEXT: report.text() }),
         false => report.json(),
     };
-    Outcome::Done(format!("{answer}\n"))
+    Ok(format!("{answer}\n"))
 }
 
 /// Reads the answer: what is to be printed, and whether anything is refused.

@@ -8,40 +8,29 @@ use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
 /// A session with one message, as far as it is to go.
-#[derive(clap::Args, Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     /// Who connects
-    #[arg(long, value_name = "ADDRESS", value_parser = client)]
     pub client: IpAddr,
     /// Who logs in, with the right password; without it nobody does
-    #[arg(long, value_name = "NAME", value_parser = user)]
     pub user: Option<String>,
     /// A group that the user is in; may be given more than once
-    #[arg(long = "group", value_name = "NAME", value_parser = name)]
     pub groups: Vec<String>,
     /// The sender; <> for that of bounces
-    #[arg(long = "mail-from", value_name = "ADDRESS", value_parser = sender)]
     pub sender: Option<String>,
     /// A recipient; may be given more than once
-    #[arg(long = "rcpt-to", value_name = "ADDRESS", value_parser = recipient)]
     pub recipients: Vec<String>,
     /// How large the message is: octets, as in 20000 or 10M
-    #[arg(long, value_parser = size)]
     pub size: Option<u64>,
     /// Where to stop: connect, auth, mail, rcpt, data or end
-    #[arg(long, value_parser = stage)]
     pub stage: Option<Stage>,
     /// What the client calls itself
-    #[arg(long, value_name = "NAME", value_parser = name)]
     pub helo: Option<String>,
     /// Where the client connects; where there is one listener, it is that
-    #[arg(long, value_name = "NAME", value_parser = name)]
     pub listener: Option<String>,
     /// The connection is encrypted
-    #[arg(long)]
     pub tls: bool,
     /// When, as in 2026-03-01T10:00; now, if it is not said
-    #[arg(long, value_name = "TIME", value_parser = time)]
     pub at: Option<Timestamp>,
 }
 
@@ -137,21 +126,21 @@ impl Said<'_> {
     }
 }
 
-fn client(text: &str) -> Result<IpAddr, String> {
+pub fn client(text: &str) -> Result<IpAddr, String> {
     let address = text.parse::<IpAddr>().map(|address| address.to_canonical());
     address.map_err(|_| format!("\"{text}\" is not an IP address: write 192.0.2.7 or 2001:db8::7"))
 }
 
-fn user(text: &str) -> Result<String, String> {
+pub fn user(text: &str) -> Result<String, String> {
     is_user_name(text).then(|| text.to_owned()).ok_or_else(|| format!("\"{text}\" is not a user name"))
 }
 
-fn name(text: &str) -> Result<String, String> {
+pub fn name(text: &str) -> Result<String, String> {
     let good = !text.is_empty() && text.len() <= 255 && !text.contains(char::is_control);
     good.then(|| text.to_owned()).ok_or_else(|| format!("\"{}\" is not a name", text.escape_debug()))
 }
 
-fn sender(text: &str) -> Result<String, String> {
+pub fn sender(text: &str) -> Result<String, String> {
     match path(text) {
         Some(Path::Null) => Ok(NULL_SENDER.to_owned()),
         Some(Path::Mailbox(_)) => Ok(bare(text)),
@@ -159,7 +148,7 @@ fn sender(text: &str) -> Result<String, String> {
     }
 }
 
-fn recipient(text: &str) -> Result<String, String> {
+pub fn recipient(text: &str) -> Result<String, String> {
     match path(text) {
         Some(Path::Mailbox(_) | Path::Postmaster(_)) => Ok(bare(text)),
         _ => Err(format!("\"{text}\" is not an address: write bob@example.net")),
@@ -177,7 +166,7 @@ fn bare(text: &str) -> String {
     text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(text).to_owned()
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let octets = parse_amount(text, Units::Octets).map_err(|error| error.to_string())?;
     match octets.fract() == 0.0 {
         true => Ok(octets as u64),
@@ -185,12 +174,12 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn stage(text: &str) -> Result<Stage, String> {
+pub fn stage(text: &str) -> Result<Stage, String> {
     let known = Stage::NAMED.into_iter().find(|stage| stage.name() == text);
     known.ok_or_else(|| format!("\"{text}\" is not a stage: {}", Stage::NAMED.map(Stage::name).join(", ")))
 }
 
-fn time(text: &str) -> Result<Timestamp, String> {
+pub fn time(text: &str) -> Result<Timestamp, String> {
     parse_time(text).map_err(|error| error.to_string())
 }
 

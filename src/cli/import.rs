@@ -1,0 +1,40 @@
+//! `weir import`: prints the rate limits of another program's configuration as limits of Weir.
+
+use super::{Failure, complain, exit};
+use crate::import::{self, ImportError, Program};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// The ratelimit conditions of an Exim configuration
+    Exim { file: PathBuf },
+    /// The ratelimit section of an rspamd configuration
+    Rspamd { file: PathBuf },
+    /// The rules with rate(), rcpt() and size() of a postfwd configuration
+    Postfwd { file: PathBuf },
+}
+
+/// Prints the imported limits. Names on standard error all that is not translated; the exit code is 65 then.
+pub fn run(command: &Command) -> Result<(), Failure> {
+    let (file, program) = match command {
+        Command::Exim { file } => (file, Program::Exim),
+        Command::Rspamd { file } => (file, Program::Rspamd),
+        Command::Postfwd { file } => (file, Program::Postfwd),
+    };
+    let name = file.display();
+    let report = import::read(program, file).map_err(|error| {
+        let code = if matches!(error, ImportError::Io(_)) { exit::NO_INPUT } else { exit::DATA };
+        Failure::new(code, format!("{name}: {error}"))
+    })?;
+    super::print(&report.to_string())?;
+    let complaints = report.complaints();
+    for (place, words) in &complaints {
+        complain(&format!("{place}: {words}\n"));
+    }
+    match complaints.len() {
+        0 => Ok(()),
+        1 => Err(Failure::new(exit::DATA, format!("{name}: 1 thing is not translated"))),
+        count => Err(Failure::new(exit::DATA, format!("{name}: {count} things are not translated"))),
+    }
+}

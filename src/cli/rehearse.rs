@@ -1,0 +1,112 @@
+//! `weir test`: prints what each limit would do to a message, and why.
+
+use super::{ConfigArgument, Failure, control_client, exit, print, read_config};
+use crate::clock;
+use crate::policy::event::Stage;
+use crate::rehearse::case::{self, Case};
+use crate::rehearse::{self, live};
+use crate::time::Timestamp;
+use hyper::StatusCode;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    #[command(flatten)]
+    case: CaseArguments,
+    /// By the limits and the budgets of the running Weir, of which nothing is charged; else by those of the file, with empty budgets
+    #[arg(long)]
+    live: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A session with one message, as far as it is to go.
+#[derive(clap::Args)]
+struct CaseArguments {
+    /// Who connects
+    #[arg(long, value_name = "ADDRESS", value_parser = case::client)]
+    client: IpAddr,
+    /// Who logs in, with the right password; without it nobody does
+    #[arg(long, value_name = "NAME", value_parser = case::user)]
+    user: Option<String>,
+    /// A group that the user is in; may be given more than once
+    #[arg(long = "group", value_name = "NAME", value_parser = case::name)]
+    groups: Vec<String>,
+    /// The sender; <> for that of bounces
+    #[arg(long = "mail-from", value_name = "ADDRESS", value_parser = case::sender)]
+    sender: Option<String>,
+    /// A recipient; may be given more than once
+    #[arg(long = "rcpt-to", value_name = "ADDRESS", value_parser = case::recipient)]
+    recipients: Vec<String>,
+    /// How large the message is: octets, as in 20000 or 10M
+    #[arg(long, value_parser = case::size)]
+    size: Option<u64>,
+    /// Where to stop: connect, auth, mail, rcpt, data or end
+    #[arg(long, value_parser = case::stage)]
+    stage: Option<Stage>,
+    /// What the client calls itself
+    #[arg(long, value_name = "NAME", value_parser = case::name)]
+    helo: Option<String>,
+    /// Where the client connects; where there is one listener, it is that
+    #[arg(long, value_name = "NAME", value_parser = case::name)]
+    listener: Option<String>,
+    /// The connection is encrypted
+    #[arg(long)]
+    tls: bool,
+    /// When, as in 2026-03-01T10:00; now, if it is not said
+    #[arg(long, value_name = "TIME", value_parser = case::time)]
+    at: Option<Timestamp>,
+}
+
+impl From<&CaseArguments> for Case {
+    fn from(arguments: &CaseArguments) -> Self {
+        let CaseArguments { client, user, groups, sender, recipients, size, stage, helo, listener, tls, at } =
+            arguments;
+        Self {
+            client: *client,
+            user: user.clone(),
+            groups: groups.clone(),
+            sender: sender.clone(),
+            recipients: recipients.clone(),
+            size: *size,
+            stage: *stage,
+            helo: helo.clone(),
+            listener: listener.clone(),
+            tls: *tls,
+            at: *at,
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let case = Case::from(&arguments.case);
+    case.check().map_err(|why| Failure::new(exit::USAGE, why))?;
+    let (text, is_refused) = if arguments.live { ask(arguments, &case)? } else { play(arguments, &case)? };
+    print(&text)?;
+    if is_refused { Err(Failure::new(exit::REFUSED, "")) } else { Ok(()) }
+}
+
+/// Tests by the limits of the file, with empty budgets.
+fn play(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), Failure> {
+    let config = read_config(&config.config)?;
+    let listeners: Vec<_> = config.listeners.iter().map(|listener| Arc::clone(&listener.session)).collect();
+    let report = rehearse::run(case, &config.policy, &listeners, clock::now());
+    let report = report.map_err(|why| Failure::new(exit::USAGE, why))?;
+    let text = if *json { format!("{}\n", report.json()) } else { report.text() };
+    Ok((text, report.is_refused()))
+}
+
+/// Tests by the limits and budgets of the running Weir.
+fn ask(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), Failure> {
+    let (status, said) = control_client::post(&config.config, "/test", live::request(case, *json))?;
+    let unavailable = |why: &str| Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
+    match status {
+        StatusCode::OK => live::read(&said).ok_or_else(|| unavailable("its answer is of another version")),
+        StatusCode::UNPROCESSABLE_ENTITY => Err(Failure::new(exit::USAGE, said.trim_end())),
+        _ => Err(unavailable(said.trim_end())),
+    }
+}

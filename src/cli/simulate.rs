@@ -1,0 +1,86 @@
+//! `weir simulate`: replays the mail of the past through the limits of a configuration.
+
+use super::{ConfigArgument, Failure, complain, exit, read_config, written};
+use crate::simulate::{BadRows, Flood, History, ReadError, ReplayError, Simulation};
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// The mail of the past: CSV or JSON lines with t (seconds or date), sender, recipient, and if known client, user, size and
+    /// message; sorted by time; gzip is accepted; - is standard input
+    history: PathBuf,
+    /// Print every decision as a line of JSON, then a line for each limit
+    #[arg(long)]
+    json: bool,
+    /// Draw what the busiest users sent beside what each limit lets through, in windows of any length
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Lay a compromised account over the history: "alice 1/s 100rcpt from 2026-03-01T10:00"
+    #[arg(long)]
+    flood: Option<Flood>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let policy = read_config(&arguments.config.config)?.policy;
+    let mut simulation = Simulation::new(policy, arguments.flood.clone());
+    let path = &arguments.history;
+    let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+    if let Some(path) = &arguments.plot {
+        // A plot that cannot be drawn is refused before the replay, which may be long.
+        simulation
+            .collect_traffic()
+            .and_then(|()| File::create(path).map(drop).map_err(|error| error.to_string()))
+            .map_err(not_drawn(path))?;
+    }
+    let mut history = History::open(path).map_err(|error| {
+        let code = if matches!(error, ReadError::Column(_)) { exit::DATA } else { exit::NO_INPUT };
+        Failure::new(code, format!("{name}: {error}"))
+    })?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let began = Instant::now();
+    let broken = match simulation.run(&mut history, arguments.json.then_some(&mut out)) {
+        Ok(()) => None,
+        Err(ReplayError::History(error)) => Some(error),
+        Err(ReplayError::Output(error)) => return written(Err(error)),
+    };
+    if let Some(path) = &arguments.plot {
+        simulation.draw(path).map_err(not_drawn(path))?;
+    }
+    let text = if arguments.json { simulation.json_summary() } else { simulation.summary(began.elapsed()) };
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+    name_bad_rows(&name, &history.bad);
+    let fail = |code, why: &str| Err(Failure::new(code, format!("{name}: {why}")));
+    match broken {
+        Some(error) => fail(exit::IO, &format!("{error}; what stands above is of the rows before")),
+        None if simulation.is_empty() => fail(exit::DATA, "there is no message in it"),
+        None if history.bad.count * MAX_BAD_SHARE > history.bad.rows => {
+            fail(exit::DATA, "too many rows are bad for this to say much")
+        }
+        None => Ok(()),
+    }
+}
+
+fn not_drawn(path: &Path) -> impl Fn(String) -> Failure {
+    move |why| Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display()))
+}
+
+/// The command fails when more than one row in this number is bad.
+const MAX_BAD_SHARE: u64 = 20;
+
+/// Rows that could not be used are named on standard error.
+fn name_bad_rows(name: &str, bad: &BadRows) {
+    for (line, why) in &bad.named {
+        complain(&format!("{name}:{line}: {why}\n"));
+    }
+    if bad.count > bad.named.len() as u64 {
+        complain(&format!("… and {} more\n", bad.count - bad.named.len() as u64));
+    }
+    if bad.count > 0 {
+        complain(&format!("{} bad rows of {} were left out\n", bad.count, bad.rows));
+    }
+}

@@ -1,0 +1,121 @@
+//! Simulation: replays the mail of the past through a policy, and counts what its limits would have done.
+
+mod flood;
+mod history;
+mod plot;
+mod replay;
+mod report;
+mod tally;
+
+use crate::policy::Policy;
+use crate::time::Timestamp;
+pub use flood::Flood;
+use history::Message;
+pub use history::{BadRows, History, ReadError};
+use plot::Traffic;
+use replay::{Replay, set_aside};
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Replay of a history, with its totals.
+pub struct Simulation {
+    policy: Policy,
+    /// One a limit, in their order.
+    titles: Vec<String>,
+    replay: Replay,
+    totals: Totals,
+    /// Collected for a plot.
+    traffic: Option<Traffic>,
+    flood: Option<Flood>,
+}
+
+/// Sums over all messages.
+#[derive(Default)]
+struct Totals {
+    messages: u64,
+    recipients: u64,
+    users: HashSet<Arc<str>>,
+    span: Option<(Timestamp, Timestamp)>,
+}
+
+impl Totals {
+    fn add(&mut self, message: &Message) {
+        self.messages += 1;
+        self.recipients += message.recipients.len() as u64;
+        if !self.users.contains(&message.user) {
+            self.users.insert(message.user.clone());
+        }
+        let (first, _) = self.span.unwrap_or((message.at, message.at));
+        self.span = Some((first, message.at));
+    }
+
+    fn duration(&self) -> Duration {
+        self.span.map_or(Duration::ZERO, |(first, last)| last.since(first))
+    }
+}
+
+/// Reason why a replay stops before the end of the history.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// The rest of the history cannot be read.
+    History(ReadError),
+    /// The decisions cannot be written.
+    Output(std::io::Error),
+}
+
+impl Simulation {
+    pub fn new(mut policy: Policy, flood: Option<Flood>) -> Self {
+        let titles = (0..policy.limits.len()).map(|place| policy.title(place)).collect();
+        let unsaid = set_aside(&mut policy);
+        let replay = Replay::new(&policy, &unsaid);
+        Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }
+    }
+
+    /// Collects traffic for [`Simulation::draw`]. The error: no limit can be drawn.
+    pub fn collect_traffic(&mut self) -> Result<(), String> {
+        plot::check(&self.policy)?;
+        self.traffic = Some(Traffic::default());
+        Ok(())
+    }
+
+    /// Draws the collected traffic into a file, if there is any.
+    pub fn draw(&self, path: &Path) -> Result<(), String> {
+        self.traffic.as_ref().map_or(Ok(()), |traffic| traffic.draw(path, &self.policy))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.totals.messages == 0
+    }
+
+    /// Replays everything. Writes each decision to `decisions`, if given, as a line of JSON.
+    pub fn run(&mut self, history: &mut History, mut decisions: Option<&mut impl Write>) -> Result<(), ReplayError> {
+        while let Some((message, is_flood)) = self.next(history).map_err(ReplayError::History)? {
+            let outcome = self.replay.send(&message);
+            self.totals.add(&message);
+            if let Some(flood) = self.flood.as_mut().filter(|_| is_flood) {
+                flood.note(message.at, &outcome);
+            }
+            if let Some(traffic) = &mut self.traffic {
+                traffic.add(&message);
+            }
+            if let Some(out) = &mut decisions {
+                report::print_json(out, &self.policy, &message, &outcome).map_err(ReplayError::Output)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message of history or flood, and whether it is the flood's.
+    fn next(&mut self, history: &mut History) -> Result<Option<(Message, bool)>, ReadError> {
+        let at = self.flood.as_ref().and_then(Flood::next_at);
+        if let (Some(flood), Some(at)) = (&mut self.flood, at)
+            && history.next_at().is_none_or(|next| at < next)
+        {
+            return Ok(Some((flood.next(at), true)));
+        }
+        Ok(history.next()?.map(|message| (message, false)))
+    }
+}

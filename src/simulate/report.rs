@@ -1,0 +1,154 @@
+//! Report of a simulation: text for people, lines of JSON for programs.
+
+use super::Simulation;
+use super::history::Message;
+use super::replay::{Outcome, Refused};
+use super::tally::Tally;
+use crate::policy::Policy;
+use crate::policy::limit::{Limit, Mode};
+use crate::policy::quota::Quota;
+use crate::policy::verdict::Refusal;
+use crate::time::{format_duration, format_wait};
+use std::io::Write;
+use std::time::Duration;
+
+impl Simulation {
+    /// A line for each limit, and one for the flood.
+    pub fn json_summary(&self) -> String {
+        let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
+        let mut lines: Vec<String> =
+            limits.map(|((place, limit), tally)| self.limit_json(place, limit, tally).to_string()).collect();
+        lines.extend(self.flood.as_ref().map(|flood| flood.json().to_string()));
+        lines.join("\n") + "\n"
+    }
+
+    fn limit_json(&self, place: usize, limit: &Limit, tally: &Tally) -> serde_json::Value {
+        let first = tally.first.as_ref();
+        let first = first.map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
+        let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
+        let mut line = serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
+            "users-hit": tally.hit.len(), "worst": worst, "first-refusal": first });
+        if self.titles[place] != *limit.name {
+            line["rate"] = rate(&limit.quota).into();
+        }
+        if limit.mode != Mode::Enforce {
+            line["mode"] = limit.mode.name().into();
+        }
+        if tally.warned > 0 {
+            line["warned"] = tally.warned.into();
+        }
+        if tally.events == 0 {
+            line["unknown"] = tally.unknown(limit).into();
+        }
+        line
+    }
+
+    pub fn summary(&self, took: Duration) -> String {
+        let totals = &self.totals;
+        let speed = totals.recipients as f64 / took.as_secs_f64().max(1e-9);
+        let mut text = format!(
+            "{} messages to {} recipients by {} users in {}, replayed in {:.2}s ({:.0} recipients/s)\n",
+            totals.messages,
+            totals.recipients,
+            totals.users.len(),
+            format_duration(Duration::from_secs(totals.duration().as_secs())),
+            took.as_secs_f64(),
+            speed
+        );
+        for ((title, limit), tally) in self.titles.iter().zip(self.policy.limits.iter()).zip(&self.replay.tallies) {
+            text += &match tally.events == 0 && totals.messages > 0 {
+                true => held_never(title, limit, tally),
+                false => self.limit_summary(limit, tally),
+            };
+        }
+        if let Some(flood) = &self.flood {
+            text.push_str(&format!("\n{}\n", flood.summary()));
+        }
+        text
+    }
+
+    fn limit_summary(&self, limit: &Limit, tally: &Tally) -> String {
+        let share = 100.0 * tally.refused as f64 / tally.events.max(1) as f64;
+        let (mode, refused) = match limit.mode {
+            Mode::Enforce => (String::new(), "refused     "),
+            mode => (format!(", in {}", mode.name()), "would refuse"),
+        };
+        let mut text = format!(
+            "\n{}: {} {} per {}, {}{mode}\n  {refused} {} of {} events ({share:.3} %)\n  users hit    {} of {}\n",
+            limit.name,
+            limit.quota.amount(),
+            limit.count.name(),
+            limit.quota.period(),
+            limit.algorithm.name(),
+            tally.refused,
+            tally.events,
+            tally.hit.len(),
+            self.totals.users.len()
+        );
+        if tally.warned > 0 {
+            text.push_str(&format!("  warned of    {} events\n", tally.warned));
+        }
+        if let Some((user, count)) = worst(tally) {
+            text.push_str(&format!("  worst        {user}, {count} refused\n"));
+        }
+        if let Some((at, user)) = &tally.first {
+            text.push_str(&format!("  first        {}, {user}\n", at.rfc3339()));
+        }
+        text
+    }
+}
+
+/// Why a limit has done nothing.
+fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
+    let unknown: Vec<String> = tally.unknown(limit).iter().map(|what| format!("the {what}")).collect();
+    let why = match unknown.is_empty() {
+        true => "none is of those whom it is for".to_owned(),
+        false => format!("the history does not say {}", unknown.join(", ")),
+    };
+    format!("\n{title}: held for no message: {why}\n")
+}
+
+/// A line for each recipient, and one for a message that was refused after them.
+pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome: &Outcome) -> std::io::Result<()> {
+    let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
+    let whole = outcome.message.is_some().then_some((None, &outcome.message));
+    for (recipient, refusal) in recipients.chain(whole) {
+        let mut line = serde_json::json!({ "t": message.at.micros() as f64 / 1e6, "user": &*message.user, "recipient": recipient,
+            "decision": if refusal.is_some() { "refuse" } else { "pass" } });
+        match refusal {
+            Some(Refused::Limit(refusal)) => {
+                line["limit"] = refusal.limit.as_ref().into();
+                line["also"] = refusal.also.iter().map(|name| &**name).collect::<Vec<_>>().into();
+                line["level"] = refusal.level.into();
+                line["wait"] = refusal.wait_text().into();
+                if let Some(rate) = one_of_several(policy, refusal) {
+                    line["rate"] = rate.into();
+                }
+            }
+            Some(Refused::Suspension(suspended)) => {
+                line["suspended"] = suspended.suspension.owner.to_string().into();
+                line["wait"] = format_wait(suspended.left).into();
+            }
+            None => {}
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The rate of the limit that refuses, where it has others, too.
+fn one_of_several(policy: &Policy, refusal: &Refusal) -> Option<String> {
+    let rates = policy.limits.iter().filter(|limit| limit.name == refusal.limit).count();
+    (rates > 1).then(|| rate(&refusal.quota))
+}
+
+fn rate(quota: &Quota) -> String {
+    format!("{} / {}", quota.amount(), quota.period())
+}
+
+/// The user who was refused most, and how often.
+fn worst(tally: &Tally) -> Option<(&str, u64)> {
+    // Of equals the first by name, so that the report is always the same.
+    let worst = tally.hit.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
+    worst.map(|(user, count)| (&**user, *count))
+}
