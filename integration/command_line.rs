@@ -252,6 +252,10 @@ fn manual_pages_and_completions_are_made() {
     assert!(folder.path().join("weir-user-add.1").exists());
     let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
     assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
+    for page in std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().path()) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(text.contains("Example:"), "{}: no example", page.display());
+    }
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, _) = outcome(&run(weir().args(["completions", shell]), ""));
         assert!(code == Some(0) && script.contains("demo"), "{shell}: {script}");

@@ -7,11 +7,14 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// The ratelimit conditions of an Exim configuration
+    /// Import the ratelimit conditions of an Exim configuration
+    #[command(after_help = "Example:\n  weir import exim /etc/exim4/exim4.conf > limits.toml")]
     Exim { file: PathBuf },
-    /// The ratelimit section of an rspamd configuration
+    /// Import the ratelimit section of an rspamd configuration
+    #[command(after_help = "Example:\n  weir import rspamd /etc/rspamd/local.d/ratelimit.conf > limits.toml")]
     Rspamd { file: PathBuf },
-    /// The rules with rate(), rcpt() and size() of a postfwd configuration
+    /// Import the rules with rate(), rcpt() and size() of a postfwd configuration
+    #[command(after_help = "Example:\n  weir import postfwd /etc/postfix/postfwd.cf > limits.toml")]
     Postfwd { file: PathBuf },
 }
 

@@ -1,4 +1,4 @@
-//! The command line: arguments to one command, its failure to words and an exit code.
+//! Command line: parses the arguments, runs one command, prints its error and returns the exit code.
 
 mod check;
 mod control_client;
@@ -23,9 +23,10 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// An SMTP submission proxy that bounds what anyone can send, and tells who and why.
+/// SMTP submission proxy that limits the mail of each user and client, and reports who exceeds a limit and why
 #[derive(Parser)]
 #[command(name = "weir", version, max_term_width = 100)]
+#[command(after_help = "Example:\n  weir demo")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -33,61 +34,92 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve mail as the configuration says, until SIGTERM or Ctrl-C
+    /// Serve mail until SIGTERM or Ctrl-C
+    #[command(after_help = "Example:\n  weir serve --config /etc/weir/weir.toml")]
     Serve(ConfigArgument),
-    /// Say what is wrong with a configuration, and exit 0 or 78
+    /// Check a configuration, and report what is wrong with it
+    #[command(after_help = concat!(
+        "Exit code: 0 if the configuration is valid, 78 if not; with --online, 69 if an upstream is unusable.\n\n",
+        "Example:\n  weir check --explain"
+    ))]
     Check {
         #[command(flatten)]
         config: ConfigArgument,
-        /// Print the configuration as it is in force, with all defaults
+        /// Print the configuration in force, with all defaults
         #[arg(long)]
         print: bool,
-        /// Say each limit in a sentence, and what it lets through: bursts, and the most in any hour and day
+        /// Explain each limit in a sentence, with its bursts and its maximum in an hour and in a day
         #[arg(long, conflicts_with = "print")]
         explain: bool,
-        /// Connect to each upstream, log in where it wants that, and say what it offers; exit 69 if one is of no use
+        /// Connect and log in to each upstream, and print its capabilities
         #[arg(long, conflicts_with_all = ["print", "explain"])]
         online: bool,
     },
-    /// Have the running Weir read its configuration again; exit 0 when it is taken, 78 when it is bad, 69 when no Weir is running
+    /// Tell the running Weir to read its configuration again
+    #[command(after_help = concat!(
+        "Exit code: 0 if the configuration is taken, 78 if it is bad, 69 if no Weir is running.\n\n",
+        "Example:\n  weir reload"
+    ))]
     Reload(ConfigArgument),
-    /// Let somebody send more for a while: mail is counted by itself meanwhile, and afterwards as before
+    /// Grant one budget another rate for a limited time; its mail is counted separately until then
+    #[command(after_help = concat!(
+        "Example:\n",
+        "  weir grant user-recipients alice \"2000 / 1d\" --for 8h --reason \"newsletter, ticket 4711\""
+    ))]
     Grant(exceptions::Grant),
     /// End a grant before its time
+    #[command(after_help = "Example:\n  weir revoke user-recipients alice")]
     Revoke(exceptions::Revoke),
-    /// Have somebody send nothing for a while
+    /// Suspend a user, client, sender or domain: Weir refuses all its mail for a limited time
+    #[command(after_help = "Example:\n  weir suspend alice --for 1d --reason \"password stolen\"")]
     Suspend(exceptions::Suspend),
-    /// Let whoever is suspended send again, also if a limit began it
+    /// End a suspension, also one that a limit began
+    #[command(after_help = "Example:\n  weir release alice --reason \"new password\"")]
     Release(exceptions::Release),
-    /// Empty a budget, as if nothing had ever been counted
+    /// Empty one budget, as if it had never been charged
+    #[command(after_help = "Example:\n  weir reset user-recipients alice")]
     Reset(exceptions::Revoke),
-    /// List the grants and suspensions in force, and what was done before
+    /// List the grants and suspensions in force, or the audit trail
+    #[command(after_help = "Example:\n  weir exceptions --audit --last 20")]
     Exceptions(exceptions::List),
-    /// Say what would happen to a message, limit by limit, and why; nothing is sent or charged. Exit 1 if anything would be refused
+    /// Test what each limit would do to a message, and why; nothing is sent or charged
+    #[command(after_help = concat!(
+        "Exit code: 0 if everything passes, 1 if anything would be refused.\n\n",
+        "Example:\n  weir test --client 192.0.2.7 --user alice --mail-from alice@example.org --rcpt-to bob@example.net"
+    ))]
     Test(rehearse::Arguments),
-    /// Replay the mail of the past: what would the limits have done?
+    /// Simulate the limits on the mail of the past: replay a history and count what they would have refused
+    #[command(after_help = "Example:\n  weir simulate history.csv --flood \"alice 1/s 100rcpt from 2026-03-01T10:00\"")]
     Simulate(simulate::Arguments),
-    /// Print the limits of another program's configuration as limits of Weir. Exit 65 if any of them cannot be said, or not wholly:
-    /// these are named on standard error
+    /// Print the rate limits of another program's configuration as limits of Weir
+    #[command(after_help = concat!(
+        "Exit code: 65 if a part of the configuration is not translated; standard error names each part.\n\n",
+        "Example:\n  weir import exim /etc/exim4/exim4.conf > limits.toml"
+    ))]
     Import {
         #[command(subcommand)]
         command: import::Command,
     },
-    /// Try Weir out: needs no file and no other server
+    /// Try Weir out with a temporary configuration and a test server
+    #[command(after_help = "Example:\n  weir demo")]
     Demo,
-    /// Manage who may log in
+    /// Manage the users who may log in
+    #[command(after_help = "Example:\n  weir user add alice --group students")]
     User {
         #[command(subcommand)]
         command: user::Command,
     },
-    /// Look into the state of the limits, dump, load and copy it
+    /// Inspect, dump, load or copy the state file, which has all budgets
+    #[command(after_help = "Example:\n  weir state info")]
     State {
         #[command(subcommand)]
         command: state::Command,
     },
     /// Print completions for a shell
+    #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions { shell: clap_complete::Shell },
     /// Print the manual page weir(1), or write those of all commands and weir.toml(5) into a folder
+    #[command(after_help = "Example:\n  weir man | man -l -")]
     Man {
         folder: Option<PathBuf>,
         /// Print the reference of weir.toml, in Markdown
@@ -103,7 +135,7 @@ struct ConfigArgument {
     config: PathBuf,
 }
 
-/// Why a command failed: words for the terminal, if all is not said yet, and an exit code.
+/// Error of a command: a text for the terminal, empty if all is printed already, and an exit code.
 #[derive(Debug)]
 struct Failure {
     code: u8,
@@ -112,7 +144,7 @@ struct Failure {
 
 /// Exit codes, as in sysexits.h.
 mod exit {
-    /// Nothing went wrong, and the answer is no: as grep has it.
+    /// The command worked, and its answer is "refused": like grep's "no match".
     pub const REFUSED: u8 = 1;
     pub const USAGE: u8 = 64;
     pub const DATA: u8 = 65;
@@ -132,12 +164,12 @@ impl Failure {
     }
 }
 
-/// Runs the command that the process was started with.
+/// Runs the command that the arguments name.
 pub fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // --help and --version come this way, too.
+            // clap returns --help and --version as errors, too.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
@@ -173,12 +205,12 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints to standard output, which may be a pipe that nobody reads any more, or a full disk.
+/// Prints to standard output. It may be a closed pipe, or a full disk.
 fn print(text: &str) -> Result<(), Failure> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
 }
 
-/// Result of writing to standard output: a pipe that is closed is no failure.
+/// Converts the result of writing to standard output. A closed pipe is no error.
 fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -188,12 +220,12 @@ fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Prints to standard error; where that is not possible, the exit code must do.
+/// Prints to standard error. If that fails, the exit code must tell.
 fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Reads the configuration, drawing what is wrong with it.
+/// Reads the configuration, and prints its diagnostics if it is bad.
 fn read_config(path: &Path) -> Result<Config, Failure> {
     match config::read(path) {
         Ok(config) => Ok(config),
@@ -204,7 +236,7 @@ fn read_config(path: &Path) -> Result<Config, Failure> {
     }
 }
 
-/// Draws the problems, and fails with the code for them.
+/// Prints the diagnostics, and returns an error with the exit code for a bad configuration.
 fn refused(problems: &Diagnostics) -> Failure {
     draw(problems);
     let count = problems.found.len();

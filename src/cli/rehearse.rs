@@ -16,48 +16,49 @@ pub struct Arguments {
     config: ConfigArgument,
     #[command(flatten)]
     case: CaseArguments,
-    /// By the limits and the budgets of the running Weir, of which nothing is charged; else by those of the file, with empty budgets
+    /// Use the limits and budgets of the running Weir, without charging them; the default is the limits of the file,
+    /// with empty budgets
     #[arg(long)]
     live: bool,
-    /// Print it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A session with one message, as far as it is to go.
+/// Session with one message, as options.
 #[derive(clap::Args)]
 struct CaseArguments {
-    /// Who connects
+    /// The client's IP address
     #[arg(long, value_name = "ADDRESS", value_parser = case::client)]
     client: IpAddr,
-    /// Who logs in, with the right password; without it nobody does
+    /// The user who logs in, with the right password; by default there is no login
     #[arg(long, value_name = "NAME", value_parser = case::user)]
     user: Option<String>,
-    /// A group that the user is in; may be given more than once
+    /// A group of the user; may be repeated
     #[arg(long = "group", value_name = "NAME", value_parser = case::name)]
     groups: Vec<String>,
-    /// The sender; <> for that of bounces
+    /// The envelope sender; <> is the null sender of bounces
     #[arg(long = "mail-from", value_name = "ADDRESS", value_parser = case::sender)]
     sender: Option<String>,
-    /// A recipient; may be given more than once
+    /// An envelope recipient; may be repeated
     #[arg(long = "rcpt-to", value_name = "ADDRESS", value_parser = case::recipient)]
     recipients: Vec<String>,
-    /// How large the message is: octets, as in 20000 or 10M
+    /// The message size in octets, such as 20000 or 10M
     #[arg(long, value_parser = case::size)]
     size: Option<u64>,
-    /// Where to stop: connect, auth, mail, rcpt, data or end
+    /// The last stage of the session: connect, auth, mail, rcpt, data or end
     #[arg(long, value_parser = case::stage)]
     stage: Option<Stage>,
-    /// What the client calls itself
+    /// The client's name in EHLO
     #[arg(long, value_name = "NAME", value_parser = case::name)]
     helo: Option<String>,
-    /// Where the client connects; where there is one listener, it is that
+    /// The listener that the client connects to; optional if there is only one
     #[arg(long, value_name = "NAME", value_parser = case::name)]
     listener: Option<String>,
     /// The connection is encrypted
     #[arg(long)]
     tls: bool,
-    /// When, as in 2026-03-01T10:00; now, if it is not said
+    /// The time of the session, such as 2026-03-01T10:00; default: now
     #[arg(long, value_name = "TIME", value_parser = case::time)]
     at: Option<Timestamp>,
 }

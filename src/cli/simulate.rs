@@ -11,16 +11,17 @@ use std::time::Instant;
 pub struct Arguments {
     #[command(flatten)]
     config: ConfigArgument,
-    /// The mail of the past: CSV or JSON lines with t (seconds or date), sender, recipient, and if known client, user, size and
-    /// message; sorted by time; gzip is accepted; - is standard input
+    /// The history: CSV or JSON lines, sorted by time, also gzipped; - is standard input. Each row has t (seconds or
+    /// date), sender and recipient, and optionally client, user, size and message
     history: PathBuf,
     /// Print every decision as a line of JSON, then a line for each limit
     #[arg(long)]
     json: bool,
-    /// Draw what the busiest users sent beside what each limit lets through, in windows of any length
+    /// Draw a chart: the traffic of the busiest users and the maximum that each limit allows, over windows of any
+    /// length
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Lay a compromised account over the history: "alice 1/s 100rcpt from 2026-03-01T10:00"
+    /// Add the mail of a compromised account to the history: "alice 1/s 100rcpt from 2026-03-01T10:00"
     #[arg(long)]
     flood: Option<Flood>,
 }
@@ -31,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let path = &arguments.history;
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
     if let Some(path) = &arguments.plot {
-        // A plot that cannot be drawn is refused before the replay, which may be long.
+        // Refuse a plot that cannot be drawn before the replay, which may be long.
         simulation
             .collect_traffic()
             .and_then(|()| File::create(path).map(drop).map_err(|error| error.to_string()))
@@ -72,7 +73,7 @@ fn not_drawn(path: &Path) -> impl Fn(String) -> Failure {
 /// The command fails when more than one row in this number is bad.
 const MAX_BAD_SHARE: u64 = 20;
 
-/// Rows that could not be used are named on standard error.
+/// Prints the bad rows to standard error: line and reason of the first ones, then the count.
 fn name_bad_rows(name: &str, bad: &BadRows) {
     for (line, why) in &bad.named {
         complain(&format!("{name}:{line}: {why}\n"));

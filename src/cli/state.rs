@@ -1,4 +1,4 @@
-//! `weir state`: look into the state file, dump, load and copy it.
+//! `weir state`: describes, dumps, loads and copies the state file.
 
 use super::{ConfigArgument, Failure, exit, print, read_config};
 use crate::store::dump::{self, DumpError, Info};
@@ -9,13 +9,17 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Say what is in the state file: its size, and the budgets of each limit
+    /// Describe the state file: its size, and the number of budgets of each limit
+    #[command(after_help = "Example:\n  weir state info")]
     Info(ConfigArgument),
-    /// Write all budgets, grants and suspensions to standard output, one line of JSON each; Weir may be running
+    /// Write all budgets, grants and suspensions to standard output as lines of JSON; Weir may be running
+    #[command(after_help = "Example:\n  weir state dump > state.jsonl")]
     Dump(ConfigArgument),
-    /// Read them as `dump` writes them from standard input, all or none; Weir must not be running
+    /// Load a dump from standard input, all lines or none; Weir must not be running
+    #[command(after_help = "Example:\n  weir state load < state.jsonl")]
     Load(ConfigArgument),
     /// Copy the state file as it is at this moment; Weir may be running
+    #[command(after_help = "Example:\n  weir state backup /var/backups/weir-state.db")]
     Backup(Backup),
 }
 
@@ -23,7 +27,7 @@ pub enum Command {
 pub struct Backup {
     #[command(flatten)]
     config: ConfigArgument,
-    /// The copy: there must be no file of this name
+    /// The copy; there must be no file of this name
     target: PathBuf,
 }
 
@@ -36,7 +40,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Info(_) => print(&description(&path, &dump::info(&path).map_err(failure)?)),
         Command::Dump(_) => match dump::dump(&path, &mut BufWriter::new(std::io::stdout().lock())) {
-            // Whoever read it has had enough.
+            // The reader has closed the pipe.
             Err(DumpError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome.map_err(failure),
         },

@@ -1,4 +1,4 @@
-//! `weir user`: who may log in.
+//! `weir user`: manages the users who may log in.
 
 use super::{ConfigArgument, Failure, exit, print, read_config};
 use crate::accounts::file::{EditError, User, Users};
@@ -8,31 +8,38 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Add a user; the password is asked for, or read from standard input
+    /// Add a user; the password is prompted for, or read from standard input
+    #[command(after_help = "Example:\n  weir user add alice --group students")]
     Add {
         #[command(flatten)]
         named: Named,
-        /// A group of the user, for limits; may be given several times
+        /// A group of the user, for limits; may be repeated
         #[arg(long, value_name = "GROUP")]
         group: Vec<String>,
     },
-    /// Put a user into these groups, and out of all others; without any, out of all
+    /// Replace a user's groups; without groups, remove the user from all
+    #[command(after_help = "Example:\n  weir user groups alice staff newsletter")]
     Groups {
         #[command(flatten)]
         named: Named,
-        /// As limits name it
+        /// Groups, as in the limits
         #[arg(value_name = "GROUP")]
         groups: Vec<String>,
     },
-    /// Give a user another password, asked for or read from standard input
+    /// Change a user's password; it is prompted for, or read from standard input
+    #[command(after_help = "Example:\n  weir user passwd alice")]
     Passwd(Named),
     /// List all users, with their groups
+    #[command(after_help = "Example:\n  weir user list")]
     List(ConfigArgument),
     /// Delete a user
+    #[command(after_help = "Example:\n  weir user delete alice")]
     Delete(Named),
-    /// Keep a user from logging in
+    /// Disable a user: the login is refused
+    #[command(after_help = "Example:\n  weir user disable alice")]
     Disable(Named),
-    /// Let a disabled user log in again
+    /// Enable a disabled user
+    #[command(after_help = "Example:\n  weir user enable alice")]
     Enable(Named),
 }
 
@@ -40,7 +47,7 @@ pub enum Command {
 pub struct Named {
     #[command(flatten)]
     config: ConfigArgument,
-    /// The user's name, as it is given at login
+    /// The user name, as given at login
     name: String,
 }
 
@@ -97,7 +104,7 @@ fn list(path: &Path) -> Result<(), Failure> {
     print(&users.iter().map(line).collect::<String>())
 }
 
-/// Asked for twice at a terminal; else the first line of standard input.
+/// Prompts for the password twice on a terminal; otherwise reads the first line of standard input.
 fn read_password() -> Result<String, Failure> {
     let fail = |why: String| Failure::new(exit::IO, why);
     if !std::io::stdin().is_terminal() {

@@ -1,4 +1,4 @@
-//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: the running Weir does them, and this asks it to.
+//! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: post the command to the running Weir.
 
 mod answer;
 mod body;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub struct Grant {
     #[command(flatten)]
     budget: Budget,
-    /// Instead of what the limit allows, in its form: "500 / 1d", "50 / message", unlimited, 0
+    /// The rate to grant, in the form of the limit's own: "500 / 1d", "50 / message", unlimited, 0
     rate: String,
     #[command(flatten)]
     term: Term,
@@ -35,7 +35,8 @@ pub struct Revoke {
 
 #[derive(Args)]
 pub struct Suspend {
-    /// One user, as alice or user=alice, or client=192.0.2.7, sender=bob@example.org, user-domain=example.org
+    /// The user, client, sender or domain: alice or user=alice, client=192.0.2.7, sender=bob@example.org,
+    /// user-domain=example.org
     #[arg(value_name = "WHOM")]
     whom: String,
     #[command(flatten)]
@@ -46,7 +47,7 @@ pub struct Suspend {
 
 #[derive(Args)]
 pub struct Release {
-    /// As `weir exceptions` says it
+    /// The suspended user, client, sender or domain, as `weir exceptions` prints it
     #[arg(value_name = "WHOM")]
     whom: String,
     #[command(flatten)]
@@ -57,13 +58,13 @@ pub struct Release {
 
 #[derive(Args)]
 pub struct List {
-    /// Instead: what was done, the latest at the end
+    /// Print the audit trail instead: every command and its reason, the latest last
     #[arg(long)]
     audit: bool,
-    /// Only the last so many
+    /// Number of audit records to print
     #[arg(long, value_name = "N", requires = "audit", default_value_t = 100)]
     last: usize,
-    /// Lines of JSON, as `weir state dump` writes them
+    /// Print lines of JSON, in the format of `weir state dump`
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -72,25 +73,25 @@ pub struct List {
 
 #[derive(Args)]
 struct Budget {
-    /// The limit's name
+    /// The name of the limit
     limit: String,
-    /// Whose budget: alice, or user=alice,client=192.0.2.7 where the limit counts per both, or all
+    /// The budget's key: alice, user=alice,client=192.0.2.7 if the limit counts per both, or all
     key: String,
 }
 
 #[derive(Args)]
 struct Term {
-    /// How long, as in 8h or 1d
+    /// Duration, such as 8h or 1d
     #[arg(long = "for", value_name = "TIME")]
     time: String,
-    /// Why, for whoever asks later
+    /// The reason, for the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }
 
 #[derive(Args)]
 struct Because {
-    /// Why, for whoever asks later
+    /// The reason, for the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -126,7 +127,7 @@ pub fn list(List { audit, last, json, config }: &List) -> Result<(), Failure> {
     ask(config, Order::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
-/// Has the running Weir do it, and prints what it says.
+/// Posts a command to the running Weir, and prints the answer.
 fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), Failure> {
     match control_client::post(&config.config, order.path(), body.to_string())? {
         (StatusCode::OK, words) => print(&words),
@@ -141,7 +142,7 @@ fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), Failur
     }
 }
 
-/// Who gives the command: with sudo whoever used it.
+/// Returns the administrator's name: with sudo, the user who called sudo.
 fn by() -> String {
     let named = |name| std::env::var(name).ok().filter(|name| !name.is_empty());
     let found = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(named);
