@@ -1,4 +1,4 @@
-//! `weir check`: what is wrong with a configuration.
+//! `weir check`: reports what is wrong with a configuration, and tests the upstreams with `--online`.
 
 use super::explain::explain;
 use super::{Failure, draw, exit, read_config, refused};
@@ -23,17 +23,17 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     if online {
         return ask_upstreams(&config.relay);
     }
-    // One of several rates is there once for each.
+    // A limit with several rates is one entry for each rate: count its name once.
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (several(listeners, "listener"), several(limits, "limit"));
     super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
 }
 
-/// Goes through the opening of a connection to each upstream, as for a mail.
+/// Opens a connection to each upstream, logs in and reads its capabilities, as before a mail.
 fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
     let metrics = Metrics::new().map_err(|error| Failure::new(exit::OS, error))?;
-    // Also one that is not enabled: whoever is about to enable it wants to know.
+    // Also tests disabled upstreams: the administrator may be about to enable one.
     let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
     let all_enabled = relay::Options { upstreams: upstreams.collect(), ..options.clone() };
     let relay = Relay::new(&all_enabled, &metrics).map_err(|error| Failure::new(exit::CONFIG, error))?;
@@ -44,7 +44,7 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
         let name = upstream.describe();
         let found = runtime.block_on(upstream.addresses());
         let is_literal = |address| upstream.options().host.trim_matches(['[', ']']).parse() == Ok(address);
-        // Where nothing is found, the probe says so.
+        // When no address is found, the probe reports that.
         if found.iter().flatten().any(|address| !is_literal(*address)) {
             let found = found.iter().map(|found| found.as_ref().map_or_else(ToString::to_string, ToString::to_string));
             super::print(&format!("{name} resolves to {}\n", found.collect::<Vec<_>>().join(", ")))?;
@@ -65,7 +65,7 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
             }
             Err(fault) => away.push(format!("{name}: {fault}")),
         }
-        // The fault of the last address is told already.
+        // The error of the last address is reported already.
         let is_told = |why: &String| away.last().is_some_and(|told| *told == format!("{name}: {why}"));
         for (address, why) in upstream.connector().failing().into_iter().filter(|(_, why)| !is_told(why)) {
             super::print(&format!("{name}: its address {address} fails: {why}\n"))?;

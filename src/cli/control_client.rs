@@ -1,4 +1,4 @@
-//! Orders to the Weir that is running, over its socket.
+//! Client of the control socket: posts commands to the running Weir.
 
 use super::{Failure, complain, exit};
 use crate::config;
@@ -12,15 +12,15 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// How long an answer may take: long lists are read in a few seconds.
+/// Timeout for an answer. Long lists take a few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Has the Weir of a configuration do what is posted to `order`, and returns what it says.
+/// Posts `order` without a body to the running Weir, and returns its answer.
 pub fn give(config: &Path, order: &str) -> Result<String, Failure> {
     match post(config, order, String::new())? {
         (StatusCode::OK, words) => Ok(words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => {
-            // First what is wrong, as it is drawn, then what comes of it.
+            // The answer has the diagnostics first, then a blank line and the consequence.
             let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
             complain(&format!("{drawn}\n\n"));
             Err(Failure::new(exit::CONFIG, rest))
@@ -31,7 +31,7 @@ pub fn give(config: &Path, order: &str) -> Result<String, Failure> {
     }
 }
 
-/// Posts something to the Weir of a configuration, and returns what it answers.
+/// Posts `body` to the running Weir of a configuration. Returns the status and text of its answer.
 pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), Failure> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -52,7 +52,7 @@ async fn send(
     body: String,
 ) -> Result<(StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // Its end is the end of this command.
+    // The connection task ends with this process.
     tokio::spawn(connection);
     let request = Request::post(order).header(header::HOST, "weir").body(Full::<Bytes>::from(body))?;
     let (head, body) = sender.send_request(request).await?.into_parts();

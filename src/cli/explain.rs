@@ -1,4 +1,4 @@
-//! `weir check --explain`: what each limit says, in a sentence, and what it lets through.
+//! `weir check --explain`: prints each limit as a sentence, with the traffic that it lets through.
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
@@ -9,21 +9,21 @@ use crate::time::{format_amount, format_duration, format_wait};
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// All limits, those of several rates as one.
+/// Explains all limits. A limit with several rates is explained once.
 pub fn explain(config: &Config) -> String {
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name);
     let explained = limits.map(|rates| Explained { rates, written: written(&config.settings, &rates[0]), config });
     explained.map(|limit| limit.text()).collect::<Vec<_>>().join("\n")
 }
 
-/// What the configuration says of a limit: its own keys, and those of the tables within it.
+/// Settings of a limit in the configuration: its own keys, and the keys of its tables.
 fn written<'a>(settings: &'a [Setting], limit: &Limit) -> Vec<&'a Setting> {
     let is_name = |setting: &&Setting| setting.section == LIMIT && setting.key == "name";
     let names = settings.iter().filter(is_name);
     let place = names.into_iter().find(|setting| values(setting) == [&*limit.name]).map(|setting| setting.place);
     let mut current = None;
     let mut of_limit = |setting: &&Setting| {
-        // A limit is read as a whole before the next.
+        // Settings are in the order of reading: a limit with all its tables comes before the next limit.
         current = if setting.section == LIMIT { Some(setting.place) } else { current };
         setting.section.contains("[limit") && current == place
     };
@@ -32,7 +32,7 @@ fn written<'a>(settings: &'a [Setting], limit: &Limit) -> Vec<&'a Setting> {
 
 const LIMIT: &str = "[[limit]]";
 
-/// A value as it was written: each item of a list, or the one that it is.
+/// Returns the value as written: the items of a list, or the single value.
 fn values(setting: &Setting) -> Vec<String> {
     let text = setting.value.as_deref().unwrap_or_default();
     let plain = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
@@ -46,7 +46,7 @@ fn values(setting: &Setting) -> Vec<String> {
 }
 
 struct Explained<'a> {
-    /// The limit, once for each of its rates.
+    /// One entry for each rate of the limit.
     rates: &'a [Limit],
     written: Vec<&'a Setting>,
     config: &'a Config,
@@ -71,13 +71,13 @@ impl Explained<'_> {
         format!("{}: {sentence}.\n{figures}", limit.name)
     }
 
-    /// Who gets how much.
+    /// Says how much each key may send: `each user: at most 100 recipients in 1d`.
     fn allowance(&self) -> String {
         let limit = &self.rates[0];
         let names: Vec<_> = limit.per.iter().map(|field| field.name()).collect();
         let is_of_session = matches!(limit.quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
         let who = match names.is_empty() {
-            // A message or a connection is somebody's.
+            // A budget per message or connection has no key field to name.
             true if is_of_session => String::new(),
             true => "all together: ".to_owned(),
             false => format!("each {}: ", names.join(" with each ")),
@@ -143,7 +143,7 @@ impl Explained<'_> {
         })
     }
 
-    /// How many have other numbers.
+    /// Says how many override rows the limit has.
     fn others(&self) -> Option<String> {
         let overrides = self.rates[0].overrides.as_ref()?;
         let file = self.written.iter().find(|setting| setting.key == "overrides").map(|file| values(file).concat());
@@ -151,7 +151,7 @@ impl Explained<'_> {
         Some(format!("{rows} of {} with other numbers", file.unwrap_or_default()))
     }
 
-    /// The tables of `match` or `except`.
+    /// Says the tables of `match` or `except`.
     fn whom(&self, key: &str, word: &str) -> Option<String> {
         let conditions =
             |table: &[&Setting]| table.iter().map(|setting| condition(setting)).collect::<Vec<_>>().join(" and ");
@@ -185,7 +185,7 @@ impl Explained<'_> {
         }
     }
 
-    /// The tables within it of this name.
+    /// Returns the limit's tables with this name, such as `match`.
     fn tables(&self, key: &str) -> Vec<Vec<&Setting>> {
         let title = format!("limit.{key}");
         let within = self.written.iter().filter(|setting| setting.section.trim_matches(['[', ']']) == title);
@@ -193,7 +193,7 @@ impl Explained<'_> {
         within.chunk_by(|one, next| one.place == next.place).map(<[_]>::to_vec).collect()
     }
 
-    /// What it lets through, in numbers.
+    /// Returns lines of numbers: the traffic that the limit lets through.
     fn figures(&self) -> Vec<String> {
         let limit = &self.rates[0];
         let refusing = limit.ladder.rungs().iter().find(|rung| rung.action.refuses());
@@ -211,7 +211,7 @@ impl Explained<'_> {
         lines
     }
 
-    /// What it lets through where it refuses from so many times itself on.
+    /// Returns the bounds for a limit that refuses from `from` times its rate on.
     fn bounds(&self, from: f64) -> Vec<String> {
         let limit = &self.rates[0];
         let line = match limit.quota {
@@ -238,7 +238,7 @@ impl Explained<'_> {
         vec![line]
     }
 
-    /// Finch's table of bursts for these rules together, and Vienna's envelope.
+    /// Returns Finch's table of bursts for all rules together, then the envelope of the Vienna paper.
     fn bursts(&self, rules: &[Rule]) -> Vec<String> {
         let (count, size) = (self.rates[0].count, self.event_size(rules));
         let least = |numbers: &dyn Fn(&Rule) -> f64| rules.iter().map(numbers).fold(f64::INFINITY, f64::min);
@@ -263,9 +263,9 @@ impl Explained<'_> {
         if let Ok(interval) = Duration::try_from_secs_f64(size / least(&Rule::sustained)) {
             lines.push(format!("For ever: one every {}.", format_wait(interval)));
         }
-        // What the upstream rejects is counted when it has happened, whatever there was room for.
+        // Rejections are counted after they happened: the limit cannot bound their number.
         if count != Count::Rejections {
-            // Lest the last digits of a product show, which may be below what they stand for.
+            // Rounding can leave a product just below a whole number; the small addend corrects it before `floor`.
             let most = |window| (least(&|rule: &Rule| rule.envelope(window)) + 1e-6).floor();
             let (hour, day) = (self.things(most(HOUR)), amount(count, most(DAY)));
             lines.push(format!("At the very most {hour} in an hour, {day} in a day."));
@@ -273,7 +273,7 @@ impl Explained<'_> {
         lines
     }
 
-    /// So many of what counts: where that has to be new, everything else is free.
+    /// Amount in the limit's unit. With `distinct`, only new values count; repeated ones are free.
     fn things(&self, number: f64) -> String {
         let limit = &self.rates[0];
         match limit.distinct {
@@ -285,7 +285,7 @@ impl Explained<'_> {
         }
     }
 
-    /// How much one event counts in the table: of bytes so much that a few messages fit.
+    /// Size of one event in the table: 1, or a size in bytes of which a few messages fit into the burst.
     fn event_size(&self, rules: &[Rule]) -> f64 {
         if self.rates[0].count != Count::Bytes {
             return 1.0;
@@ -296,7 +296,7 @@ impl Explained<'_> {
     }
 }
 
-/// Intervals of Finch's table, and no interval at all.
+/// Intervals between messages in Finch's table; zero is all at once.
 const BURSTS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_secs(1),
@@ -309,7 +309,7 @@ const BURSTS: [Duration; 6] = [
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// So much in so long; of a bucket with its burst.
+/// `100 recipients in 1d`; of a bucket also its burst, if that differs.
 fn rate(count: Count, quota: &Quota) -> String {
     let Quota::Rate { rate, rule } = quota else { return String::new() };
     let text = format!("{} in {}", things(count, rate.amount), format_duration(rate.period));
@@ -321,13 +321,13 @@ fn rate(count: Count, quota: &Quota) -> String {
     }
 }
 
-/// So many of what is counted.
+/// Amount with its unit: `1 message`, `2 messages`.
 fn things(count: Count, number: f64) -> String {
     let name = if number == 1.0 { count.name().trim_end_matches('s') } else { count.name() };
     format!("{} {name}", amount(count, number))
 }
 
-/// A number of what is counted; of bytes as they are configured.
+/// Amount as a number; bytes get the units of the configuration (K, M, G).
 fn amount(count: Count, amount: f64) -> String {
     let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
     match units.into_iter().find(|(_, size)| count == Count::Bytes && amount >= *size) {
@@ -336,7 +336,7 @@ fn amount(count: Count, amount: f64) -> String {
     }
 }
 
-/// A key of `match` or `except`.
+/// Says one key of `match` or `except`.
 fn condition(setting: &Setting) -> String {
     match (setting.key, setting.value.as_deref()) {
         (key, Some("true")) => key.to_owned(),
@@ -345,14 +345,14 @@ fn condition(setting: &Setting) -> String {
     }
 }
 
-/// From how many times the limit on, and what is done.
+/// Returns a ladder step: its threshold (1 is the limit itself) and its actions.
 fn rung(table: &[&Setting]) -> (f64, String) {
     let (at, actions): (Vec<&Setting>, Vec<&Setting>) = table.iter().partition(|setting| setting.key == "at");
     let at = at.first().and_then(|at| values(at).concat().replace('_', "").parse().ok());
     (at.unwrap_or(1.0), actions.into_iter().map(action).collect::<Vec<_>>().join(" and "))
 }
 
-/// What is done, of a key of an action.
+/// Says one action of a ladder step.
 fn action(setting: &Setting) -> String {
     let value = values(setting).concat();
     let text = if value == "true" { String::new() } else { format!(" with \"{value}\"") };

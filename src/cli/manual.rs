@@ -1,4 +1,4 @@
-//! `weir man` and `weir completions`: made from the descriptions of the command line and of `weir.toml`.
+//! `weir man` and `weir completions`: generated from the definition of the command line and the comments of `conf/weir.toml`.
 
 use super::{Arguments, Failure, exit, print};
 use crate::config::reference;

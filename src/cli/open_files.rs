@@ -1,30 +1,31 @@
-//! The limit of open files: raised as far as Weir may, and what fits into it.
+//! Limit of open files: raised to the hard limit; `max-connections` is lowered to fit into it.
 
 use crate::admin;
 use crate::config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Sockets of a session: one to the client, one to the upstream.
+/// Sockets of one session: one to the client, one to the upstream.
 const OF_SESSION: u64 = 2;
 
-/// For the state file and its readers, certificates, users, lists, look-ups of names, timers, signals and the log.
+/// Files reserved for the state file and its readers, certificates, users, lists, DNS look-ups, timers, signals and the
+/// log.
 const RESERVE: u64 = 64;
 
-/// Raises the soft limit, which is 1024 on most systems for programs that use select(), to the hard one. The limit in force; `None`
-/// if there is none.
+/// Raises the soft limit to the hard limit, and returns the limit in force; `None` if there is none. Most systems have
+/// a soft limit of 1024, for programs that use select().
 pub fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     getrlimit(Resource::Nofile).current
 }
 
-/// Lowers the maximum of connections to what fits into a limit, and says so: clients beyond it are told to try again, while clients for
-/// which there is no file descriptor would hear nothing.
+/// Lowers the maximum of connections to the number that fits into a limit, and logs it. Clients beyond the maximum are
+/// told to try again; without a file descriptor, Weir could not answer them at all.
 pub fn fit(config: &mut Config, limit: Option<u64>) {
     let most = config.server.max_connections;
-    // No more can be idle than sessions have used at once.
+    // A pool cannot have more idle connections than sessions used at once.
     let idle = config.relay.upstreams.iter().map(|upstream| upstream.pool.max_idle.min(most) as u64).sum::<u64>();
-    // Two listeners for administrators: TCP and the Unix socket.
+    // Two administration listeners: TCP and the Unix socket.
     let administration = 2 * (1 + admin::MAX_CONNECTIONS as u64);
     let others = RESERVE + administration + config.listeners.len() as u64 + idle;
     let server = &mut config.server;
@@ -32,7 +33,7 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     let needed = others.saturating_add((configured as u64).saturating_mul(OF_SESSION));
     let Some(limit) = limit.filter(|limit| *limit < needed) else { return };
     server.max_connections = fitting(limit, others).min(configured);
-    // No one client may take more than its part of them.
+    // Lower the limits for one client in proportion, so that one client cannot take a larger share.
     for of_one in [&mut server.max_connections_per_client, &mut server.max_connections_per_trusted_client] {
         let part = *of_one as u128 * server.max_connections as u128 / configured as u128;
         *of_one = usize::try_from(part).unwrap_or(usize::MAX).max(1);
@@ -46,7 +47,7 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     );
 }
 
-/// Sessions that fit into a limit of open files beside others: at least one.
+/// Returns the number of sessions that fit into a limit beside `others`; at least 1.
 fn fitting(limit: u64, others: u64) -> usize {
     usize::try_from(limit.saturating_sub(others) / OF_SESSION).unwrap_or(usize::MAX).max(1)
 }

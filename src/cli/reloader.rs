@@ -1,4 +1,4 @@
-//! The task that reads the configuration again: when it is told to, and when a file has changed.
+//! Task that reloads the configuration: on command, and when a file has changed.
 
 use super::systemd;
 use crate::accounts::file::Changed;
@@ -16,49 +16,51 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often files are looked at.
+/// Interval at which the files are checked for changes.
 const PACE: Duration = Duration::from_secs(2);
 
-/// Takes limits, certificates and users from their files again. What is bad leaves the former in place.
+/// Reloads limits, upstreams, certificates and users from their files. A bad configuration leaves the former one in
+/// force.
 pub struct Reloader {
     server: Arc<Server>,
-    /// The configuration.
+    /// The configuration file.
     path: PathBuf,
-    /// What this process began with: some of it serves until it ends.
+    /// Settings at the start of the process; some stay in force until it ends.
     began_with: Vec<Setting>,
-    /// The files of the configuration read last, as they were then.
+    /// Files of the last configuration read, with their state at that time.
     watched: Vec<(PathBuf, Changed)>,
-    /// What was said of the configuration that lies there, while it is bad.
+    /// Diagnostics of the current file, while it is bad.
     complaint: Option<String>,
-    /// Policies that commands under way may still be decided by.
+    /// Former policies that commands under way may still use.
     former: Vec<Arc<Policy>>,
 }
 
-/// A way to tell the reloader.
+/// Handle that asks the reloader to reload.
 #[derive(Clone)]
 pub struct Orders(mpsc::Sender<oneshot::Sender<Outcome>>);
 
-/// Why the configuration is read.
+/// Reason why the configuration is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
-    /// Somebody wants it.
+    /// An administrator or a signal asked for it.
     Told,
-    /// A file is another than it was.
+    /// A file has changed.
     Changed,
-    /// It was bad. What is wrong may be put right where nobody looks, as when a file that it names is made.
+    /// The last attempt failed. The remedy may be in a file that is not watched, such as a named file that did not
+    /// exist.
     WasBad,
 }
 
-/// Why the configuration that lies there is bad.
+/// Diagnostics of a bad configuration.
 struct Bad {
-    /// As `weir check` draws it.
+    /// As `weir check` prints them.
     drawn: String,
-    /// In a line.
+    /// Summary in one line.
     line: String,
 }
 
 impl Orders {
-    /// Has the configuration read again.
+    /// Asks for a reload, and waits for the outcome.
     pub async fn reload(&self) -> Outcome {
         let (answer, answered) = oneshot::channel();
         let answered = async {
@@ -74,7 +76,7 @@ impl Reloader {
         Self { server, path, began_with: settings, watched, complaint: None, former: Vec::new() }
     }
 
-    /// Begins to look, and to take orders, until `stopping` turns true. A reload under way is ended first.
+    /// Spawns the task. When `stopping` turns true, the task finishes a reload under way and ends.
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (Orders, tokio::task::JoinHandle<()>) {
         let (orders, mut ordered) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
         let task = async move {
@@ -85,7 +87,7 @@ impl Reloader {
                 tokio::select! {
                     () = &mut stopped => break,
                     Some(answer) = ordered.recv() => {
-                        // Nobody waits for the answer, where a signal told.
+                        // After a signal, no task waits for the answer.
                         let _ = answer.send(self.read(Occasion::Told).await);
                     }
                     _ = ticks.tick() => self.look().await,
@@ -95,12 +97,12 @@ impl Reloader {
         (Orders(orders), tokio::spawn(task))
     }
 
-    /// Reads the configuration if a file has changed.
+    /// Reads the configuration if a file has changed, or if the last attempt failed.
     async fn look(&mut self) {
         let unused: Vec<_> = self.former.extract_if(.., |policy| Arc::strong_count(policy) == 1).collect();
         let watched = self.watched.clone();
         let looked = spawn_blocking(move || {
-            // With the lists of addresses that they may name, policies are made of very many pieces.
+            // Drop on a blocking thread: a policy with long address lists has very many allocations.
             drop(unused);
             looked_at(&watched)
         });
@@ -124,7 +126,7 @@ impl Reloader {
                 self.watched = files;
                 self.refuse(bad, occasion)
             }
-            // It is reported by whoever panics.
+            // The panic itself is in the log.
             Err(_) => Outcome::Unavailable("a fault of Weir's own: the log says more\n".to_owned()),
         };
         if occasion != Occasion::WasBad {
@@ -139,7 +141,8 @@ impl Reloader {
         outcome
     }
 
-    /// From now on this configuration is in force, as far as it can be. `problems` are those of all files that it names.
+    /// Puts the new configuration in force, except for settings that need a restart. `problems` are those of all files
+    /// that it names.
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
         let Config { policy, relay, settings, watched, .. } = config;
         let limits = policy.limits.len();
@@ -189,7 +192,7 @@ impl Reloader {
         words
     }
 
-    /// All limits stay. What has been said already is not said again.
+    /// Keeps the former configuration. Logs the same diagnostics only once.
     fn refuse(&mut self, bad: Bad, occasion: Occasion) -> Outcome {
         self.server.metrics.config_good.set(0);
         if occasion != Occasion::WasBad || self.complaint.as_ref() != Some(&bad.drawn) {
@@ -203,12 +206,12 @@ impl Reloader {
     }
 }
 
-/// The files as they are at the moment.
+/// Returns the present state of the files.
 fn looked_at(files: &[(PathBuf, Changed)]) -> Vec<(PathBuf, Changed)> {
     files.iter().map(|(path, _)| (path.clone(), Changed::of(path))).collect()
 }
 
-/// Reads a configuration, and the files that it names to see what is wrong with them. That blocks.
+/// Reads a configuration, and checks the files that it names. Blocks.
 fn read(path: &Path) -> Result<(Config, Diagnostics), Bad> {
     match config::read(path) {
         Ok(config) => {

@@ -1,4 +1,4 @@
-//! `weir serve`: wires the rooms together and serves until told to stop.
+//! `weir serve`: builds the modules from the configuration, connects them, and serves until told to stop.
 
 use super::exceptions::Order;
 use super::reloader::{Orders, Reloader};
@@ -36,7 +36,7 @@ pub fn run(path: &Path) -> Result<(), Failure> {
     open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     let served = runtime.block_on(serve(config));
-    // Blocking work that is left belongs to sessions that have been cut off.
+    // Blocking work that remains belongs to sessions that were cut off.
     runtime.shutdown_background();
     served
 }
@@ -59,14 +59,14 @@ async fn serve(config: Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the process is told to do.
+/// Order that a signal gives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signal {
     Reload,
     Stop,
 }
 
-/// SIGTERM and Ctrl-C stop, SIGHUP reloads.
+/// Signals of the process: SIGTERM and Ctrl-C stop, SIGHUP reloads.
 pub struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
@@ -91,7 +91,7 @@ impl Signals {
         }
     }
 
-    /// Waits for any of them.
+    /// Waits for any of the signals.
     pub async fn any(&mut self) {
         let _ = self.next().await;
     }
@@ -102,25 +102,26 @@ impl Signals {
     }
 }
 
-/// A Weir that serves.
+/// Weir that is serving.
 pub struct Running {
     server: Arc<Server>,
-    /// The actual addresses of the listeners, by name.
+    /// Bound addresses of the listeners, by name.
     pub listeners: Vec<(String, SocketAddr)>,
     pub admin: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
-    /// Those who look after the upstreams, and after the exceptions from the limits.
+    /// Tasks that check the upstreams and end exceptions.
     minders: JoinSet<()>,
     administering: JoinSet<()>,
-    /// Where orders are taken, where that was possible.
+    /// Control socket, if it could be bound.
     socket: Option<SocketFile>,
     orders: Orders,
     reloading: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
-    /// Opens everything, then begins to serve. Listeners whose names are among those of `sockets` take these instead of binding.
+    /// Opens everything, then starts to serve. A listener whose name is in `sockets` uses that socket instead of
+    /// binding.
     pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, Failure> {
         let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
@@ -174,18 +175,18 @@ impl Running {
         Ok(Self { server, listeners, admin, stop, serving, minders, administering, socket, orders, reloading })
     }
 
-    /// Has limits, certificates and users read again. What is bad leaves the former in place.
+    /// Reloads limits, upstreams, certificates and users. A bad configuration leaves the former one in force.
     pub async fn reload(&self) {
-        // The log has it.
+        // The reloader logs the outcome.
         let _ = self.orders.reload().await;
     }
 
-    /// Ends in order: transactions may finish, then the state is brought to disk.
+    /// Stops in order: transactions finish, then the state is written to disk.
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
         drop(self.minders);
-        // A scraper that keeps its connection open is not waited for.
+        // Does not wait for a scraper that keeps its connection open.
         self.administering.shutdown().await;
         drop(self.socket);
         let _ = self.reloading.await;
@@ -226,7 +227,7 @@ async fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
     Ok(socket)
 }
 
-/// Mail flows also without anybody giving orders.
+/// Binds the control socket. Weir serves mail even if that fails.
 async fn bind_socket(options: &admin::Options) -> Option<(UnixListener, SocketFile)> {
     match admin::bind(&options.socket).await {
         Ok(bound) => {
@@ -248,7 +249,7 @@ where
     admin::serve(listener, router, max_body, stop).await;
 }
 
-/// What administrators can have done.
+/// Returns the handlers of administrators' commands.
 fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Options>>) -> Acts {
     let orders = orders.clone();
     let reload = move || {
@@ -274,7 +275,7 @@ fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Optio
     Acts { reload: Box::new(reload), test, exceptions: Order::ALL.into_iter().map(exception).collect() }
 }
 
-/// What is asked of a server as long as it is there.
+/// Wraps a handler that needs the server. After the server has gone, the answer is that Weir is stopping.
 fn of_server(server: &Arc<Server>, ask: impl Fn(Arc<Server>, String) -> Coming + Send + Sync + 'static) -> Ask {
     let server = Arc::downgrade(server);
     Box::new(move |body| match server.upgrade() {
@@ -283,7 +284,7 @@ fn of_server(server: &Arc<Server>, ask: impl Fn(Arc<Server>, String) -> Coming +
     })
 }
 
-/// Ends exceptions when their time is over, and tells how the wall clock is.
+/// Ends exceptions whose time is over, and reports the state of the wall clock.
 async fn end_exceptions(server: Weak<Server>) {
     let mut ticks = tokio::time::interval(EXCEPTIONS_END);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -299,10 +300,10 @@ async fn end_exceptions(server: Weak<Server>) {
     }
 }
 
-/// How late it may be noted that an exception has ended.
+/// Interval of checks for exceptions that have ended: the maximum delay until their end is recorded.
 const EXCEPTIONS_END: Duration = Duration::from_millis(500);
 
-/// Ready when state and listeners are, connections can be accepted, and Weir is not stopping.
+/// Reports readiness: the state is healthy, connections can be accepted, and Weir is not stopping.
 fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {
     let server = Arc::downgrade(server);
     Arc::new(move || {

@@ -1,4 +1,5 @@
-//! What systemd hands over and wants to know: sockets (sd_listen_fds(3)) and notices (sd_notify(3)). Without it, nothing happens.
+//! Interface to systemd: takes its sockets (sd_listen_fds(3)) and sends it notices (sd_notify(3)). Does nothing without
+//! systemd.
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
@@ -6,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 
-/// Sockets handed over, by the names that the socket units give them (`FileDescriptorName=`).
+/// Returns the sockets that systemd passed, by the names of their socket units (`FileDescriptorName=`).
 pub fn sockets() -> io::Result<HashMap<String, TcpListener>> {
     let mut handed = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
@@ -36,7 +37,7 @@ pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Tells the watchdog, if there is one, that the process is well, for as long as the runtime gets to do it.
+/// Sends keep-alives to systemd's watchdog, if it is enabled. They stop when the runtime hangs.
 pub async fn feed_watchdog() {
     let Some(patience) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut interval = tokio::time::interval(patience / 2);

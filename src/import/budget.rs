@@ -1,32 +1,33 @@
-//! How much one import may read and make: files that include each other, lists and macros that name each other grow without end.
+//! Bounds on one import. Without them, files that include each other, or lists and macros that name each other, would
+//! grow without end.
 
 use std::cell::Cell;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-/// What is counted.
+/// Kind of resource that is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Files,
-    /// Of all files, as often as each is read.
+    /// Lines of all files, counted each time a file is read.
     Lines,
-    /// Of lists, conditions, sections and rules, as often as each is looked at.
+    /// Items of lists, conditions, sections and rules, counted each time they are used.
     Items,
-    /// Read, and made by macros and names of lists.
+    /// Octets read from files, and made by macros and named lists.
     Octets,
-    /// Macros looked for in 64 octets of a line.
+    /// Searches for a macro in 64 octets of a line.
     Searches,
 }
 
-/// What is left for the rest of an import. Once something is used up nothing is left of anything.
+/// Resources left for the rest of the import. When one kind is used up, every further request fails.
 #[derive(Debug)]
 pub struct Allowance {
     left: [Cell<usize>; KINDS.len()],
     over: Cell<Option<What>>,
 }
 
-/// Each with its name and how much there is of it, far more than any configuration needs.
+/// Name and bound of each kind. The bounds exceed the needs of any real configuration by far.
 const KINDS: [(What, &str, usize); 5] = [
     (What::Files, "files", 2_000),
     (What::Lines, "lines", 1_000_000),
@@ -42,7 +43,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes some; false if there is not as much, and whoever asks has to stop.
+    /// Takes some of a resource. False: not enough is left, and the caller must stop.
     #[must_use]
     pub fn take(&self, what: What, count: usize) -> bool {
         if self.over.get().is_some() {
@@ -56,12 +57,12 @@ impl Allowance {
         self.over.get().is_none()
     }
 
-    /// Takes items; the words say that there are too many.
+    /// Takes items. The error text says that there are too many.
     pub fn items(&self, count: usize) -> Result<(), String> {
         self.need(What::Items, count)
     }
 
-    /// Takes octets, and an item for them.
+    /// Takes octets, and one item for them.
     pub fn octets(&self, count: usize) -> Result<(), String> {
         self.need(What::Items, 1)?;
         self.need(What::Octets, count)
@@ -71,7 +72,7 @@ impl Allowance {
         if self.take(what, count) { Ok(()) } else { Err("this is too much to read".to_owned()) }
     }
 
-    /// Reads a file, of which there is nothing if it is larger than what is left.
+    /// Reads a file. If the file exceeds the octets left, the text is empty.
     pub fn read(&self, path: &Path) -> std::io::Result<String> {
         let mut bytes = Vec::new();
         if self.take(What::Files, 1) {
@@ -84,7 +85,7 @@ impl Allowance {
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// What there was too much of, if there was.
+    /// Describes the exceeded bound, if one was exceeded.
     pub fn excess(&self) -> Option<impl fmt::Display + use<>> {
         let (_, name, most) = KINDS[self.over.get()? as usize];
         Some(format!(

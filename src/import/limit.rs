@@ -1,4 +1,4 @@
-//! A limit as it is printed: a `[[limit]]` to be pasted into `weir.toml`, with what there is to say beside it.
+//! Imported limit: printed as a `[[limit]]` for `weir.toml`, with comments.
 
 use super::report::{Place, plain};
 use crate::policy::event::Stage;
@@ -6,25 +6,25 @@ use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count, Mode};
 use std::fmt;
 
-/// A limit as it is printed.
+/// Imported limit.
 #[derive(Clone, Debug)]
 pub struct Limit {
     pub name: String,
-    /// What it says where it comes from, and how the meaning differs.
+    /// Origin, and differences in meaning.
     pub comments: Vec<String>,
-    /// What it does not say though its source does.
+    /// Parts of the source that the limit does not express, by place.
     pub lost: Vec<(Place, String)>,
     pub budget: Budget,
     pub mode: Mode,
     pub stage: Option<Stage>,
-    /// All have to hold.
+    /// Conditions that must all hold.
     pub matches: Vec<Condition>,
-    /// None may hold; of each all keys.
+    /// Tables of which none may hold; a table holds if all its conditions do.
     pub except: Vec<Vec<Condition>>,
     pub rung: Rung,
 }
 
-/// What a limit counts with.
+/// Budget of an imported limit.
 #[derive(Clone, Debug)]
 pub enum Budget {
     Own {
@@ -37,11 +37,11 @@ pub enum Budget {
         charge: Charge,
         distinct: Option<Field>,
     },
-    /// That of the limit of this name.
+    /// Budget of another limit, by its name.
     Watched(String),
 }
 
-/// A key of `match` or `except`.
+/// Key and value of `match` or `except`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub key: &'static str,
@@ -54,16 +54,16 @@ pub enum Value {
     Texts(Vec<String>),
 }
 
-/// What happens to whoever is over.
+/// Ladder step: actions on mail that exceeds the limit.
 #[derive(Clone, Debug)]
 pub struct Rung {
     pub at: f64,
-    /// Keys and values in TOML.
+    /// Keys, and values in TOML.
     pub actions: Vec<(&'static str, String)>,
 }
 
 impl Limit {
-    /// A limit of which only this is said.
+    /// Returns a limit with this budget and no conditions or actions.
     pub fn new(budget: Budget) -> Self {
         Self {
             name: budget.name(),
@@ -82,18 +82,19 @@ impl Limit {
         self.comments.push(plain(&words.to_string()));
     }
 
-    /// Says what is lost, beside the limit and to whoever imports.
+    /// Records a part of the source that is lost: it is printed beside the limit and on standard error.
     pub fn lose(&mut self, place: &Place, words: impl fmt::Display) {
         self.lost.push((place.clone(), plain(&words.to_string())));
     }
 
-    /// Says what is lost of whom it is for. It would hold for more than it did, so it only measures until somebody has looked.
+    /// Records a lost condition. Without it the limit would hold for more mail, so the limit is in shadow mode until an
+    /// administrator has checked it.
     pub fn broaden(&mut self, place: &Place, words: impl fmt::Display) {
         self.lose(place, format!("{words}; the limit would hold for more than that, so it is in shadow"));
         self.mode = Mode::Shadow;
     }
 
-    /// Adds a key to `match`; false if there is one already.
+    /// Adds a condition to `match`; false if its key has another value already.
     pub fn add_match(&mut self, condition: Condition) -> bool {
         let is_there = |known: &Condition| known.key == condition.key;
         if let Some(known) = self.matches.iter().find(|known| is_there(known)) {
@@ -109,7 +110,7 @@ impl Limit {
 }
 
 impl Budget {
-    /// A name after what is counted, and whose it is.
+    /// Returns a name made of the count and the key fields.
     fn name(&self) -> String {
         match self {
             Self::Watched(name) => format!("{name}-look"),
@@ -129,7 +130,7 @@ impl Budget {
     }
 }
 
-/// A text in TOML.
+/// Returns a quoted TOML string.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", plain(text).replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -1,15 +1,15 @@
-//! What came of an import: limits in the order of what they stand for, and what could not be said.
+//! Report of an import: limits, untranslated parts and notes, in the order of the source.
 
 use super::limit::Limit;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// A line of a file that is read.
+/// Line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub file: Rc<str>,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What came of an import.
+/// Result of an import.
 #[derive(Debug, Default)]
 pub struct Report {
     items: Vec<Item>,
@@ -40,7 +40,7 @@ enum Item {
 }
 
 impl Report {
-    /// Adds a limit, under a name that no other one has; the name that it got.
+    /// Adds a limit, with a number after its name if the name is taken. Returns the final name.
     pub fn add(&mut self, mut limit: Limit) -> String {
         let count = self.names.entry(limit.name.clone()).or_default();
         *count += 1;
@@ -52,12 +52,12 @@ impl Report {
         name
     }
 
-    /// Names what cannot be translated at all.
+    /// Adds a part of the source that is not translated at all.
     pub fn refuse(&mut self, place: &Place, words: impl fmt::Display) {
         self.items.push(Item::Untranslated(place.clone(), plain(&words.to_string())));
     }
 
-    /// Says something that is no fault.
+    /// Adds a note that is not a fault.
     pub fn note(&mut self, place: &Place, words: impl fmt::Display) {
         self.items.push(Item::Note(place.clone(), plain(&words.to_string())));
     }
@@ -66,7 +66,7 @@ impl Report {
         self.items.is_empty()
     }
 
-    /// Everything that is not translated, or not wholly.
+    /// Returns all parts that are not translated, or only in part.
     pub fn complaints(&self) -> Vec<(&Place, &str)> {
         let mut all: Vec<(&Place, &str)> = Vec::new();
         for item in &self.items {
@@ -76,7 +76,7 @@ impl Report {
                 Item::Note(..) => {}
             }
         }
-        // What is the same for several limits is said once.
+        // A complaint about several limits is printed once.
         let mut seen = HashSet::new();
         all.retain(|(place, words)| seen.insert((place.to_string(), *words)));
         all
@@ -99,7 +99,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What stands in a file is neither for a terminal to obey nor for a comment to end at.
+/// Replaces control characters: text of a file must neither control the terminal nor end a comment.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { c }).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

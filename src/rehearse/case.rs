@@ -1,4 +1,4 @@
-//! What is to be tested: a session, as it is said on the command line or posted to the running Weir, checked.
+//! Case for `weir test`: a session as options or JSON describe it, parsed and checked.
 
 use crate::policy::event::{NULL_SENDER, Stage};
 use crate::smtp::address::{Path, parse_path};
@@ -7,38 +7,38 @@ use crate::time::{Timestamp, Units, parse_amount, parse_time};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// A session with one message, as far as it is to go.
+/// Session with one message, up to a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Who connects
+    /// IP address of the client.
     pub client: IpAddr,
-    /// Who logs in, with the right password; without it nobody does
+    /// User who logs in, with the right password; `None`: no login.
     pub user: Option<String>,
-    /// A group that the user is in; may be given more than once
+    /// Groups of the user.
     pub groups: Vec<String>,
-    /// The sender; <> for that of bounces
+    /// Envelope sender; `<>` is the null sender of bounces.
     pub sender: Option<String>,
-    /// A recipient; may be given more than once
+    /// Envelope recipients.
     pub recipients: Vec<String>,
-    /// How large the message is: octets, as in 20000 or 10M
+    /// Message size, in octets.
     pub size: Option<u64>,
-    /// Where to stop: connect, auth, mail, rcpt, data or end
+    /// Last stage of the session; `None`: all stages for which the case has facts.
     pub stage: Option<Stage>,
-    /// What the client calls itself
+    /// Client's name in EHLO.
     pub helo: Option<String>,
-    /// Where the client connects; where there is one listener, it is that
+    /// Name of the listener; with only one listener, `None` means that.
     pub listener: Option<String>,
-    /// The connection is encrypted
+    /// Whether the connection is encrypted.
     pub tls: bool,
-    /// When, as in 2026-03-01T10:00; now, if it is not said
+    /// Time of the session; `None`: now.
     pub at: Option<Timestamp>,
 }
 
-/// More recipients than this are no message.
+/// Maximum of recipients in a case.
 const MAX_RECIPIENTS: usize = 10_000;
 
 impl Case {
-    /// Whether what is said is enough for how far it is to go. The error names what is missing.
+    /// Checks that the case has the facts that its last stage needs. The error names the missing option.
     pub fn check(&self) -> Result<(), String> {
         let needs = |what: &str, needed: &str| Err(format!("{what} needs {needed}"));
         let goes_to = |stage| self.stage.is_some_and(|last| last >= stage);
@@ -57,19 +57,19 @@ impl Case {
         }
     }
 
-    /// Whether it is to go that far.
+    /// Returns whether the session goes as far as a stage.
     pub fn reaches(&self, stage: Stage) -> bool {
         self.stage.is_none_or(|last| stage <= last)
     }
 
-    /// For the running Weir.
+    /// Returns the case as JSON, for the running Weir.
     pub fn to_json(&self) -> Value {
         json!({ "client": self.client.to_string(), "user": self.user, "group": self.groups, "mail-from": self.sender,
             "rcpt-to": self.recipients, "size": self.size, "stage": self.stage.map(Stage::name), "helo": self.helo,
             "listener": self.listener, "tls": self.tls, "at": self.at.map(Timestamp::rfc3339_exact) })
     }
 
-    /// Reads what [`Case::to_json`] writes, or somebody else; the error names the bad value.
+    /// Parses the JSON of [`Case::to_json`], or that of another client. The error names the bad value.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let Value::Object(object) = value else { return Err("this is not a JSON object".to_owned()) };
@@ -95,11 +95,11 @@ impl Case {
     }
 }
 
-/// What may be said. The last says how to answer, and is for [`super::live`].
+/// Known keys. The last one, `as`, is the form of the answer, for [`super::live`].
 const KEYS: [&str; 12] =
     ["client", "user", "group", "mail-from", "rcpt-to", "size", "stage", "helo", "listener", "tls", "at", "as"];
 
-/// What is said in JSON.
+/// JSON object of a case.
 struct Said<'a>(&'a Map<String, Value>);
 
 impl Said<'_> {
@@ -155,7 +155,7 @@ pub fn recipient(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address, with its brackets or without.
+/// Parses an address, with or without angle brackets.
 fn path(text: &str) -> Option<Path> {
     let bracketed = format!("<{}>", bare(text));
     let (path, rest) = parse_path(&bracketed)?;

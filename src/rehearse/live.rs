@@ -1,4 +1,4 @@
-//! The same against the budgets of the running Weir: what is posted to it, and its answer.
+//! Rehearsal with the budgets of the running Weir: the request to it, and its answer.
 
 use super::case::Case;
 use super::rehearsal::{self, Budgets, Stand};
@@ -9,7 +9,8 @@ use crate::time::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How the answer is wanted, beside the case: as text, in an object that also says whether anything is refused; else as it is.
+/// Key of the request for the form of the answer: `text` is text inside an object; without it the answer is the full
+/// JSON report.
 const AS: &str = "as";
 const TEXT: &str = "text";
 
@@ -22,7 +23,7 @@ pub enum AnswerError {
     Store(String),
 }
 
-/// What is posted.
+/// Returns the request body for a case.
 pub fn request(case: &Case, wants_json: bool) -> String {
     let mut request = case.to_json();
     if !wants_json {
@@ -31,7 +32,7 @@ pub fn request(case: &Case, wants_json: bool) -> String {
     request.to_string()
 }
 
-/// Plays a session through on a copy of the budgets that there are: nothing is charged.
+/// Rehearses a posted case on a copy of the present budgets. Nothing is charged.
 pub async fn answer(
     store: &Store,
     listeners: &[Arc<session::Options>],
@@ -44,7 +45,7 @@ pub async fn answer(
     let mut known = Budgets::new();
     let played = loop {
         let played = rehearsal::play(stand, &case, &known);
-        // What it needs can be another once these are known: recipients that are refused are not counted at DATA.
+        // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
         if played.missing.is_empty() {
             break played;
         }
@@ -62,7 +63,7 @@ pub async fn answer(
     Ok(format!("{answer}\n"))
 }
 
-/// Reads the answer: what is to be printed, and whether anything is refused.
+/// Reads the answer. Returns the text to print, and whether anything is refused.
 pub fn read(answer: &str) -> Option<(String, bool)> {
     let value: Value = serde_json::from_str(answer).ok()?;
     let refused = value["refused"].as_bool()?;

@@ -1,4 +1,4 @@
-//! A session played through, question by question as a real one would ask, on copies of budgets: nothing is charged.
+//! Rehearsal: asks policy the questions of a real session, in the same order, on copies of budgets. Nothing is charged.
 
 use super::case::Case;
 use crate::policy::event::{Asked, Event, Facts, Stage};
@@ -13,22 +13,22 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Budgets by their keys; `None` is one that nobody has used.
+/// Budgets by key; `None` is a budget that was never charged.
 pub type Budgets = HashMap<Key, Option<Budget>>;
 
-/// Where a session is played through.
+/// Surroundings of the session: policy, listener and time.
 #[derive(Clone, Copy)]
 pub struct Stand<'a> {
     pub policy: &'a Policy,
-    /// What this server calls itself.
+    /// Hostname of this Weir.
     pub hostname: &'a str,
-    /// Where the client connects, if that is known.
+    /// Listener that the client connects to, if known.
     listener: Option<&'a session::Options>,
     pub now: Timestamp,
 }
 
 impl<'a> Stand<'a> {
-    /// The error: there is no such listener.
+    /// Finds the listener of a case. The error: no listener has this name.
     pub fn new(
         case: &Case,
         policy: &'a Policy,
@@ -43,12 +43,12 @@ impl<'a> Stand<'a> {
                 format!("there is no listener \"{name}\": there are {}", names.join(", "))
             })?),
         };
-        // All have the same.
+        // All listeners have the same hostname.
         let hostname = listeners.first().map_or("localhost", |listener| &listener.hostname);
         Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now: case.at.unwrap_or(now) })
     }
 
-    /// What the listener refuses by itself, whatever limits say.
+    /// Returns the refusals of the listener itself, which no limit decides.
     pub fn refused(&self, case: &Case) -> Vec<String> {
         let Some(listener) = self.listener.filter(|_| case.sender.is_some() && case.reaches(Stage::Mail)) else {
             return Vec::new();
@@ -67,37 +67,37 @@ impl<'a> Stand<'a> {
     }
 }
 
-/// Something that the client does, and what comes of it.
+/// Step of the session, with its outcome.
 pub struct Act {
-    /// For people: `RCPT TO:<bob@example.net>`.
+    /// Text for people: `RCPT TO:<bob@example.net>`.
     pub what: String,
     pub stage: Stage,
     pub said: Vec<Explained>,
-    /// What refuses it, in the words that the client hears.
+    /// Reply that refuses the step, as the client gets it.
     pub refused: Option<String>,
 }
 
-/// What a session came to.
+/// Result of a rehearsal.
 pub struct Played {
     pub acts: Vec<Act>,
-    /// Budgets that were taken for empty, as they were not among those that were known.
+    /// Keys that were not in `known`; their budgets were taken as empty.
     pub missing: Vec<Key>,
 }
 
-/// Plays a session through on a copy of these budgets.
+/// Rehearses a session on a copy of `known`.
 pub fn play(stand: Stand<'_>, case: &Case, known: &Budgets) -> Played {
     let (budgets, ledger) = (known.clone(), SessionCounters::default());
     let policy = stand.policy.clone();
     let mut play =
         Play { stand, policy, case, known, budgets, ledger, acts: Vec::new(), missing: Vec::new(), refusals: 0 };
-    // It ends where nothing can come any more.
+    // The error only means that the session ended early.
     let _ = play.all();
     Played { acts: play.acts, missing: play.missing }
 }
 
 struct Play<'a> {
     stand: Stand<'a>,
-    /// With the suspensions that begin in the session.
+    /// The policy, with the suspensions that begin in the session.
     policy: Policy,
     case: &'a Case,
     known: &'a Budgets,
@@ -108,7 +108,7 @@ struct Play<'a> {
     refusals: usize,
 }
 
-/// What is refused without a chance to go on.
+/// Marker: a refusal ended the session.
 struct Ended;
 
 impl Play<'_> {
@@ -152,7 +152,7 @@ impl Play<'_> {
 
     fn connect(&mut self) -> Result<(), Ended> {
         let facts = self.facts();
-        // Where STARTTLS comes later, nothing is encrypted yet.
+        // With STARTTLS, the connection is not encrypted at connect.
         let begins_plain = self.stand.listener.is_some_and(|listener| listener.tls == Security::StartTls);
         let tls = facts.tls.map(|tls| tls && !begins_plain);
         let facts = Facts { tls, helo: None, user: None, authenticated: false, groups: Arc::default(), ..facts };
@@ -168,17 +168,17 @@ impl Play<'_> {
         let facts = self.facts();
         let claimed = Facts { authenticated: false, groups: Arc::default(), ..facts.clone() };
         let charges = self.act(format!("AUTH as {user}"), &claimed, Event::Auth)?.charges;
-        // The password is right.
+        // The password is right: refund the charges for a failed login.
         self.give_back(charges.into_iter().filter(|charged| charged.until == RefundWhen::Password).collect());
         self.act(format!("login of {user}"), &facts, Event::Login).map(|_| ())
     }
 
-    /// Whether it is to go that far.
+    /// Returns whether the session goes as far as a stage.
     fn reaches(&self, stage: Stage) -> bool {
         self.case.reaches(stage)
     }
 
-    /// What is known once the client has logged in, if it does.
+    /// Returns the facts after the login, if there is one.
     fn facts(&self) -> Facts {
         let Case { client, user, groups, helo, tls, .. } = self.case;
         let is_implicit = self.stand.listener.is_some_and(|listener| listener.tls == Security::Implicit);
@@ -198,7 +198,7 @@ impl Play<'_> {
         self.settle(what, facts, event, Vec::new())
     }
 
-    /// Something after which nothing comes when it is refused.
+    /// Runs a step whose refusal ends the session.
     fn settle(
         &mut self,
         what: String,
@@ -262,15 +262,15 @@ impl Play<'_> {
     }
 }
 
-/// What came of something.
+/// Outcome of a step.
 enum Tried {
     Passed(Verdict),
     Refused,
-    /// Refused, and the client is sent away.
+    /// Refused, and Weir closes the connection.
     Ended,
 }
 
-/// A reply as it goes over the wire.
+/// Returns a reply in the form of the wire, without the last line end.
 pub fn line(reply: &Reply) -> String {
     let mut octets = Vec::new();
     reply.write_to(&mut octets);

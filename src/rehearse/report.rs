@@ -1,4 +1,4 @@
-//! What came of a session that was played through: for people, and for machines.
+//! Report of a rehearsal: text for people, JSON for programs.
 
 use super::rehearsal::{Act, Played, Stand, line};
 use crate::policy::limit::{Effect, Limit, Mode};
@@ -9,18 +9,18 @@ use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
 
-/// What there is to say.
+/// Report of one rehearsal.
 pub struct Report<'a> {
     pub stand: Stand<'a>,
     pub played: Played,
-    /// What the listener refuses by itself.
+    /// Refusals of the listener itself.
     pub refused: Vec<String>,
-    /// Whether these are the budgets of the running Weir.
+    /// Whether the budgets are those of the running Weir.
     pub is_live: bool,
 }
 
 impl Report<'_> {
-    /// Whether anything would be refused that the client hears of.
+    /// Returns whether the client gets any refusal.
     pub fn is_refused(&self) -> bool {
         !self.refused.is_empty() || self.played.acts.iter().any(|act| act.refused.is_some())
     }
@@ -39,7 +39,7 @@ impl Report<'_> {
         text + "\n" + &self.verdict()
     }
 
-    /// The limits that have nothing to do with such an event.
+    /// Lists the limits that never apply to such a step.
     fn elsewhere(&self, act: &Act) -> String {
         let others = act.said.iter().filter(|one| is_elsewhere(one));
         let titles: Vec<String> = others.map(|one| self.stand.policy.title(one.limit)).collect();
@@ -55,7 +55,7 @@ impl Report<'_> {
         }
     }
 
-    /// What the limit does about it.
+    /// Says the limit's decision about the step.
     fn outcome(&self, act: &Act, limit: &Limit, weighed: &Weighed) -> String {
         match &weighed.refusal {
             Some(refusal) => {
@@ -76,12 +76,12 @@ impl Report<'_> {
         }
     }
 
-    /// What the client would hear if this limit were alone. With others, the strongest speaks.
+    /// Returns the reply that the limit would give alone. If several limits refuse, the strongest one gives the reply.
     fn reply(&self, act: &Act, refusal: &Refusal) -> String {
         line(&refusal_reply(refusal, act.stage, self.stand.hostname, "test").0)
     }
 
-    /// What the client hears in the end.
+    /// Says which steps are refused.
     fn verdict(&self) -> String {
         let by_limits = self.played.acts.iter().filter_map(|act| Some((act, act.refused.as_deref()?)));
         let by_limits = by_limits.map(|(act, reply)| format!("refused: {}: {reply}\n", act.what));
@@ -137,7 +137,7 @@ fn is_elsewhere(one: &Explained) -> bool {
     matches!(one.said, Err(Reason { why: SkipReason::Elsewhere, .. }))
 }
 
-/// What an event means to a limit: a word for machines, and how a sentence about the amount goes on.
+/// Names an effect: a word for programs, and a verb for the sentence about the amount.
 fn verb(effect: Effect) -> (&'static str, &'static str) {
     match effect {
         Effect::Charge => ("charge", "charges"),

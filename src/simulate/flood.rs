@@ -1,4 +1,4 @@
-//! A compromised account, laid over the history: `alice 1/s 100rcpt from 2026-03-01T10:00`.
+//! Flood: the mail of a compromised account, added to the history: `alice 1/s 100rcpt from 2026-03-01T10:00`.
 
 use super::history::Message;
 use super::replay::Outcome;
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The account, and what it has got through.
+/// Compromised account, and how much of its mail passed.
 #[derive(Clone, Debug)]
 pub struct Flood {
     pub user: Arc<str>,
@@ -16,18 +16,18 @@ pub struct Flood {
     from: Timestamp,
     /// Messages sent so far.
     sent: u64,
-    /// Strangers who got mail, all in all and before the first refusal.
+    /// Recipients who got mail in total; in the next field, before the first refusal.
     delivered: u64,
     before_refusal: Option<(u64, Timestamp)>,
 }
 
-/// To how many recipients at most: no account gets that many out.
+/// Maximum of recipients in a day: no real account sends to so many.
 const MOST: f64 = 1e9;
 
-/// Where it comes from: an address for documentation (RFC 5737), of which the history knows nothing.
+/// Client address of the flood, from the range for documentation (RFC 5737): the history has no mail from it.
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// How long a flood goes on: by then somebody has noticed.
+/// Duration of a flood: an administrator notices it within a day.
 const LASTS: Duration = Duration::from_secs(86_400);
 
 impl std::str::FromStr for Flood {
@@ -46,7 +46,7 @@ impl std::str::FromStr for Flood {
         let bad = || format!("\"{speed}\" is not a speed such as 1/s, 30/m or 500/h; {form}");
         let (amount, unit) = speed.split_once('/').ok_or_else(bad)?;
         let amount = parse_amount(amount, Units::Things).map_err(|_| bad())?;
-        // "s" is "1s", and "10s" is itself.
+        // The unit `s` means `1s`; `10s` is taken as it is.
         let one = if ["s", "m", "h", "d"].contains(&unit) { "1" } else { "" };
         let unit = parse_duration(&format!("{one}{unit}")).map_err(|_| bad())?;
         let interval = Duration::try_from_secs_f64(unit.as_secs_f64() / amount).map_err(|_| bad())?;
@@ -62,13 +62,13 @@ impl std::str::FromStr for Flood {
 }
 
 impl Flood {
-    /// When the next message comes; `None` after the last.
+    /// Returns the time of the next message; `None` after the last.
     pub fn next_at(&self) -> Option<Timestamp> {
         let after = Duration::try_from_secs_f64(self.interval.as_secs_f64() * self.sent as f64).ok()?;
         (after < LASTS).then(|| self.from.after(after))
     }
 
-    /// The next message. Nobody has ever written to its recipients.
+    /// Returns the next message. Its recipients have never had mail from anyone.
     pub fn next(&mut self, at: Timestamp) -> Message {
         let first = self.sent * self.recipients;
         self.sent += 1;
@@ -76,10 +76,10 @@ impl Flood {
         Message::new(at, self.user.clone(), CLIENT, (0..self.recipients).map(stranger).collect())
     }
 
-    /// Notes what came of a message.
+    /// Counts the outcome of a message.
     pub fn note(&mut self, at: Timestamp, outcome: &Outcome) {
         if outcome.is_refused() && self.before_refusal.is_none() {
-            // Recipients are refused in order: those before the first that is have been let through.
+            // Recipients are refused in order: those before the first refused one have passed.
             let passed = match outcome.message {
                 None => outcome.recipients.iter().take_while(|refusal| refusal.is_none()).count(),
                 Some(_) => 0,
@@ -108,7 +108,8 @@ impl Flood {
         )
     }
 
-    /// For programs: strangers reached before the first refusal (null: none came), in all, and tried.
+    /// Summary for programs: recipients reached before the first refusal (null: there was none), reached in total, and
+    /// tried.
     pub fn json(&self) -> serde_json::Value {
         let before = self.before_refusal.map(|(count, _)| count);
         let after = self.before_refusal.map(|(_, at)| at.since(self.from).as_secs_f64());

@@ -1,4 +1,4 @@
-//! The mail of the past, from CSV or JSON lines, plain or gzipped: rows in, messages out.
+//! History: reads rows of CSV or JSON lines, plain or gzipped, and groups them into messages.
 
 use crate::time::{Timestamp, parse_time};
 use csv::ByteRecord;
@@ -12,29 +12,29 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A message: the rows of one time and sender.
+/// Message: the rows with the same time, sender, user, client and message id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub at: Timestamp,
-    /// The login, in lower case; where there is none, the sender stands for it.
+    /// Login name, in lower case; without a login, the sender.
     pub user: Arc<str>,
     pub client: Option<IpAddr>,
     pub recipients: Vec<Arc<str>>,
-    /// Octets.
+    /// In octets.
     pub size: Option<u64>,
-    /// Tells messages of one sender at one time apart.
+    /// Message id of the row: tells apart messages of one sender at the same time.
     id: Option<Box<str>>,
     pub sender: Arc<str>,
 }
 
-/// Messages in the order of their time.
+/// Reader that returns messages in order of time.
 pub struct History {
     rows: Rows,
     /// Messages of one time, complete.
     ready: VecDeque<Message>,
-    /// The first row of a later time.
+    /// First row of a later time.
     next: Option<Message>,
-    /// Of the last row that was good.
+    /// Time of the last good row.
     latest: Option<Timestamp>,
     pub bad: BadRows,
     progress: ProgressBar,
@@ -44,21 +44,21 @@ pub struct History {
 #[derive(Debug, Default)]
 pub struct BadRows {
     pub count: u64,
-    /// Of how many rows.
+    /// Total of rows read.
     pub rows: u64,
-    /// Of the first few: line and reason.
+    /// Line number and reason of the first bad rows.
     pub named: Vec<(u64, String)>,
 }
 
-/// How many bad rows are named, and with how many characters.
+/// Maximum of bad rows that are named, and of characters of each reason.
 const NAMED: usize = 10;
 const MAX_NAME: usize = 160;
 
-/// Lines of the input.
+/// Rows of the input.
 struct Rows {
     input: Box<dyn std::io::BufRead>,
     format: Format,
-    /// The line that was read last, and its number.
+    /// Last line read, and its number.
     line: Vec<u8>,
     number: u64,
 }
@@ -68,7 +68,7 @@ enum Format {
     Json,
 }
 
-/// Where in a record each value stands.
+/// Position of each value in a CSV record.
 struct Columns {
     t: usize,
     sender: usize,
@@ -79,14 +79,14 @@ struct Columns {
     message: Option<usize>,
 }
 
-/// The longest line: everything in it has a bound elsewhere.
+/// Maximum length of a line, in octets. Each value in it has its own bound elsewhere.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Why a history cannot be read at all.
+/// Reason why a history cannot be read at all.
 #[derive(Debug)]
 pub enum ReadError {
     Io(std::io::Error),
-    /// The header lacks this column.
+    /// The header has no column of this name.
     Column(&'static str),
 }
 
@@ -104,7 +104,7 @@ impl std::fmt::Display for ReadError {
 }
 
 impl History {
-    /// Opens a file, or standard input where its name is `-`.
+    /// Opens a file; `-` is standard input.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let (input, length): (Box<dyn Read>, _) = if path == Path::new("-") {
             (Box::new(std::io::stdin()), None)
@@ -131,12 +131,12 @@ impl History {
         Ok(history)
     }
 
-    /// When the next message was; `None` after the last.
+    /// Returns the time of the next message; `None` after the last.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.ready.front().map(|message| message.at)
     }
 
-    /// The next message; `None` after the last.
+    /// Returns the next message; `None` after the last.
     pub fn next(&mut self) -> Result<Option<Message>, ReadError> {
         let message = self.ready.pop_front();
         if self.ready.is_empty() {
@@ -148,7 +148,8 @@ impl History {
         Ok(message)
     }
 
-    /// Gathers all rows of the next time. They may come in any order: logs have whole seconds, and senders side by side.
+    /// Collects all rows of the next time. They come in any order: logs have whole seconds, and several senders in
+    /// each.
     fn gather(&mut self) -> Result<(), ReadError> {
         let Some(first) = self.next.take() else { return Ok(()) };
         let at = first.at;
@@ -190,7 +191,7 @@ impl History {
                 Err(why) => {
                     self.bad.count += 1;
                     if self.bad.named.len() < NAMED {
-                        // What stands in a file is not for a terminal to obey.
+                        // Replace control characters: the file must not control the terminal.
                         let plain = why.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
                         self.bad.named.push((self.rows.number, plain.take(MAX_NAME).collect()));
                     }
@@ -200,7 +201,7 @@ impl History {
     }
 }
 
-/// What a gzip file begins with (RFC 1952 §2.3.1).
+/// Magic number of a gzip file (RFC 1952 §2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Columns {
@@ -228,7 +229,7 @@ impl Rows {
         let input: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) };
         let input = Box::new(BufReader::with_capacity(1 << 16, input));
         let mut rows = Self { input, format: Format::Json, line: Vec::new(), number: 0 };
-        // Until the first line that is not empty, which is a header or a row of JSON.
+        // Skip empty lines before the header or the first row of JSON.
         while rows.read_line()? && rows.line.is_empty() {}
         let byte_order_mark = "\u{feff}".as_bytes();
         if rows.line.starts_with(byte_order_mark) {
@@ -241,7 +242,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Reads a line, without its end; false at the end of the input. Of a line that is too long only the beginning is kept.
+    /// Reads a line without its end; false at the end of the input. Of a line that is too long, only the start is kept.
     fn read_line(&mut self) -> Result<bool, ReadError> {
         self.line.clear();
         self.number += 1;
@@ -254,9 +255,9 @@ impl Rows {
         Ok(read > 0)
     }
 
-    /// The next row, or why it cannot be used; `None` after the last.
+    /// Returns the next row, or the reason why it is bad; `None` after the last.
     fn next(&mut self) -> Result<Option<Result<Message, String>>, ReadError> {
-        // The first row of JSON has been read already.
+        // `begin` has already read the first row of JSON.
         while self.line.is_empty() {
             if !self.read_line()? {
                 return Ok(None);
@@ -272,7 +273,8 @@ impl Rows {
     }
 }
 
-/// The values of a line of CSV. A line break in quotes does not go on with the line: an unclosed quote would swallow the rest.
+/// Splits a line of CSV. A quoted value cannot go on in the next line: an unclosed quote would swallow the rest of the
+/// file.
 fn record(line: &[u8]) -> ByteRecord {
     let mut record = ByteRecord::new();
     if memchr::memchr(b'"', line).is_none() {
@@ -314,7 +316,7 @@ fn row_of_json(line: &[u8]) -> Result<Message, String> {
     row([&t, &sender, &recipient, &value("client")?, &value("user")?, &value("size")?, &value("message")?])
 }
 
-/// A message of one row, of texts; those that may be missing are empty then.
+/// Makes a message with one recipient from the texts of a row. An optional value that is missing is an empty text.
 fn row([t, sender, recipient, client, user, size, message]: [&str; 7]) -> Result<Message, String> {
     let at = parse_time(t).map_err(|error| error.to_string())?;
     let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(Box::from);
@@ -353,13 +355,13 @@ fn lower_case(text: &str) -> Arc<str> {
 }
 
 impl Message {
-    /// A message that stands in no history.
+    /// Returns a message that is not from a history.
     pub fn new(at: Timestamp, user: Arc<str>, client: IpAddr, recipients: Vec<Arc<str>>) -> Self {
         let sender = (*user).into();
         Self { at, user, client: Some(client), recipients, size: None, id: None, sender }
     }
 
-    /// Whether a row of the same time belongs to this message.
+    /// Returns whether a row of the same time belongs to this message.
     fn is_that_of(&self, row: &Self) -> bool {
         (&self.sender, &self.user, self.client, &self.id) == (&row.sender, &row.user, row.client, &row.id)
     }

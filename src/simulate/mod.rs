@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Replay of a history, with its totals.
 pub struct Simulation {
     policy: Policy,
-    /// One a limit, in their order.
+    /// Titles of the limits, in their order.
     titles: Vec<String>,
     replay: Replay,
     totals: Totals,
@@ -108,7 +108,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The next message of history or flood, and whether it is the flood's.
+    /// Returns the next message of the history or the flood, and whether it is the flood's.
     fn next(&mut self, history: &mut History) -> Result<Option<(Message, bool)>, ReadError> {
         let at = self.flood.as_ref().and_then(Flood::next_at);
         if let (Some(flood), Some(at)) = (&mut self.flood, at)

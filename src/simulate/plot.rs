@@ -1,5 +1,5 @@
-//! What the busiest users sent in windows of any length, beside what a limit lets through in them: the arrival envelopes of the
-//! Vienna paper (its figure 4), an SVG with a panel a limit.
+//! Plot of arrival envelopes (figure 4 of the Vienna paper), as SVG with one panel for each limit: the maximum that the
+//! busiest users sent in a window of each length, and the maximum that the limit allows.
 
 use super::history::Message;
 use crate::policy::Policy;
@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who sent how much when.
+/// Messages of each user.
 #[derive(Default)]
 pub struct Traffic(HashMap<Arc<str>, Vec<Sent>>);
 
-/// A message: microseconds since 1970, and its recipients.
+/// Message: time in microseconds since 1970, and number of recipients.
 type Sent = (i64, u64);
 
-/// How many users are drawn.
+/// Number of users drawn in a panel.
 const BUSIEST: usize = 5;
 
 /// Width and height of a panel, in pixels.
@@ -35,7 +35,7 @@ impl Traffic {
         }
     }
 
-    /// Draws a panel for each limit that has an envelope to be compared.
+    /// Draws a panel for each limit that has an envelope.
     pub fn draw(&self, path: &Path, policy: &Policy) -> Result<(), String> {
         let limits = drawable(policy);
         let mut svg = String::new();
@@ -107,14 +107,15 @@ impl Traffic {
     }
 }
 
-/// A window for an axis, in the one unit that fits it.
+/// Label of a window on the axis, in one unit.
 fn about(seconds: f64) -> String {
     let units = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0)];
     let (unit, size) = units.into_iter().find(|(_, size)| seconds >= 2.0 * size).unwrap_or(("s", 1.0));
     format!("{:.0}{unit}", seconds / size)
 }
 
-/// Limits whose envelope is that of a user's traffic, by their places: their budgets are users', and all messages or recipients count.
+/// Returns the indices of limits that can be compared with a user's traffic: they have a rate, count per user, and
+/// count all messages or recipients.
 fn drawable(policy: &Policy) -> Vec<usize> {
     let is_drawable = |limit: &Limit| {
         let has_envelope = matches!(limit.quota, Quota::Rate { .. }) && limit.watch.is_none();
@@ -124,7 +125,7 @@ fn drawable(policy: &Policy) -> Vec<usize> {
     (0..policy.limits.len()).filter(|place| is_drawable(&policy.limits[*place])).collect()
 }
 
-/// Whether there is anything to draw.
+/// Checks that at least one limit can be drawn.
 pub fn check(policy: &Policy) -> Result<(), String> {
     match drawable(policy).is_empty() {
         true => {
@@ -144,14 +145,14 @@ fn span(sent: &[Sent]) -> Duration {
     ends.map_or(Duration::ZERO, |((first, _), (last, _))| Duration::from_micros(last.abs_diff(*first)))
 }
 
-/// From a second to the whole span, at even steps of the logarithm.
+/// Returns windows from 1 second to the whole span, at even steps of the logarithm.
 fn windows(span: Duration) -> Vec<Duration> {
     const STEPS: i32 = 60;
     let factor = span.as_secs_f64().powf(1.0 / f64::from(STEPS));
     (0..=STEPS).map(|step| Duration::from_secs_f64(factor.powi(step))).collect()
 }
 
-/// The most that was sent in any window of this length, both ends included.
+/// Returns the maximum that was sent in any window of this length; both ends of a window are included.
 fn most_in(sent: &[Sent], count: Count, window: Duration) -> u64 {
     let window = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
     let (mut most, mut sum, mut first) = (0, 0, 0);

@@ -1,4 +1,5 @@
-//! Messages of the past through the policy of now: the very decision that the server takes, with the time of then.
+//! Replay: sends messages of the past through the present policy. Uses the server's own decision function, with the
+//! time of each message.
 
 use super::history::Message;
 use super::tally::{Marks, Tally};
@@ -14,30 +15,30 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A replay, as far as it has come.
+/// State of a replay.
 pub struct Replay {
-    /// With the suspensions that there have been.
+    /// Policy, with the suspensions that the replay has begun.
     policy: Policy,
-    /// Whether any limit asks about DATA, and about the end of the message.
+    /// Whether any limit needs a decision at DATA, and at the end of the message.
     asks: [bool; 2],
-    /// `None` while a decision has it, and for those nobody has used.
+    /// `None` while a decision uses the budget, and for a budget that was never charged.
     budgets: HashMap<Key, Option<Budget>>,
     ledger: SessionCounters,
-    /// What limits said to the message at hand, one a limit.
+    /// Results of each limit for the current message.
     marks: Marks,
-    /// One a limit.
+    /// Totals of each limit, in their order.
     pub tallies: Vec<Tally>,
 }
 
-/// What came of one message.
+/// Outcome of one message.
 pub struct Outcome {
-    /// For each recipient, in order, what refused it.
+    /// Refusal of each recipient, in order.
     pub recipients: Vec<Option<Refused>>,
-    /// What refused the message as a whole, after its recipients.
+    /// Refusal of the whole message, at DATA or its end.
     pub message: Option<Refused>,
 }
 
-/// What refused something.
+/// Refusal by a limit or by a suspension.
 #[derive(Clone)]
 pub enum Refused {
     Limit(Refusal),
@@ -45,7 +46,7 @@ pub enum Refused {
 }
 
 impl Outcome {
-    /// How many recipients get the message.
+    /// Returns the number of recipients who get the message.
     pub fn delivered(&self) -> usize {
         match self.message {
             None => self.recipients.iter().filter(|refusal| refusal.is_none()).count(),
@@ -58,12 +59,12 @@ impl Outcome {
     }
 }
 
-/// Sets limits aside of which the history says only a part of what they count, and names what it does not say, for each limit.
+/// Disables limits that count what a history has only in part. Returns for each limit what the history lacks.
 pub fn set_aside(policy: &mut Policy) -> Vec<Option<&'static str>> {
     let unsaid = |limit: &Limit| {
         let is_of_connection = |quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
         match limit.count {
-            // It has MAIL, RCPT and DATA alone.
+            // A history has MAIL, RCPT and DATA, but no other commands.
             Count::Commands => Some("commands"),
             _ if limit.quotas().any(is_of_connection) => Some("connections"),
             _ => None,
@@ -80,7 +81,7 @@ pub fn set_aside(policy: &mut Policy) -> Vec<Option<&'static str>> {
 }
 
 impl Replay {
-    /// `unsaid` is what [`set_aside`] says.
+    /// `unsaid` is the result of [`set_aside`].
     pub fn new(policy: &Policy, unsaid: &[Option<&'static str>]) -> Self {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
@@ -94,7 +95,7 @@ impl Replay {
         }
     }
 
-    /// Sends a message: MAIL and all RCPT, then DATA and its end if any recipient is left.
+    /// Sends a message: MAIL and all RCPT, then DATA and its end if a recipient was accepted.
     pub fn send(&mut self, message: &Message) -> Outcome {
         let facts = Facts {
             client: message.client,
@@ -167,7 +168,7 @@ impl Replay {
         }
     }
 
-    /// Adds up what limits said to a message.
+    /// Adds the results for a message to the totals.
     fn close(&mut self, message: &Message, facts: &Facts) {
         for (place, (limit, tally)) in self.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 
 impl Simulation {
-    /// A line for each limit, and one for the flood.
+    /// Returns a line of JSON for each limit, and one for the flood.
     pub fn json_summary(&self) -> String {
         let limits = self.policy.limits.iter().enumerate().zip(&self.replay.tallies);
         let mut lines: Vec<String> =
@@ -98,7 +98,7 @@ impl Simulation {
     }
 }
 
-/// Why a limit has done nothing.
+/// Says why a limit never held.
 fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     let unknown: Vec<String> = tally.unknown(limit).iter().map(|what| format!("the {what}")).collect();
     let why = match unknown.is_empty() {
@@ -108,7 +108,7 @@ fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     format!("\n{title}: held for no message: {why}\n")
 }
 
-/// A line for each recipient, and one for a message that was refused after them.
+/// Writes a line for each recipient, and one more if the message was refused after its recipients.
 pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outcome: &Outcome) -> std::io::Result<()> {
     let recipients = message.recipients.iter().map(|recipient| Some(&**recipient)).zip(&outcome.recipients);
     let whole = outcome.message.is_some().then_some((None, &outcome.message));
@@ -136,7 +136,7 @@ pub fn print_json(out: &mut impl Write, policy: &Policy, message: &Message, outc
     Ok(())
 }
 
-/// The rate of the limit that refuses, where it has others, too.
+/// Returns the rate that refuses, if its limit has several.
 fn one_of_several(policy: &Policy, refusal: &Refusal) -> Option<String> {
     let rates = policy.limits.iter().filter(|limit| limit.name == refusal.limit).count();
     (rates > 1).then(|| rate(&refusal.quota))
@@ -146,9 +146,9 @@ fn rate(quota: &Quota) -> String {
     format!("{} / {}", quota.amount(), quota.period())
 }
 
-/// The user who was refused most, and how often.
+/// Returns the user with the most refusals, and their number.
 fn worst(tally: &Tally) -> Option<(&str, u64)> {
-    // Of equals the first by name, so that the report is always the same.
+    // Of equal users, take the first by name, so that the report is always the same.
     let worst = tally.hit.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     worst.map(|(user, count)| (&**user, *count))
 }

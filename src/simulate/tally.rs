@@ -1,4 +1,4 @@
-//! What limits did to the mail of the past, counted; and why those did nothing that never held.
+//! Totals of each limit over a replay; for a limit that never held, also the reasons.
 
 use super::history::Message;
 use crate::policy::event::{Event, Stage};
@@ -9,44 +9,45 @@ use crate::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// What a limit did.
+/// Totals of one limit.
 #[derive(Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Recipients or messages that came, where the limit held.
+    /// Recipients or messages for which the limit held.
     pub events: u64,
-    /// Those that it refused or, in shadow and soft, would have refused.
+    /// Events that the limit refused; in shadow and soft mode: would have refused.
     pub refused: u64,
-    /// Those of which it warned.
+    /// Events that the limit warned of.
     pub warned: u64,
     /// Refused events by user.
     pub hit: HashMap<Arc<str>, u64>,
     pub first: Option<(Timestamp, Arc<str>)>,
-    /// What the history does not say, so that the limit was set aside.
+    /// Fact that the history lacks; the limit is disabled because of it.
     unsaid: Option<&'static str>,
-    /// Of a limit that never held: of how many messages it was asked why, and what the history does not say.
+    /// For a limit that never held: number of messages whose skip reasons were collected, and the facts that the
+    /// history lacks.
     wondered: u64,
     unknown: BTreeSet<String>,
-    /// It looks at what the history has, and is for others.
+    /// The limit needs only known facts, and its conditions do not match.
     is_for_others: bool,
 }
 
-/// What limits said to one message, one a limit.
+/// Results of all limits for one message, in their order.
 pub struct Marks(Vec<Mark>);
 
 #[derive(Clone, Copy, Default)]
 pub struct Mark {
-    /// It had to do with the message at all.
+    /// The limit held for the message.
     holds: bool,
-    /// How many events it counted.
+    /// Number of events that the limit counted.
     counted: u64,
-    /// It refused MAIL, and with that everything.
+    /// The limit refused MAIL, and so all recipients.
     refused_mail: bool,
-    /// How many other events it refused.
+    /// Number of other events that the limit refused.
     refused: u64,
     warned: u64,
 }
 
-/// Of so many messages a limit that never held is asked why.
+/// Maximum of messages whose skip reasons are collected for a limit.
 const MOST_WONDERED: u64 = 100;
 
 impl Marks {
@@ -66,7 +67,7 @@ impl Marks {
         self.0[limit].counted += 1;
     }
 
-    /// Notes who refused an event, or would have.
+    /// Records the limits that refused an event or would have, and those that warned.
     pub fn note(&mut self, event: &Event, verdict: &Verdict) {
         let mut refuse = |limit: usize| match event {
             Event::Mail => self.0[limit].refused_mail = true,
@@ -89,12 +90,12 @@ impl Tally {
         Self { unsaid, ..Self::default() }
     }
 
-    /// Adds what the limit said to a message.
+    /// Adds the results for one message.
     pub fn add(&mut self, limit: &Limit, mark: Mark, message: &Message) {
         if self.unsaid.is_some() {
             return;
         }
-        // What is judged at RCPT counts recipients, all else messages.
+        // Limits at RCPT count recipients; all others count messages.
         let (events, refused, warned) = match limit.stage {
             Stage::Rcpt if mark.refused_mail => (mark.counted, message.recipients.len() as u64, mark.warned),
             Stage::Rcpt => (mark.counted, mark.refused, mark.warned),
@@ -112,16 +113,16 @@ impl Tally {
         }
     }
 
-    /// Whether it would be of use to know why the limit did not hold for a message.
+    /// Returns whether to collect another skip reason of the limit.
     pub fn wants_reason(&self) -> bool {
         self.events == 0 && self.unsaid.is_none() && self.wondered < MOST_WONDERED
     }
 
-    /// Notes why the limit did not hold for a message, by the reasons that it has at each of its stages.
+    /// Records why the limit did not hold for a message: one reason for each stage.
     pub fn wonder(&mut self, reasons: impl Iterator<Item = Reason>) {
         self.wondered += 1;
         for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
-            // A recipient is not known before RCPT, but then.
+            // The recipient is unknown only before RCPT, so it is not missing from the history.
             self.unknown
                 .extend(reason.unknown().filter(|name| !name.starts_with("recipient")).map(|name| plain(&name)));
             let is_known = reason.unknown().next().is_none();
@@ -130,13 +131,14 @@ impl Tally {
         }
     }
 
-    /// What the history does not say, of a limit that never held; nothing, if it is for others.
+    /// Returns the facts that the history lacks, for a limit that never held. Empty if the limit's conditions do not
+    /// match.
     pub fn unknown(&self, limit: &Limit) -> Vec<String> {
         match self.unsaid {
             Some(unsaid) => vec![unsaid.to_owned()],
             None if self.is_for_others => Vec::new(),
             None if !self.unknown.is_empty() => self.unknown.iter().cloned().collect(),
-            // It has none of the events that it counts.
+            // The history has no events of the kind that the limit counts.
             None => vec![unsaid_events(limit).to_owned()],
         }
     }
@@ -150,7 +152,7 @@ fn unsaid_events(limit: &Limit) -> &'static str {
     }
 }
 
-/// A field without widths of networks.
+/// Removes the network widths from a field's name.
 fn plain(field: &str) -> String {
     field.split('/').next().unwrap_or(field).to_owned()
 }

@@ -1,4 +1,5 @@
-//! `weir demo`: a Weir to try out, in front of a sink that writes a Maildir. It leaves nothing behind.
+//! `weir demo`: runs Weir in a temporary folder, in front of a test server that writes a Maildir. Removes all at the
+//! end.
 
 mod sink;
 
@@ -12,20 +13,20 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Ports that are easy to type; others are taken where these are in use.
+/// Ports that are easy to type. If one is in use, a free port is taken.
 const SUBMISSION: u16 = 5587;
 const ADMIN: u16 = 9587;
 
 const USER: &str = "alice";
 
-/// Small enough to be reached with a few messages.
+/// Rate of the demo's limit: small, so that a few messages reach it.
 const LIMIT: &str = "5 / 10m";
 
 pub fn run() -> Result<(), Failure> {
     let _log = crate::log::begin(crate::log::Format::Logfmt);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
     let shown = runtime.block_on(async {
-        // Caught before there is anything to be removed.
+        // Catch signals first, so that the folder is removed in every case.
         let mut signals = Signals::new()?;
         let mut builder = tempfile::Builder::new();
         let folder = builder.prefix("weir-demo-").permissions(PermissionsExt::from_mode(0o700)).tempdir();
@@ -94,7 +95,7 @@ rate = "{LIMIT}"
     )
 }
 
-/// The port that is wanted, or 0: any.
+/// Returns the wanted port if it is free, else 0, which means any port.
 fn free_port(wanted: u16) -> u16 {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, wanted)) {
         Ok(_) => wanted,
@@ -112,7 +113,7 @@ fn make_certificate(folder: &Path) -> Result<(), Failure> {
     write("key.pem", made.signing_key.serialize_pem())
 }
 
-/// 60 random bits, in letters that are easy to type.
+/// Returns a password of 60 random bits, in letters that are easy to type.
 fn random_password() -> Result<String, Failure> {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut random = [0; 12];
@@ -120,7 +121,7 @@ fn random_password() -> Result<String, Failure> {
     Ok(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
 }
 
-/// Says what to type.
+/// Prints the commands to type.
 fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) -> Result<(), Failure> {
     let submission = running.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
     let admin = running.admin.map_or(String::new(), |address| address.to_string());

@@ -1,4 +1,4 @@
-//! The demo's mail server: takes every message and writes it to a Maildir.
+//! Mail server of the demo: accepts every message and writes it to a Maildir.
 
 use crate::clock;
 use crate::smtp::command::{self, Command};
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A sink that is listening, for as long as the runtime lives.
+/// Mail server that listens until the runtime ends.
 pub struct Sink {
     address: SocketAddr,
 }
 
-/// Where messages go.
+/// Folder in Maildir format.
 struct Maildir {
     path: PathBuf,
     serial: AtomicU64,
 }
 
 impl Sink {
-    /// Makes the Maildir and listens on a free port of this host.
+    /// Creates the Maildir, and listens on a free port of this host.
     pub async fn start(path: &Path) -> io::Result<Self> {
         for part in ["tmp", "new", "cur"] {
             std::fs::create_dir_all(path.join(part))?;

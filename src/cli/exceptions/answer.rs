@@ -1,4 +1,4 @@
-//! What the running Weir does about exceptions when it is asked, and what it says.
+//! Commands on exceptions in the running Weir: checks the request, changes the store, and answers.
 
 use super::body::Body;
 use super::format;
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// What can be asked.
+/// Command on exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Grant,
@@ -27,7 +27,7 @@ pub enum Order {
 impl Order {
     pub const ALL: [Self; 6] = [Self::Grant, Self::Revoke, Self::Suspend, Self::Release, Self::Reset, Self::List];
 
-    /// Where it is posted.
+    /// Path of the control socket that takes the command.
     pub fn path(self) -> &'static str {
         match self {
             Self::Grant => "/grant",
@@ -39,7 +39,7 @@ impl Order {
         }
     }
 
-    /// Does it.
+    /// Runs the command on the store.
     pub async fn answer(self, store: &Store, body: &str) -> Outcome {
         let now = clock::now();
         let answer = match self {
@@ -58,18 +58,18 @@ fn refused(why: String) -> Outcome {
     Outcome::Refused(format!("{why}\n"))
 }
 
-/// Someone who gives a command.
+/// Returns the administrator who gives the command.
 fn administrator(body: &Body) -> Result<By, String> {
     body.by().map(By::Administrator)
 }
 
-/// From now on, for as long as is said.
+/// Returns the term of an exception: from now, for the requested time.
 fn term(body: &Body, now: Timestamp) -> Result<Term, String> {
     let (until, by) = (now.after(body.time()?), administrator(body)?);
     Ok(Term { since: now, until, by, reason: body.reason(true)? })
 }
 
-/// Who ends something, and why, if that is said.
+/// Returns the administrator who ends an exception, and the reason if given.
 fn because(body: &Body) -> Result<(By, Arc<str>), String> {
     Ok((administrator(body)?, body.reason(false)?))
 }
@@ -93,7 +93,7 @@ async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, Stri
     Ok(said + &format::kept(&kept))
 }
 
-/// A rate in one of the forms that the limit may have.
+/// Checks a rate: its form must fit the limit.
 fn checked_rate(limit: &Limit, text: &str) -> Result<Arc<str>, String> {
     let text = text.trim();
     let quota = RateTerms::of(limit).quota(text)?;
@@ -118,7 +118,7 @@ async fn revoke(store: &Store, body: &str, now: Timestamp) -> Result<String, Str
     let (policy, name) = (store.policy(), body.text("limit")?);
     let owner = match policy.limit(name) {
         Ok(limit) => limit.owner(body.text("key")?, &policy.folding)?,
-        // A grant may outlive its limit.
+        // A grant can outlive its limit.
         Err(why) => {
             let key = body.text("key")?;
             let of_limit = policy.exceptions.grants().filter(|grant| *grant.limit == *name);
@@ -147,7 +147,7 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     let body = Body::read(body, &["whom", "reason", "by"])?;
     let policy = store.policy();
     let whom = Owner::of_sender(body.text("whom")?, &policy.folding)?;
-    // A network is the same, however wide those of the other family are.
+    // A network's text does not depend on the configured width of the other address family.
     let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
     match store.end_suspension(owner, because(&body)?, now).await {

@@ -1,22 +1,22 @@
-//! What is posted: an object of texts, checked.
+//! Request body of a command on exceptions: a JSON object, checked.
 
 use crate::time::{format_duration, parse_duration};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An object in which nothing is but what is known.
+/// JSON object with known keys only.
 pub struct Body(Map<String, Value>);
 
-/// The longest name of somebody, and the longest reason: characters.
+/// Maximum length of an administrator's name and of a reason, in characters.
 const LONGEST_NAME: usize = 64;
 const LONGEST_REASON: usize = 500;
 
-/// Whoever is to be an exception for longer belongs into the configuration.
+/// Maximum term of an exception. A longer one belongs in the configuration.
 const LONGEST_TERM: Duration = Duration::from_secs(3_650 * 86_400);
 
 impl Body {
-    /// Reads it. The error names what is wrong, as do those of its parts.
+    /// Parses a request body. Each error names the bad value; so do the errors of the methods.
     pub fn read(text: &str, known: &[&str]) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let Value::Object(mut object) = value else { return Err("this is not a JSON object".to_owned()) };
@@ -46,7 +46,7 @@ impl Body {
         number.map(Some).ok_or_else(|| format!("{name} is {value}: write a number"))
     }
 
-    /// How long something is to hold.
+    /// Returns the term of the exception.
     pub fn time(&self) -> Result<Duration, String> {
         let text = self.text("for").map_err(|_| "it must end by itself: say for how long, as in 8h".to_owned())?;
         let time = parse_duration(text).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ impl Body {
         }
     }
 
-    /// Why; for what only ends something it may be left out.
+    /// Returns the reason. Commands that only end an exception may omit it.
     pub fn reason(&self, is_needed: bool) -> Result<Arc<str>, String> {
         let reason = if self.0.contains_key("reason") { self.text("reason")?.trim() } else { "" };
         if is_needed && reason.is_empty() {
@@ -69,7 +69,7 @@ impl Body {
         check("reason", reason, LONGEST_REASON).map(Into::into)
     }
 
-    /// Who gives the command.
+    /// Returns the administrator's name.
     pub fn by(&self) -> Result<Arc<str>, String> {
         let by = check("by", self.text("by")?, LONGEST_NAME)?;
         match by.is_empty() || by.contains(char::is_whitespace) {
@@ -79,7 +79,7 @@ impl Body {
     }
 }
 
-/// Whether something fits into a line of the log.
+/// Checks that a text fits into one log line.
 fn check<'a>(what: &str, text: &'a str, longest: usize) -> Result<&'a str, String> {
     match text.chars().count() {
         count if count > longest => Err(format!("{what} has {count} characters: {longest} at most")),

@@ -1,4 +1,4 @@
-//! What was done, and what is in force, for people who are in a hurry.
+//! Short texts for administrators about exceptions: what a command did, and what is in force.
 
 use crate::policy::Policy;
 use crate::policy::exception::{Grant, Suspension, Term};
@@ -33,7 +33,7 @@ pub fn reset(limit: &str, owner: &Owner, was: &[String]) -> String {
     format!("reset: {limit} for {owner} is empty; {was}\n")
 }
 
-/// Says where it does not last.
+/// Warns when the change is not in the state file yet.
 pub fn kept(kept: &Kept) -> String {
     match kept {
         Kept::InFile => String::new(),
@@ -43,7 +43,7 @@ pub fn kept(kept: &Kept) -> String {
     }
 }
 
-/// All that holds, what ends first at the beginning.
+/// Lists all exceptions in force. Those that end first come first.
 pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Suspension>], now: Timestamp) -> String {
     if grants.is_empty() && suspensions.is_empty() {
         return "no grants; nobody is suspended\n".to_owned();
@@ -68,7 +68,7 @@ pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Sus
     text
 }
 
-/// What was done, in order.
+/// Lists the audit records, in order.
 pub fn trail(records: &[AuditRecord]) -> String {
     if records.is_empty() {
         return "nothing was done so far\n".to_owned();
@@ -95,7 +95,7 @@ fn line(record: &AuditRecord) -> String {
     text + &format!("  by {by}{}\n", because(reason))
 }
 
-/// From when to when.
+/// `for 8h until …`: duration and end of a term.
 fn span(term: &Term) -> String {
     format!("for {} until {}", format_duration(term.until.since(term.since)), term.until.rfc3339())
 }

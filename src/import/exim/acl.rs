@@ -1,4 +1,4 @@
-//! The access control lists of a configuration: which there are, when they are asked, and what their statements say.
+//! Parser of Exim's access control lists (ACLs): their statements, and the SMTP events that run them.
 
 use super::super::budget::Allowance;
 use super::super::report::Place;
@@ -7,14 +7,14 @@ use super::source::Line;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// What of a configuration says something about limits.
+/// Parts of a configuration that concern limits.
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub acls: Vec<Acl>,
     pub named: Named,
-    /// `acl_smtp_…` and the like: the lists that their texts may name, with the events.
+    /// ACL names that the options `acl_smtp_…` mention, with the options' events.
     asked: HashMap<String, Vec<Event>>,
-    /// The first statement of each list that asks another one, by the name of that.
+    /// By the name of an ACL: its callers, as index of the ACL and of the first statement in it that calls.
     callers: HashMap<String, Vec<(usize, usize)>>,
     /// Options of the main section that limit something by themselves.
     pub options: Vec<(Place, String)>,
@@ -42,7 +42,7 @@ pub struct Condition {
     pub value: String,
 }
 
-/// When a list is asked.
+/// SMTP event that runs an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Connect,
@@ -52,12 +52,12 @@ pub enum Event {
     Rcpt,
     Predata,
     Data,
-    /// Others, that Weir has nothing like.
+    /// Event that Weir does not have.
     Other(&'static str),
 }
 
 impl Event {
-    /// As Exim's words have it.
+    /// Returns the name of the event in Exim's terms.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// Of the option `acl_NAME`.
+    /// Returns the event of the option `acl_NAME`.
     fn of_option(name: &str) -> Option<Self> {
         const OTHERS: [&str; 15] = [
             "not_smtp_start",
@@ -102,7 +102,7 @@ impl Event {
         })
     }
 
-    /// After the usual names of lists, as in `acl_check_rcpt`.
+    /// Guesses the event from the usual names of ACLs, such as `acl_check_rcpt`.
     fn guess(name: &str) -> Option<Self> {
         let known = [
             ("connect", Self::Connect),
@@ -120,7 +120,7 @@ impl Event {
 
 const VERBS: [&str; 7] = ["accept", "defer", "deny", "discard", "drop", "require", "warn"];
 
-/// The part of a file that a line stands in.
+/// Section of the configuration file.
 enum Section {
     Main,
     Acls,
@@ -139,7 +139,7 @@ impl Configuration {
             }
             let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
             match section {
-                // A part of a list by itself, as configurations that are split have it.
+                // A file that begins with an ACL is a part of a split configuration.
                 Section::Main if VERBS.contains(&word) || is_label(&text) => {
                     section = Section::Acls;
                     found.acl_line(&text, place);
@@ -212,7 +212,7 @@ impl Configuration {
         }
     }
 
-    /// When a list is asked, and whether that is only guessed.
+    /// Returns the events that run an ACL, and whether they are guessed.
     pub fn events(&self, acl: &Acl) -> (Vec<Event>, bool) {
         let mut found = Vec::new();
         self.add_events(&acl.name, &mut found);
@@ -222,12 +222,12 @@ impl Configuration {
         (vec![Event::guess(&acl.name).unwrap_or(Event::Rcpt)], true)
     }
 
-    /// Whether anything says when lists are asked: else this is a part of a configuration.
+    /// Returns whether the configuration says when its ACLs run. If not, it is a part of a configuration.
     pub fn is_whole(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    /// The events of a list and of those that ask it, each of which is looked at once.
+    /// Collects the events of an ACL and of its callers. Visits each ACL once.
     fn add_events(&self, name: &str, found: &mut Vec<Event>) {
         let (mut open, mut seen) = (vec![name], HashSet::new());
         while let Some(name) = open.pop().filter(|_| self.named.allowance.items(1).is_ok()) {
@@ -243,14 +243,14 @@ impl Configuration {
         }
     }
 
-    /// The lists that ask one, each with its first statement that does.
+    /// Returns the ACLs that call an ACL, each with the first statement that does.
     fn calls(&self, name: &str) -> impl Iterator<Item = (&Acl, &Statement)> {
         let calls = self.callers.get(name).into_iter().flatten();
         let calls = calls.map(|(acl, statement)| (&self.acls[*acl], *statement));
         calls.map(|(acl, statement)| (acl, &acl.statements[statement]))
     }
 
-    /// The statement of another list that asks this one, if it is asked under conditions.
+    /// Returns the statement of another ACL that calls this one under conditions, if there is one.
     pub fn condition_of(&self, acl: &Acl) -> Option<&Statement> {
         let calls = self.calls(&acl.name).take_while(|_| self.named.allowance.items(1).is_ok());
         let mut calls = calls.filter(|(other, _)| other.name != acl.name);
@@ -258,19 +258,19 @@ impl Configuration {
     }
 }
 
-/// What of a text may be the name of a list.
+/// Returns the words of a text that can be names of ACLs.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-'));
     words.filter(|word| !word.is_empty())
 }
 
-/// `acl_check_rcpt:`
+/// Recognizes the label of an ACL: `acl_check_rcpt:`
 fn is_label(text: &str) -> bool {
     let name = text.strip_suffix(':').unwrap_or_default().trim_end();
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// `!hosts = +relay`, `endpass`.
+/// Parses a condition or modifier: `!hosts = +relay`, `endpass`.
 fn condition(text: &str, place: Place) -> Condition {
     let (negated, text) = match text.strip_prefix('!') {
         Some(rest) => (true, rest.trim_start()),

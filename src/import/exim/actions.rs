@@ -1,4 +1,4 @@
-//! What a statement does to whoever is over, as the rung of a limit.
+//! Translation of a statement's verb and modifiers to the actions of a limit.
 
 use super::super::limit::{Limit, quoted};
 use super::acl::Condition;
@@ -7,7 +7,7 @@ use super::conditions::{self, Part};
 use super::{Use, Verb, texts};
 use crate::policy::event::Stage;
 
-/// Makes a limit do what the statement does.
+/// Adds the actions of the statement to the limit.
 pub fn act(limit: &mut Limit, one: &Use<'_>) {
     let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
     for part in conditions::parts(one.statement()) {
@@ -42,7 +42,7 @@ pub fn act(limit: &mut Limit, one: &Use<'_>) {
     }
 }
 
-/// How long whoever is over waits.
+/// Returns the delay for mail that exceeds the limit.
 fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
     match texts::delay(&modifier.value) {
         Ok(_) if limit.stage == Some(Stage::End) => {
@@ -58,7 +58,7 @@ fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
     }
 }
 
-/// What else Exim does on its way.
+/// Handles the other modifiers: a comment if nothing is lost, else a loss.
 fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
     let Condition { place, name, value, .. } = modifier;
     match &**name {

@@ -1,18 +1,19 @@
-//! The argument of `ratelimit`: `m / p / options / key`, read and refused as Exim 4.96 does, but before the first mail.
+//! Parser of the argument of `ratelimit`, `m / p / options / key`. Refuses the same as Exim 4.96, but at import: Exim
+//! refuses at the first mail.
 
 use crate::time::parse_duration;
 
-/// `m / p / options / key`.
+/// Argument of `ratelimit`: `m / p / options / key`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// A number, or the expansion that has it.
+    /// A number, or an expansion that returns it.
     pub limit: Amount,
-    /// As it is written: Exim keeps a record for each spelling.
+    /// As written: Exim keeps a separate record for each spelling.
     pub period: String,
-    /// `None`: none is given, which is per_mail.
+    /// `None`: not given, which means per_mail.
     pub per: Option<Per>,
     pub update: Update,
-    /// What an event counts, if it says so.
+    /// Amount that an event counts, if given.
     pub count: Option<String>,
     pub unique: Option<String>,
     pub key: Option<String>,
@@ -34,15 +35,15 @@ pub enum Per {
     Cmd,
 }
 
-/// When a record is updated.
+/// Update mode: when Exim updates the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// Nothing is said: leaky, or a look where a `per_*` option does not fit the ACL.
+    /// Not given: leaky, or read-only where the `per_*` option does not fit the ACL.
     Default,
     Leaky,
     Strict,
     Readonly,
-    /// `noupdate` beside `strict` or `leaky`, as old configurations have it.
+    /// `noupdate` together with `strict` or `leaky`, as in old configurations.
     Noupdate,
 }
 
@@ -59,7 +60,7 @@ impl Update {
 }
 
 impl Per {
-    /// The word, which is also part of the name of Exim's record.
+    /// Returns the option's word. It is also part of the name of Exim's record.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conn => "per_conn",
@@ -73,7 +74,7 @@ impl Per {
 }
 
 impl Argument {
-    /// Reads an argument; the words name the bad part.
+    /// Parses an argument. The error names the bad part.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("the argument is empty, so that Exim limits nothing (write m / p, as in 100 / 1d)".to_owned());
@@ -134,7 +135,7 @@ impl Argument {
     fn value(&mut self, part: &str, lower: &str) -> Result<(), String> {
         if lower.starts_with("count=") {
             let count = part[6..].trim();
-            // An empty one is 0 to Exim.
+            // Exim takes an empty count as 0.
             if !count.contains('$') && !count.is_empty() {
                 number(count).filter(|number| *number >= 0.0 || number.is_nan()).ok_or_else(|| {
                     format!("\"{part}\" is not a positive number: count is what an event counts, without K, M or G")
@@ -144,7 +145,7 @@ impl Argument {
         } else if lower.starts_with("unique=") {
             self.unique = Some(part[7..].to_owned());
         } else {
-            // Whatever is no option is part of the key.
+            // Any part that is not an option belongs to the key.
             self.key = Some(match self.key.take() {
                 Some(key) => format!("{key}/{part}"),
                 None => part.to_owned(),
@@ -153,13 +154,13 @@ impl Argument {
         Ok(())
     }
 
-    /// What of the key looks like an option, and is none.
+    /// Returns a part of the key that looks like an option, but is none.
     pub fn mistaken(&self) -> Option<&str> {
         let key = self.key.as_deref()?;
         key.split('/').find(|part| part.to_ascii_lowercase().starts_with("per_"))
     }
 
-    /// Whether Exim only looks: because it is told to, or since `per_*` does not fit the ACL.
+    /// Returns whether Exim only reads the record: as told, or because `per_*` does not fit the ACL.
     pub fn is_look(&self, fits: bool, acl: &str) -> Result<bool, String> {
         match (self.update, self.per) {
             (Update::Readonly | Update::Noupdate, _) => Ok(true),
@@ -174,7 +175,7 @@ impl Argument {
         }
     }
 
-    /// What names Exim's record, but for whose it is: those with the same are one to Exim.
+    /// Returns the name of Exim's record, with its key unexpanded. Uses with the same name share one record.
     pub fn record(&self) -> String {
         let per = match self.per {
             None | Some(Per::Byte) => Per::Mail,
@@ -186,7 +187,8 @@ impl Argument {
     }
 }
 
-/// The parts between slashes, as Exim has lists: trimmed; two slashes are one that separates nothing. What stands in braces is whole.
+/// Splits at slashes, as Exim splits its lists: parts are trimmed, a double slash is a literal slash, and braces
+/// protect slashes.
 fn split(text: &str) -> Vec<String> {
     let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0usize);
     let mut characters = text.chars().peekable();
@@ -207,7 +209,7 @@ fn split(text: &str) -> Vec<String> {
             }
         }
     }
-    // After the last slash nothing is a part that is not there.
+    // A slash at the end does not begin another part.
     if !part.trim().is_empty() {
         parts.push(part);
     }
@@ -218,7 +220,7 @@ fn amount(text: &str) -> Result<Amount, String> {
     if text.contains('$') {
         return Ok(Amount::Expansion(text.to_owned()));
     }
-    // Exim takes nothing at all for 0.
+    // Exim takes an empty limit as 0.
     if text.is_empty() {
         return Ok(Amount::Number(0.0));
     }
@@ -232,7 +234,7 @@ fn amount(text: &str) -> Result<Amount, String> {
     })
 }
 
-/// What strtod reads, but for hexadecimal digits after a point.
+/// Parses a number like strtod, except hexadecimal fractions.
 pub fn number(text: &str) -> Option<f64> {
     let (sign, digits) = text.strip_prefix('-').map_or((1.0, text), |digits| (-1.0, digits));
     match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -252,7 +254,7 @@ fn check_period(text: &str) -> Result<(), String> {
     match parse_duration(text) {
         Ok(period) if period.is_zero() => Err(bad("it must be above 0")),
         Ok(_) => Ok(()),
-        // Exim's longest is longer.
+        // Exim allows longer periods than Weir.
         Err(error) if error.to_string().contains("too long") => Ok(()),
         Err(_) if text.ends_with(|c: char| c.is_ascii_digit()) => Err(bad("a number lacks its unit")),
         Err(_) => Err(bad("the units are w, d, h, m and s, after whole numbers")),

@@ -1,28 +1,28 @@
-//! For whom a statement is: conditions of Exim's as `match` and `except`.
+//! Translation of Exim's conditions to `match` and `except`.
 
 use super::super::limit::{self, Limit, Value};
 use super::acl::{Condition, Statement};
 use super::list::{Kind, List, Named};
 
-/// What a condition asks of a limit.
+/// Translated condition.
 #[derive(Debug, PartialEq)]
 pub struct Asked {
-    /// What has to hold.
+    /// Conditions that must hold.
     holds: Vec<limit::Condition>,
-    /// What must not, each by itself.
+    /// Conditions of which none may hold.
     fails: Vec<limit::Condition>,
-    /// It holds for nobody who comes by the network.
+    /// The condition holds for no client of the network.
     is_never: bool,
 }
 
-/// What a word of a statement is.
+/// Kind of a condition or modifier in a statement.
 pub enum Part<'a> {
     Ratelimit(&'a Condition),
     Whom(&'a Condition),
     Modifier(&'a Condition),
 }
 
-/// What Exim does on its way, rather than asking anything.
+/// Modifiers: they do something, and test nothing.
 const MODIFIERS: [&str; 14] = [
     "add_header",
     "continue",
@@ -48,7 +48,7 @@ pub fn parts(statement: &Statement) -> impl Iterator<Item = Part<'_>> {
     })
 }
 
-/// What a condition asks; the words say why it cannot be said.
+/// Translates a condition. The error says why limits cannot express it.
 pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
     let (negated, value) = (condition.negated, condition.value.trim());
     named.allowance.octets(value.len())?;
@@ -77,7 +77,7 @@ pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
     }
 }
 
-/// Whether a login is there, in the usual spellings.
+/// Recognizes the usual spellings of the test for a login or for TLS.
 fn of_expansion(text: &str) -> Option<(&'static str, bool)> {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let text = text.replace("{yes}{no}", "").replace("{true}{false}", "").replace("{1}{0}", "");
@@ -104,7 +104,7 @@ fn of_list(key: &'static str, list: List, negated: bool) -> Result<Asked, String
     }
 }
 
-/// Makes a limit be for those whom a condition means; what cannot be said is said to be lost.
+/// Adds a condition to `match` or `except` of a limit. A condition that cannot be expressed broadens the limit.
 pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named) {
     let words = |why: &str| format!("{}: {why}", written(condition));
     let asked = match asked(condition, named) {
@@ -122,12 +122,12 @@ pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named) {
     limit.except.extend(asked.fails.into_iter().map(|one| vec![one]));
 }
 
-/// Makes a limit not be for those whom an earlier `accept` lets through.
+/// Adds the conditions of an earlier `accept` to `except`: Exim does not reach the limit for such mail.
 pub fn spare(limit: &mut Limit, accept: &Statement, named: &Named) {
     let mut table: Vec<limit::Condition> = Vec::new();
     for part in parts(accept) {
         let condition = match part {
-            // What comes after it decides between accepting and refusing.
+            // Conditions after endpass decide between accept and refuse; they do not select the mail.
             Part::Modifier(condition) if condition.name == "endpass" => break,
             Part::Modifier(_) => continue,
             Part::Whom(condition) | Part::Ratelimit(condition) => condition,
@@ -154,7 +154,7 @@ pub fn spare(limit: &mut Limit, accept: &Statement, named: &Named) {
     }
 }
 
-/// A condition as it stands there.
+/// Returns the condition as written.
 pub fn written(condition: &Condition) -> String {
     let not = if condition.negated { "!" } else { "" };
     match condition.value.is_empty() {

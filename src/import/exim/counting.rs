@@ -1,4 +1,4 @@
-//! What a `per_*` option counts at each event, in the words of limits.
+//! Translation of a `per_*` option at an event to `count`, `stage`, `distinct` and `charge` of a limit.
 
 use super::acl::Event;
 use super::argument::{Argument, Per, Update, number};
@@ -7,20 +7,20 @@ use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Charge, Count};
 
-/// What a limit counts.
+/// Translated count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
     pub count: Count,
-    /// Where it is charged, if not where such a limit is anyway.
+    /// Stage of the charge, if it is not the count's usual one.
     pub stage: Option<Stage>,
     pub distinct: Option<Field>,
-    /// What an event counts.
+    /// Amount that an event counts.
     pub amount: f64,
     pub charge: Charge,
     pub comments: Vec<&'static str>,
 }
 
-/// Whether an option can be counted at an event: else Exim only looks.
+/// Returns whether an option can be counted at an event. If not, Exim only reads the record.
 pub fn fits(per: Option<Per>, event: Event) -> bool {
     let is_early = matches!(event, Event::Connect | Event::Helo | Event::Auth);
     match per {
@@ -31,7 +31,7 @@ pub fn fits(per: Option<Per>, event: Event) -> bool {
     }
 }
 
-/// The stage of a limit that looks when this happens.
+/// Returns the stage of a limit that watches at this event.
 pub fn stage(event: Event) -> Option<Stage> {
     Some(match event {
         Event::Connect => Stage::Connect,
@@ -44,7 +44,7 @@ pub fn stage(event: Event) -> Option<Stage> {
     })
 }
 
-/// What an argument counts at an event, for budgets of these.
+/// Translates the count of an argument at an event, for budgets with the key fields `per`.
 pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Counted, String> {
     let (count, stage) = match argument.count.as_deref() {
         Some(count) if count.contains('$') => computed(count, event)?,
@@ -62,7 +62,7 @@ pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Count
     Ok(Counted { count, stage, distinct, amount, charge, comments })
 }
 
-/// By the option and the event alone.
+/// Translates a count that follows from the option and the event.
 fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<(Count, Option<Stage>), String> {
     let of_messages = |stage| Ok((Count::Messages, Some(stage)));
     let of_user = per.iter().any(|field| field.is_of_user());
@@ -87,7 +87,7 @@ fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<(Count, Opt
     }
 }
 
-/// By a number that is not known before the event.
+/// Translates a count that is an expansion, such as `$recipients_count`.
 fn computed(count: &str, event: Event) -> Result<(Count, Option<Stage>), String> {
     match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
         ("recipients_count" | "rcpt_count", Event::Predata) => Ok((Count::Recipients, Some(Stage::Data))),
@@ -98,10 +98,10 @@ fn computed(count: &str, event: Event) -> Result<(Count, Option<Stage>), String>
     }
 }
 
-/// What has to be new.
+/// Returns the field whose values must be new.
 fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<Field>, String> {
     let unique = match (argument.per, argument.unique.as_deref()) {
-        // What comes later in the argument holds; who says both wants the value.
+        // In Exim, the later of the two options holds; a use with both options wants the value of per_addr.
         (Some(Per::Addr), _) => return Ok(Some(Field::Recipient)),
         (_, None) => return Ok(None),
         (_, Some(unique)) => unique,

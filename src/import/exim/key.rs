@@ -1,16 +1,16 @@
-//! Expansions that say whose budget it is: `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
+//! Parser of key expansions, such as `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
 
 use super::super::limit::{Condition, Value};
 use crate::policy::field::{Field, Widths};
 
-/// Whose budget it is, and for whom this is so.
+/// Key fields of a budget, and a condition for their use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owner {
     pub per: Vec<Field>,
     pub only: Option<Condition>,
 }
 
-/// Reads a key. `${if def:authenticated_id {…}{…}}` has two answers, for two limits.
+/// Parses a key. `${if def:authenticated_id {…}{…}}` has two branches, which become two limits.
 pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     if let Some([known, unknown]) = by_login(key) {
         let owner = |key: &str, flag| {
@@ -22,7 +22,7 @@ pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     Ok(vec![Owner { per: fields(key)?, only: None }])
 }
 
-/// The two texts of `${if def:authenticated_id {A}{B}}`.
+/// Returns the two branches of `${if def:authenticated_id {A}{B}}`.
 fn by_login(text: &str) -> Option<[&str; 2]> {
     let rest = text.trim().strip_prefix("${if")?.trim_start();
     let rest = rest.strip_prefix("def:")?.trim_start().strip_prefix("authenticated_id")?.trim_start();
@@ -31,7 +31,7 @@ fn by_login(text: &str) -> Option<[&str; 2]> {
     (rest.trim() == "}").then_some([known, unknown])
 }
 
-/// What stands between the brace that a text begins with and its other one, and what comes after.
+/// Splits a text that begins with a brace: returns the text inside the pair of braces, and the rest.
 pub fn braced(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0usize;
     for (at, c) in text.char_indices() {
@@ -48,9 +48,9 @@ pub fn braced(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The fields that a key is made of; what stands between them tells nobody apart.
+/// Returns the fields in a key. The text between them is constant, so it separates no budgets.
 fn fields(key: &str) -> Result<Vec<Field>, String> {
-    // Both halves of an address are the address.
+    // Local part and domain together are the address.
     let key = key.replace("${local_part}", "$local_part").replace("${domain}", "$domain");
     let key = key.replace("$local_part@$domain", "${recipient}");
     let key = key.replace("$sender_address_local_part@$sender_address_domain", "$sender_address");
@@ -69,7 +69,7 @@ fn fields(key: &str) -> Result<Vec<Field>, String> {
     Ok(found)
 }
 
-/// The expansion that a text begins with, without its dollar and its braces, and what comes after.
+/// Splits a text that begins with an expansion: returns its content without dollar and braces, and the rest.
 fn expansion(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix('$')?;
     if rest.starts_with('{') {
@@ -79,7 +79,7 @@ fn expansion(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| rest.split_at(end))
 }
 
-/// What an expansion means; `None`: the same for everybody.
+/// Returns the field of an expansion; `None`: the expansion is constant.
 fn field(expansion: &str) -> Result<Option<Field>, String> {
     let client = Field::Client(Widths::default());
     if let Some((operator, operand)) = expansion.split_once(':') {
@@ -99,14 +99,14 @@ fn field(expansion: &str) -> Result<Option<Field>, String> {
     }))
 }
 
-/// What is left of something after an operator of Exim's.
+/// Applies one of Exim's operators to a field.
 fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
     let one = |operand: &str| match expansion(operand) {
         Some((inner, "")) => field(inner),
         _ => Err(format!("\"${{{operator}:{operand}}}\" is more than this understands")),
     };
     match operator {
-        // They tell the same apart.
+        // These operators keep different values different.
         "lc" | "uc" | "md5" | "sha1" | "sha256" | "base64" | "escape" | "quote" => one(operand),
         "domain" => match one(operand)? {
             Some(Field::Sender) => Ok(Some(Field::SenderDomain)),
@@ -117,7 +117,7 @@ fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
         "mask" => {
             let parts = operand.rsplit_once('/').filter(|(address, _)| one(address) == Ok(Some(client_of_any_width())));
             let width = parts.and_then(|(_, width)| width.trim().parse().ok());
-            // Exim takes the same number of bits from any address.
+            // Exim takes the same number of bits from IPv4 and IPv6 addresses.
             let widths = width.and_then(|width: u8| Widths::new(width.min(32), width));
             widths.map(|widths| Some(Field::Client(widths))).ok_or_else(|| format!("${{mask:{operand}}} is no network"))
         }

@@ -1,4 +1,4 @@
-//! Exim's lists of hosts, domains and addresses, as values of `match` and `except`.
+//! Parser of Exim's lists of hosts, domains and addresses, for the values of `match` and `except`.
 
 use super::super::budget::Allowance;
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// What the items of a list are.
+/// Kind of the items of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Hosts,
@@ -15,28 +15,28 @@ pub enum Kind {
     LocalParts,
 }
 
-/// The named lists of a configuration.
+/// Named lists of a configuration.
 #[derive(Debug, Default)]
 pub struct Named {
     pub lists: HashMap<(Kind, String), String>,
-    /// What may be read of them, as each may name several others.
+    /// Bounds on reading them: each list can name several others.
     pub allowance: Rc<Allowance>,
 }
 
-/// Whom a list is for.
+/// Translated list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
-    /// Of these; `None`: everybody.
+    /// Items that match; `None`: all.
     pub among: Option<Vec<String>>,
-    /// But not of these.
+    /// Items that are excepted.
     pub but: Vec<String>,
 }
 
-/// How deep lists name each other.
+/// Maximum depth of lists that name each other.
 const MAX_DEPTH: usize = 20;
 
 impl List {
-    /// Reads a list; the words name the item that cannot be said.
+    /// Parses a list. The error names the item that limits cannot express.
     pub fn parse(kind: Kind, text: &str, named: &Named) -> Result<Self, String> {
         let mut items = Vec::new();
         gather(kind, text, named, false, 0, &mut items)?;
@@ -51,13 +51,13 @@ impl List {
                 false => among.push(item),
             }
         }
-        // A list that ends with a negation holds for all others.
+        // A list that ends with a negated item matches everything else.
         let among = if ends_with_negation || among.iter().any(|item| item == "*") { None } else { Some(among) };
         Ok(Self { among, but })
     }
 }
 
-/// Gathers the items of a list and of those that it names.
+/// Collects the items of a list, and of the lists that it names.
 fn gather(
     kind: Kind,
     text: &str,
@@ -93,7 +93,7 @@ fn gather(
     Ok(())
 }
 
-/// The items between colons, or whatever stands after a `<`; twice it is one that separates nothing.
+/// Splits a list at colons, or at the separator that follows a `<`. A double separator is a literal one.
 fn split(text: &str) -> Vec<String> {
     let text = text.trim();
     let (separator, text) = match text.strip_prefix('<').and_then(|rest| Some((rest.chars().next()?, rest))) {
@@ -112,14 +112,14 @@ fn split(text: &str) -> Vec<String> {
             items.push(std::mem::take(&mut item));
         }
     }
-    // A separator at the end begins no item.
+    // A separator at the end does not begin another item.
     if !item.trim().is_empty() {
         items.push(item);
     }
     items.into_iter().map(|item| item.trim().to_owned()).collect()
 }
 
-/// An item as limits have it; `None`: one that no client of Weir's is.
+/// Translates an item; `None`: no client of Weir can match it.
 fn item(kind: Kind, text: &str) -> Result<Option<String>, String> {
     let no = |why: &str| Err(format!("{text} {why}"));
     if text == "*" {
@@ -132,7 +132,7 @@ fn item(kind: Kind, text: &str) -> Result<Option<String>, String> {
         return no("is no plain item");
     }
     match kind {
-        // Mail that comes by no network.
+        // An empty item matches mail that does not come over the network.
         Kind::Hosts if text.is_empty() => Ok(None),
         Kind::Hosts => match text.parse::<IpNet>().is_ok() || text.parse::<IpAddr>().is_ok() {
             true => Ok(Some(text.to_owned())),

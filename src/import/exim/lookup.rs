@@ -1,29 +1,29 @@
-//! `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which are overrides in Weir.
+//! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which become overrides in Weir.
 
 use super::super::budget::{Allowance, What};
 use super::key::{self, braced};
 use crate::policy::field::Field;
 use std::path::Path;
 
-/// A lookup by something that limits know.
+/// Lookup by a field that limits know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lookup {
-    /// The column of the overrides.
+    /// Field of the key: the column of the overrides.
     pub by: Field,
     pub kind: String,
     pub file: String,
-    /// For whoever is not in the table, if there is no row for them.
+    /// Value for keys without a row, if the table has no row `*`.
     default: Option<String>,
 }
 
-/// The number of whoever has no limit.
+/// Value of a key that has no limit.
 pub const UNLIMITED: &str = "unlimited";
 
-/// How many rows of a table are printed.
+/// Maximum of table rows that are printed.
 pub const MOST_ROWS: usize = 1000;
 
 impl Lookup {
-    /// Reads a text that is nothing but a lookup, by one thing, of the value as it is.
+    /// Parses a text that is one lookup by one field and uses the value unchanged.
     pub fn parse(text: &str) -> Option<Self> {
         let (inner, rest) = braced(text.trim().strip_prefix('$')?)?;
         let inner = inner.trim_start().strip_prefix("lookup")?;
@@ -35,7 +35,7 @@ impl Lookup {
             None => ("$value", inner.trim()),
         };
         let default = match inner {
-            // Then the condition does not hold.
+            // With `fail`, the ratelimit condition does not hold: there is no limit.
             "fail" => Some(UNLIMITED.to_owned()),
             "" => None,
             _ => Some(braced(inner)?.0.trim().to_owned()),
@@ -46,13 +46,13 @@ impl Lookup {
         is_whole.then(|| Self { by, kind: kind.trim().to_owned(), file: file.trim().to_owned(), default })
     }
 
-    /// For whoever is not in the table.
+    /// Returns the value for keys without a row.
     pub fn of_others(&self, allowance: &Allowance) -> Option<String> {
         let row = self.rows(allowance).into_iter().flatten().find(|(who, _)| who == "*");
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
 
-    /// The rows of the file: key and value. `None`: it is of a kind that is no text, or cannot be read.
+    /// Returns the rows of the file, as key and value. `None`: the file is not of a text type, or cannot be read.
     pub fn rows(&self, allowance: &Allowance) -> Option<Vec<(String, String)>> {
         let kind = self.kind.split(['*', ',']).next().unwrap_or_default();
         let kind = kind.rsplit('-').next().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Lookup {
     }
 }
 
-/// `192.0.2.1: 500`, `"2001:db8::/32": 500`.
+/// Parses a row: `192.0.2.1: 500`, `"2001:db8::/32": 500`.
 fn row(line: &str) -> Option<(String, String)> {
     let (key, value) = match line.strip_prefix('"') {
         Some(rest) => rest.split_once('"')?,

@@ -1,4 +1,4 @@
-//! `weir import exim`: the `ratelimit` conditions of an Exim configuration, after Exim 4.96.
+//! Import of the `ratelimit` conditions of an Exim configuration (Exim 4.96).
 
 mod acl;
 mod actions;
@@ -24,20 +24,20 @@ use std::path::Path;
 use std::rc::Rc;
 use translation::Translation;
 
-/// A `ratelimit` that is asked at some event.
+/// `ratelimit` condition at one event.
 struct Use<'a> {
     event: Event,
     acl: &'a Acl,
-    /// The place of its statement among those of the list.
+    /// Index of its statement in the ACL.
     at: usize,
     condition: &'a Condition,
     argument: Argument,
-    /// The table that all of the argument comes from, or its number.
+    /// Table that gives the whole argument.
     lookup: Option<Lookup>,
     verb: Verb,
-    /// Whether it only looks at what others are charged.
+    /// Whether it only reads a record that others charge.
     is_look: bool,
-    /// Whether nothing says when the list is asked.
+    /// Whether the event is guessed: no option says when the ACL runs.
     is_guessed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Use<'_> {
     }
 }
 
-/// What happens to whoever is over.
+/// Verb of a statement: its action on mail that exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Warn,
@@ -75,7 +75,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     Ok(report)
 }
 
-/// Every `ratelimit`, once for each event at which its list is asked; what is wrong with one is reported.
+/// Returns every `ratelimit`, once for each event that runs its ACL. Reports those that are wrong.
 fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a>> {
     let mut found = Vec::new();
     for acl in &configuration.acls {
@@ -120,7 +120,7 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
 
 const SEVERAL: &str = "a statement with several of them is for whoever is over all, and limits are each for itself";
 
-/// The argument, which may be looked up as a whole: then it is that of whoever is in no table.
+/// Parses an argument. If the whole argument is a lookup, parses the value for keys that are not in the table.
 fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Lookup>), String> {
     match Lookup::parse(text) {
         Some(lookup) => {
@@ -136,7 +136,7 @@ fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Looku
     }
 }
 
-/// What a statement does to whoever is over.
+/// Returns the action of a statement on mail that exceeds the limit.
 fn verb(statement: &Statement, condition: &Condition) -> Result<Verb, &'static str> {
     match (&*statement.verb, condition.negated) {
         ("warn", false) => Ok(Verb::Warn),

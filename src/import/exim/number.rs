@@ -1,16 +1,16 @@
-//! The numbers of an argument, as limits write them.
+//! Translation of the numbers of an argument to the syntax of limits.
 
 use super::Verb;
 use crate::policy::limit::Count;
 use crate::policy::rate_syntax::LONGEST_PERIOD;
 use crate::time::{Units, parse_amount, parse_duration};
 
-/// How many events it takes to be over.
+/// Returns the number of events that reach the limit.
 pub fn per_event(most: f64, amount: f64) -> f64 {
     if most == 0.0 { 0.0 } else { most / amount }
 }
 
-/// `100 / 1d`, as limits write it.
+/// Returns a rate in the syntax of limits: `100 / 1d`.
 pub fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String, String> {
     let time = parse_duration(period).map_err(|_| format!("the period {period} is known to Exim alone"));
     if period.contains('$') {
@@ -23,13 +23,13 @@ pub fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String,
         0.0 if verb != Verb::Warn => Ok("0".to_owned()),
         _ => match amount(most, count) {
             Some(amount) => Ok(format!("{amount} / {period}")),
-            // Nobody gets there.
+            // The amount is too large for any sender to reach.
             None => Ok("unlimited".to_owned()),
         },
     }
 }
 
-/// A number as limits write it. `None`: it is too large, so that nobody gets there.
+/// Returns a number in the syntax of limits. `None`: it is too large for any sender to reach.
 fn amount(number: f64, count: Count) -> Option<String> {
     let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
     let unit = units.into_iter().find(|(_, size)| count == Count::Bytes && number >= *size && number % size == 0.0);
@@ -38,7 +38,7 @@ fn amount(number: f64, count: Count) -> Option<String> {
         None => number.to_string(),
     };
     let same = parse_amount(&text, if count == Count::Bytes { Units::Octets } else { Units::Things });
-    // Of a fraction the last digits may have no room, which is less than anybody notices.
+    // A long fraction is cut; the difference is too small to matter.
     let shorter = || text.get(..18).filter(|text| text.contains('.')).map(str::to_owned);
     if same.is_ok() { Some(text) } else { shorter() }
 }

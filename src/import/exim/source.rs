@@ -1,4 +1,4 @@
-//! The lines of an Exim configuration as Exim sees them: included files, conditionals, macros and continued lines done.
+//! Reader of an Exim configuration: resolves included files, conditionals, macros and continued lines, as Exim does.
 
 use super::super::budget::{Allowance, What};
 use super::super::report::Place;
@@ -6,44 +6,44 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A line with all that continues it.
+/// Logical line, with all its continuation lines.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Where it begins.
+    /// Place of its first physical line.
     pub place: Place,
     pub text: String,
 }
 
-/// What was read, and what could not be.
+/// Lines of a configuration, and the problems of reading it.
 #[derive(Debug, Default)]
 pub struct Source {
     pub lines: Vec<Line>,
     pub problems: Vec<(Place, String)>,
-    /// In the order of their definition, as Exim replaces them.
+    /// Name and value, in the order of definition: Exim replaces them in this order.
     macros: Vec<(String, String)>,
-    /// Where each stands among them.
+    /// Index of each macro in `macros`.
     known: HashMap<String, usize>,
     allowance: Rc<Allowance>,
-    /// For each `.ifdef` that is open.
+    /// Open `.ifdef` branches.
     branches: Vec<Branch>,
     unfinished: Option<Line>,
 }
 
-/// A conditional part of a file.
+/// Branch of a conditional.
 #[derive(Debug)]
 struct Branch {
     is_on: bool,
-    /// Whether this part or one before it was on.
+    /// Whether this branch or an earlier one was on.
     was_on: bool,
 }
 
-/// How deep files include others, and how long a line may grow by macros.
+/// Maximum depth of included files, and maximum length of a line after macro replacement, in octets.
 const MAX_DEPTH: usize = 20;
 const MAX_LINE: usize = 1 << 20;
 const TOO_LONG: &str = "macros make this line longer than 1 MiB";
 
 impl Source {
-    /// Reads a file; those that it includes and that cannot be read are problems.
+    /// Reads a file. An included file that cannot be read is a problem, not an error.
     pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Self> {
         let text = allowance.read(path)?;
         let mut source = Self { allowance: allowance.clone(), ..Self::default() };
@@ -61,7 +61,7 @@ impl Source {
             }
             let place = Place::new(&file, n + 1);
             let line = line.trim();
-            // Also within a line that is continued.
+            // Exim also skips these inside a continued line.
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
@@ -104,12 +104,12 @@ impl Source {
         }
     }
 
-    /// Whether any macro stands in a text. Exim's own, of what it was built with, are taken to be there.
+    /// Returns whether any macro occurs in a text. Exim's own macros, which describe its build, count as defined.
     fn is_defined(&self, text: &str) -> bool {
         text.starts_with('_') || self.macros.iter().any(|(name, _)| self.names(text, name))
     }
 
-    /// Whether a macro stands anywhere in a text.
+    /// Returns whether a macro occurs anywhere in a text.
     fn names(&self, text: &str, name: &str) -> bool {
         self.allowance.take(What::Searches, 1 + text.len() / 64) && text.contains(name)
     }
@@ -128,13 +128,13 @@ impl Source {
         }
     }
 
-    /// A physical line that counts.
+    /// Adds a physical line.
     fn line(&mut self, line: &str, place: Place) {
         let (line, goes_on) = match line.strip_suffix('\\') {
             Some(line) => (line, true),
             None => (line, false),
         };
-        // A name that is being defined is not replaced.
+        // The name in a definition is not replaced.
         let name = if self.unfinished.is_none() { macro_name(line) } else { None };
         let text = match name {
             Some(name) => self.replaced(&line[name.len()..]).map(|value| format!("{name}{value}")),
@@ -156,7 +156,7 @@ impl Source {
         }
     }
 
-    /// `= VALUE`, or `== VALUE` for a macro that is there already.
+    /// Defines a macro: `= VALUE`, or `== VALUE` for one that exists already.
     fn define(&mut self, name: &str, rest: &str) {
         let value = rest.trim_start_matches('=').trim().to_owned();
         match self.known.get(name) {
@@ -168,8 +168,8 @@ impl Source {
         }
     }
 
-    /// A text with its macros replaced, one after the other: the value of one may name another that is defined later.
-    /// `None`: it would be too long.
+    /// Replaces the macros in a text, one after the other: a macro's value may name another that is defined later.
+    /// `None`: the result would be too long.
     fn replaced(&self, text: &str) -> Option<String> {
         let mut text = text.to_owned();
         for (name, value) in &self.macros {
@@ -187,7 +187,7 @@ impl Source {
     }
 }
 
-/// The name that a line defines as a macro: it begins with a capital letter, and `=` follows.
+/// Returns the macro name that a line defines: it begins with a capital letter or `_`, and `=` follows.
 fn macro_name(line: &str) -> Option<&str> {
     let is_first = |c: char| c.is_ascii_uppercase() || c == '_';
     let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;

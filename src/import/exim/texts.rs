@@ -1,13 +1,13 @@
-//! What Exim does to whoever is over, in the words of limits: texts of replies and delays.
+//! Translation of reply texts and delays.
 
 use super::Verb;
 use crate::policy::template::Template;
 use crate::time::{format_duration, parse_duration};
 
-/// The text of a reply; the words say what of it is lost.
+/// Translates the text of a reply. The error says why it is lost.
 pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     let mut text = message.trim().to_owned();
-    // Longer names first: each is a part of the next.
+    // Longer names first: sender_rate is a prefix of the others.
     for (name, place) in [("sender_rate_period", "period"), ("sender_rate_limit", "limit"), ("sender_rate", "level")] {
         text = text.replace(&format!("${{{name}}}"), &format!("\u{1}{place}\u{2}"));
         text = text.replace(&format!("${name}"), &format!("\u{1}{place}\u{2}"));
@@ -17,7 +17,7 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
             "message = {message}: it names what a text of Weir's cannot, so the standard text stands instead"
         ));
     }
-    // Its lines, and braces, which a text of Weir's has for its places alone.
+    // Flatten line breaks, and replace braces: Weir's templates use them only for placeholders.
     let text = text.replace("\\n", " ").replace('{', "(").replace('}', ")").replace('\\', "");
     let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
     let text = without_other_code(&text, verb);
@@ -27,7 +27,7 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     }
 }
 
-/// Exim ignores a code of another class than the verb's. Whoever hangs up may say either.
+/// Removes a reply code of another class than the verb's; Exim ignores it, too. With `drop`, both classes are allowed.
 fn without_other_code(text: &str, verb: Verb) -> &str {
     let class = match verb {
         Verb::Defer => "4",
@@ -44,7 +44,8 @@ fn without_other_code(text: &str, verb: Verb) -> &str {
     }
 }
 
-/// A delay: a time, or what Exim's documentation makes of the rate, a second for each that is over.
+/// Translates a delay: a duration, or the expression of Exim's documentation, which is 1 second for each event above
+/// the limit.
 pub fn delay(value: &str) -> Result<String, String> {
     let plain: String = value.chars().filter(|c| !c.is_whitespace()).collect();
     let plain = plain.replace("${sender_rate}", "$sender_rate").replace("${sender_rate_limit}", "$sender_rate_limit");

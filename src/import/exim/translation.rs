@@ -1,4 +1,4 @@
-//! From a `ratelimit` and its statement to a limit.
+//! Translation of a `ratelimit` condition and its statement to a limit.
 
 use super::super::budget::Allowance;
 use super::super::limit::{Budget, Limit};
@@ -17,20 +17,20 @@ use crate::policy::limit::{Algorithm, Charge, Count};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What has been translated so far.
+/// State of the translation.
 pub struct Translation<'a> {
     configuration: &'a Configuration,
     uses: &'a [Use<'a>],
     report: &'a mut Report,
-    /// Limits by the records of Exim's that they stand for.
+    /// Limits by the name of Exim's record.
     records: HashMap<String, Recorded>,
 }
 
-/// The limits of a record that is charged.
+/// Limits that charge one of Exim's records.
 struct Recorded {
     line: usize,
     limits: Vec<(String, Owner)>,
-    /// What they limit to.
+    /// The amount that they allow.
     most: f64,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Translation<'a> {
         Self { configuration, uses, report, records: HashMap::new() }
     }
 
-    /// Translates those that charge, then those that look at them.
+    /// Translates the conditions that charge, then those that only read.
     pub fn all(mut self) {
         let uses = self.uses;
         let (looks, charges): (Vec<_>, Vec<_>) = uses.iter().partition(|one| one.is_look);
@@ -91,7 +91,8 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// What an argument limits to. What only measures, with a limit of 0, has that of the first that looks.
+    /// Returns the amount that an argument allows. A condition that only measures, with limit 0, gets the amount of the
+    /// first condition that reads its record.
     fn most(&self, one: &Use<'_>) -> Result<f64, String> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
@@ -167,7 +168,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Says where a limit comes from, and how its meaning differs.
+    /// Adds comments: the origin of a limit, and the differences in meaning.
     fn explain(&self, limit: &mut Limit, one: &Use<'_>, owner: &Owner, counted: &Counted) {
         limit.comment(format!(
             "{}: {} {}",
@@ -203,7 +204,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// For whom a limit is, and what it does.
+    /// Adds `match`, `except` and the actions.
     fn finish(&self, limit: &mut Limit, one: &Use<'_>, owner: &Owner) {
         if one.is_guessed {
             let words = format!(
@@ -245,12 +246,12 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// The table that the number of an argument comes from.
+/// Returns the table that gives the limit's number.
 fn table(argument: &Argument) -> Option<Lookup> {
     if let Amount::Expansion(text) = &argument.limit { Lookup::parse(text) } else { None }
 }
 
-/// Whose budgets a limit cannot have.
+/// Refuses key fields that are unknown when the limit charges.
 fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(), String> {
     let (name, stage) = (counted.count.name(), counted.stage);
     let at = match counted.count {
@@ -265,7 +266,7 @@ fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(), Str
     }
 }
 
-/// Whether something is known at a stage.
+/// Returns whether a field is known at a stage.
 fn is_known(field: Field, stage: Stage) -> bool {
     match field {
         Field::Listener | Field::Client(_) => true,
@@ -275,7 +276,7 @@ fn is_known(field: Field, stage: Stage) -> bool {
     }
 }
 
-/// Says what is done with the numbers of a table.
+/// Prints the rows of a table, or says how to write the overrides.
 fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counted, allowance: &Allowance) {
     let (file, argument) = (&lookup.file, &one.argument);
     let place = one.condition.place.clone();
@@ -313,7 +314,8 @@ fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counte
     }
 }
 
-/// The column of overrides for a field: a client is found by address or network.
+/// Returns the overrides column of a field. The column of a client has addresses and networks, so its name has no
+/// widths.
 fn column(field: Field) -> String {
     let name = field.name();
     name.split('/').next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! `weir import postfwd`: rules with `rate()`, `rcpt()` and `size()`.
+//! Import of postfwd rules with `rate()`, `rcpt()` and `size()`.
 
 mod rules;
 
@@ -17,24 +17,24 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What stands before a limit and lets mail through, so that postfwd never gets to the limit.
+/// Earlier rules that let mail through, so that postfwd does not reach the limit.
 #[derive(Default)]
 struct Passing {
     first: Option<(Place, String)>,
     count: usize,
 }
 
-/// What an action is.
+/// Action of a rule.
 enum Action<'a> {
-    /// The command, and what stands in its parentheses.
+    /// Command of a limit, and the text in its parentheses.
     Limit(&'static str, &'a str),
-    /// An answer for Postfix, and whether it lets mail through.
+    /// Answer for Postfix, and whether it lets mail through.
     Answer(bool),
-    /// Others, and why they are not read.
+    /// Another command, and why it is not imported.
     Other(String),
 }
 
-/// Reads a set of rules.
+/// Reads a file of rules.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
@@ -94,7 +94,7 @@ impl Passing {
     }
 }
 
-/// What an action is. Commands are in small letters, and in parentheses up to the end.
+/// Parses an action. Commands are in lower case, and their parentheses reach to the end of the action.
 fn action(text: &str) -> Action<'_> {
     let word_end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').unwrap_or(text.len());
     let (word, rest) = text.split_at(word_end);
@@ -115,7 +115,7 @@ fn action(text: &str) -> Action<'_> {
     }
 }
 
-/// `rate(item/max/seconds/action)`
+/// Translates `rate(item/max/seconds/action)`.
 fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     let parts: Vec<&str> = arguments.splitn(4, '/').map(str::trim).collect();
     let [whose, most, seconds, action] = parts[..] else {
@@ -123,7 +123,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
             "write item, number, seconds and action, as in rate(client_address/5/300/450 4.7.1 too many)".to_owned()
         );
     };
-    // As it was written once.
+    // Older configurations write the item with `$$`.
     let whose = whose.strip_prefix("$$").unwrap_or(whose);
     let field = field(whose).ok_or_else(|| format!("no limit is for each {whose}"))?;
     let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
@@ -179,7 +179,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     Ok(limit)
 }
 
-/// Attributes of Postfix as fields.
+/// Returns the field of a Postfix attribute.
 fn field(name: &str) -> Option<Field> {
     Some(match name {
         "client_address" => Field::Client(Widths::default()),
@@ -193,7 +193,7 @@ fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// When Postfix asks: at RCPT, and at the end of a message.
+/// Checks the protocol state: limits translate RCPT, DATA (not for rate) and the end of the message.
 fn at_state(limit: &mut Limit, place: &Place, word: &str, item: &Item) {
     let Item { operator, value, .. } = item;
     let is_usual = value == "RCPT" || value.starts_with("END") || (value == "DATA" && word != "rate");
@@ -202,7 +202,7 @@ fn at_state(limit: &mut Limit, place: &Place, word: &str, item: &Item) {
     }
 }
 
-/// Makes a limit be for whom an item means.
+/// Adds an item to `match`. An item that cannot be expressed broadens the limit.
 fn narrow(limit: &mut Limit, place: &Place, item: &Item) {
     let Item { key, operator, value } = item;
     let (key, value) = (&**key, &**value);
@@ -227,20 +227,20 @@ fn narrow(limit: &mut Limit, place: &Place, item: &Item) {
     let Some((_, known)) = known.filter(|_| is_good && is_plain && !items.is_empty()) else {
         return limit.broaden(place, format!("{written} cannot be said"));
     };
-    // All clients have an address.
+    // Every client has an address.
     let is_everybody = known == "client" && items == ["*"];
     if !is_everybody && !limit.add_match(Condition { key: known, value: Value::Texts(items) }) {
         limit.broaden(place, format!("{written}: there is such an item already"));
     }
 }
 
-/// Addresses and networks, between commas.
+/// Returns whether a text is a list of addresses and networks, separated by commas.
 fn is_addresses(text: &str) -> bool {
     let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.all(|item| item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok())
 }
 
-/// What happens to whoever is over, as Postfix is told.
+/// Adds the action on mail that exceeds the limit.
 fn act(limit: &mut Limit, place: &Place, action: &str) {
     let (word, words) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
     let upper = word.to_ascii_uppercase();

@@ -1,18 +1,18 @@
-//! The rules of a postfwd configuration as postfwd 1.39 sees them: continued lines, macros and items done.
+//! Parser of postfwd rules (postfwd 1.39): resolves continued lines, macros and items.
 
 use super::super::budget::{Allowance, What};
 use super::super::report::Place;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A rule: what has to hold, and what is done.
+/// Rule: conditions and an action.
 #[derive(Debug)]
 pub struct Rule {
     pub place: Place,
     pub items: Vec<Item>,
 }
 
-/// `client_address=192.0.2.1`
+/// Item of a rule: `client_address=192.0.2.1`
 #[derive(Debug, PartialEq, Eq)]
 pub struct Item {
     pub key: String,
@@ -20,11 +20,11 @@ pub struct Item {
     pub value: String,
 }
 
-/// How long macros may make a rule.
+/// Maximum length of a rule after macro replacement, in octets.
 const MAX_RULE: usize = 1 << 20;
 
 impl Rule {
-    /// What is done: of several actions postfwd keeps the last.
+    /// Returns the action. Of several actions, postfwd uses the last.
     pub fn action(&self) -> Option<&str> {
         self.items.iter().rev().find(|item| item.key == "action").map(|item| &*item.value)
     }
@@ -34,7 +34,7 @@ impl Rule {
     }
 }
 
-/// The rules of a text, or why postfwd ignores one.
+/// Parses the rules of a file. The error says why postfwd ignores a rule.
 pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, (Place, String)>> {
     let mut macros = HashMap::new();
     let mut found = Vec::new();
@@ -52,8 +52,8 @@ pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Ru
     found
 }
 
-/// A backslash or an open brace at the end goes on as if there were no end of line; a line that begins with a space, or with
-/// a brace that closes, adds items.
+/// Joins continued lines. A line that ends with a backslash or an open brace goes on; a line that begins with a space
+/// or a closing brace adds items to the rule before.
 fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, String)> {
     let mut whole: Vec<(Place, String)> = Vec::new();
     let mut begun: Option<(Place, String)> = None;
@@ -61,7 +61,7 @@ fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, Strin
         if !allowance.take(What::Lines, 1) {
             break;
         }
-        // A comment begins anywhere, and quotes mean nothing.
+        // A comment can begin anywhere, even inside quotes.
         let line = line.split('#').next().unwrap_or_default().replace('"', "");
         if line.trim().is_empty() {
             continue;
@@ -94,7 +94,7 @@ fn add(whole: &mut Vec<(Place, String)>, line: Option<(Place, String)>) {
     }
 }
 
-/// `&&NAME { ITEMS }`
+/// Parses a macro definition: `&&NAME { ITEMS }`
 fn definition(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = named(text.trim_start())?;
     let inner = rest.trim_start().strip_prefix('{')?;
@@ -102,16 +102,16 @@ fn definition(text: &str) -> Option<(&str, &str)> {
     Some((name, inner.trim().trim_end_matches(';').trim_end()))
 }
 
-/// The name of a macro that a text begins with, and what comes after.
+/// Splits a text that begins with a macro name: returns `&&NAME`, and the rest.
 fn named(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("&&")?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(rest.len());
     (end > 0).then(|| text.split_at(end + 2))
 }
 
-/// A rule with its macros replaced, also those that their values name.
+/// Replaces the macros in a rule, and the macros in their values.
 fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allowance) -> Result<String, String> {
-    // What is before it names no macro any more.
+    // The text before `from` has no macros left.
     let mut from = 0;
     while let Some(at) = text[from..].find("&&") {
         from += at;
@@ -125,14 +125,14 @@ fn expanded(mut text: String, macros: &HashMap<String, String>, allowance: &Allo
         if text.len() + value.len() > MAX_RULE {
             return Err("its macros make this rule longer than 1 MiB".to_owned());
         }
-        // All that comes after it moves.
+        // The replacement moves all text after it.
         allowance.octets(text.len() - from + value.len())?;
         text.replace_range(from..from + name.len(), value);
     }
     Ok(text)
 }
 
-/// The items between semicolons, of which postfwd knows no other use.
+/// Splits a rule into items at every semicolon: postfwd has no way to quote one.
 fn items(text: &str, allowance: &Allowance) -> Result<Vec<Item>, String> {
     let mut items = Vec::new();
     for written in text.split(';').map(str::trim).filter(|written| !written.is_empty()) {
@@ -148,7 +148,7 @@ fn items(text: &str, allowance: &Allowance) -> Result<Vec<Item>, String> {
     }
 }
 
-/// Key, operator and value.
+/// Splits an item into key, operator and value.
 fn item(text: &str) -> Option<Item> {
     let is_operator = |c: char| "=<>!~".contains(c);
     let (key, rest) = text.split_at(text.find(is_operator).filter(|at| *at > 0)?);

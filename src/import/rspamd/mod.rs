@@ -1,4 +1,4 @@
-//! `weir import rspamd`: the section of rspamd's ratelimit module, old and new, after rspamd 4.1.
+//! Import of rspamd's ratelimit section, in its old and new forms (rspamd 4.1).
 
 mod owner;
 mod rate;
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::rc::Rc;
 use ucl::{Entry, Value};
 
-/// Reads a section, or a file that is one.
+/// Reads a configuration file, or a file that is the section itself.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
@@ -36,7 +36,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let is_section = sections.is_empty();
     let sections =
         sections.into_iter().filter_map(|entry| if let Value::Object(all) = entry.value { Some(all) } else { None });
-    // Without one, the file is the section itself, as in local.d.
+    // A file without a ratelimit section is the section itself, as in local.d.
     let sections: Vec<Vec<Entry>> = if is_section { vec![others] } else { sections.collect() };
     for section in &sections {
         Section::new(&file, section, allowance).translate(&mut report);
@@ -44,7 +44,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     Ok(report)
 }
 
-/// Whether an included file is there, or must be.
+/// Returns whether an included file exists or must exist.
 fn may_exist(path: &Path, directive: &str) -> bool {
     if !directive.contains("try=true") {
         return true;
@@ -60,21 +60,21 @@ fn may_exist(path: &Path, directive: &str) -> bool {
     folder.join(name).exists()
 }
 
-/// What a section says for all its limits.
+/// Settings of a section that apply to all its limits.
 struct Section<'a> {
     file: &'a Rc<str>,
     entries: &'a [Entry],
     allowance: &'a Allowance,
     bounce_senders: Vec<String>,
-    /// Nobody is refused, as the mail is only marked.
+    /// The mail is only marked: no limit refuses.
     only_marks: bool,
     except: Vec<Condition>,
-    /// What limits do not know of, for each.
+    /// Settings that limits cannot express; they are printed beside each limit.
     lost: Vec<(Place, String)>,
     multiplies: bool,
 }
 
-/// Keys that say nothing about limits: where they are kept, and how they are called there.
+/// Keys about Redis and the names of buckets, which do not concern limits.
 const OF_THE_STORE: [&str; 17] = [
     "servers",
     "read_servers",
@@ -95,7 +95,7 @@ const OF_THE_STORE: [&str; 17] = [
     "expand_keys",
 ];
 
-/// Keys by which limits change with what rspamd makes of the mail.
+/// Keys that change limits by rspamd's rating of the mail.
 const FACTORS: [&str; 7] = [
     "ham_factor_rate",
     "spam_factor_rate",
@@ -135,7 +135,7 @@ impl<'a> Section<'a> {
         Place::new(self.file, line)
     }
 
-    /// What a key says about whom limits are not for, and what they do.
+    /// Reads a key about exceptions or actions.
     fn option(&mut self, entry: &Entry, recipients: &mut Vec<String>) {
         let items = texts(&entry.value);
         match &*entry.key {
@@ -215,7 +215,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether there may be a limit more, each of which says all that the section says for all of them.
+    /// Takes one more limit from the bounds: each limit repeats all settings of the section.
     fn may_add(&self) -> bool {
         let texts = self.except.iter().flat_map(|condition| match &condition.value {
             Values::Texts(texts) => &texts[..],
@@ -226,7 +226,7 @@ impl<'a> Section<'a> {
         self.allowance.items(1).is_ok() && texts.all(|taken| taken.is_ok())
     }
 
-    /// All buckets of a name.
+    /// Translates all buckets of a name.
     fn rates(&self, entry: &Entry, report: &mut Report) {
         let place = self.place(entry.line);
         let fail = |report: &mut Report, why: String| report.refuse(&place, format!("{}: {why}", entry.key));
@@ -280,7 +280,7 @@ impl<'a> Section<'a> {
             distinct: None,
         });
         limit.name = owner::limit_name(name);
-        // The whole message at once.
+        // The message is charged as a whole, at DATA.
         limit.stage = (count == Count::Recipients && !is_per_recipient).then_some(Stage::Data);
         limit.comment(format!("{place}: {name} = {}", bucket.written));
         bucket.comments.iter().for_each(|words| limit.comment(words));
@@ -304,7 +304,7 @@ impl<'a> Section<'a> {
         limit
     }
 
-    /// What happens to whoever is over.
+    /// Adds the action on mail that exceeds the limit.
     fn act(&self, limit: &mut Limit, place: &Place, bucket: &Bucket) {
         if self.only_marks || bucket.only_marks {
             limit.comment("rspamd only marks the mail.");
@@ -331,12 +331,12 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Where the first key of a section stands.
+/// Returns the line of the first key of a section.
 fn first_line(value: &Value) -> Option<usize> {
     if let Value::Object(entries) = value { entries.first().map(|entry| entry.line) } else { None }
 }
 
-/// The items of a list, however it is written.
+/// Returns the items of a list, in any of its forms.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => items.iter().filter_map(Value::text).map(str::to_owned).collect(),
@@ -345,7 +345,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// Whether a list is the name of one.
+/// Returns whether a list is the name of a map.
 fn is_map(items: &[String]) -> bool {
     items.is_empty() || items.iter().any(|item| item.starts_with('/') || item.contains("://") || item.starts_with('$'))
 }

@@ -1,9 +1,9 @@
-//! Whose bucket it is: rspamd's names (`to_ip_from`) and the plainest of its selectors (`user.lower`).
+//! Parser of bucket owners: rspamd's names (`to_ip_from`) and its plainest selectors (`user.lower`).
 
 use super::super::limit::{Condition, Value};
 use crate::policy::field::{Field, Widths};
 
-/// Whose bucket it is, and for what mail.
+/// Key fields of a bucket, and the conditions for its use.
 #[derive(Debug, Default, PartialEq)]
 pub struct Owner {
     pub per: Vec<Field>,
@@ -12,11 +12,11 @@ pub struct Owner {
     pub comments: Vec<&'static str>,
 }
 
-/// What rspamd takes for local.
+/// Networks that rspamd treats as local.
 const LOCAL: [&str; 8] =
     ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1", "fc00::/7", "fe80::/10"];
 
-/// Of a name: words with `_` between them, all of which have to be known of a mail.
+/// Parses a name: words separated by `_`. The mail must have all these facts.
 pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
     let mut owner = Owner::default();
     for word in name.split('_') {
@@ -46,7 +46,7 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
     Ok(owner)
 }
 
-/// Of a selector: several are separated by semicolons.
+/// Parses a selector, or several separated by semicolons.
 pub fn of_selector(selector: &str) -> Result<Owner, String> {
     let mut owner = Owner::default();
     for one in selector.split(';').map(str::trim) {
@@ -72,7 +72,7 @@ pub fn of_selector(selector: &str) -> Result<Owner, String> {
     Ok(owner)
 }
 
-/// `ip.ipmask(24,64)`
+/// Parses `ip.ipmask(24,64)`.
 fn mask(text: &str) -> Option<Field> {
     let (v4, v6) = text.strip_prefix("ip.ipmask(")?.strip_suffix(')')?.split_once(',')?;
     Widths::new(v4.parse().ok()?, v6.parse().ok()?).map(Field::Client)
@@ -86,7 +86,7 @@ impl Owner {
     }
 }
 
-/// A name that limits may have.
+/// Returns a valid name for a limit.
 pub fn limit_name(name: &str) -> String {
     let fits = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     format!(

@@ -1,34 +1,34 @@
-//! How much fits into a bucket of rspamd's and how fast it leaks, in all its forms.
+//! Parser of rspamd's buckets, in all forms: burst (the capacity) and rate (the leak).
 
 use super::ucl::{Entry, Value};
 use crate::time::{Units, format_duration, parse_rate};
 use std::time::Duration;
 
-/// A bucket, in the words of limits.
+/// Bucket in the syntax of limits.
 #[derive(Debug, Default, PartialEq)]
 pub struct Bucket {
     pub burst: String,
     pub rate: String,
-    /// As it is written there.
+    /// As in the source.
     pub written: String,
     pub skip_recipients: bool,
     pub only_marks: bool,
     pub message: Option<String>,
     pub comments: Vec<String>,
-    /// In which line, and what.
+    /// Parts that are lost: line and text.
     pub lost: Vec<(usize, String)>,
 }
 
-/// So much in so many seconds.
+/// Amount per number of seconds.
 #[derive(Debug, PartialEq)]
 struct Rate {
     amount: f64,
     seconds: f64,
-    /// What rspamd does not read.
+    /// Text that rspamd does not read.
     rest: String,
 }
 
-/// Reads a bucket; `None`: it is no limit.
+/// Parses a bucket; `None`: it is no limit.
 pub fn bucket(value: &Value) -> Result<Option<Bucket>, String> {
     match value {
         Value::Object(entries) => of_entries(entries).map(Some),
@@ -42,12 +42,12 @@ pub fn bucket(value: &Value) -> Result<Option<Bucket>, String> {
     }
 }
 
-/// `[burst, rate]`
+/// Recognizes `[burst, rate]`.
 pub fn is_pair(values: &[Value]) -> bool {
     values.len() == 2 && values.iter().all(|value| plain(value).is_some())
 }
 
-/// A number, also in quotes.
+/// Returns a number, also from a quoted text.
 fn plain(value: &Value) -> Option<f64> {
     value.number().or_else(|| value.text()?.trim().parse().ok()).filter(|number| number.is_finite())
 }
@@ -82,7 +82,7 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
             "burst" | "rate" => {}
             "skip_recipients" => bucket.skip_recipients = value.is_true(),
             "skip_soft_reject" => bucket.only_marks = value.is_true(),
-            // It marks the mail, and refuses all the same.
+            // rspamd adds the symbol, and refuses all the same.
             "symbol" => bucket.comments.push(format!("rspamd also adds the symbol {}.", name(value))),
             "message" => bucket.message = value.text().map(str::to_owned),
             key => bucket.lost.push((*line, format!("{key} = {} has no meaning for limits", name(value)))),
@@ -91,7 +91,7 @@ fn of_entries(entries: &[Entry]) -> Result<Bucket, String> {
     Ok(bucket)
 }
 
-/// A number of messages, as in `10k`.
+/// Parses a number of messages, such as `10k`.
 fn amount(text: &str) -> Option<f64> {
     let units = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
     let unit = units.into_iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
@@ -101,7 +101,8 @@ fn amount(text: &str) -> Option<f64> {
     number.filter(|number| number.is_finite()).map(|number| number * scale)
 }
 
-/// Reads `100 / 1min` as rspamd does: of the time a number and one letter of s, m, h, d. It reads no further.
+/// Parses `100 / 1min` as rspamd does: it reads a number and one letter (s, m, h or d) of the time, and ignores the
+/// rest.
 fn parse(text: &str) -> Result<Rate, String> {
     let bad = |why: &str| format!("\"{text}\" is not a rate: {why} (rspamd writes 100 / 1h)");
     let (left, right) = text.split_once('/').ok_or_else(|| bad("it has no /"))?;
@@ -120,7 +121,7 @@ fn parse(text: &str) -> Result<Rate, String> {
     Ok(Rate { amount, seconds, rest: right[read..].to_owned() })
 }
 
-/// What may stand after the letter of a unit and be meant as it is read.
+/// Ends of unit words that do not change the meaning of the first letter, by the unit's seconds.
 const ENDINGS: [(f64, &[&str]); 4] = [
     (1.0, &["", "ec", "econd", "econds", " s", " sec", " second", " seconds"]),
     (60.0, &["", "in", "ins", "inute", "inutes"]),
@@ -151,7 +152,7 @@ fn finished(burst: f64, leak: Rate, written: String) -> Result<Bucket, String> {
     Ok(Bucket { burst, rate, written, comments, ..Bucket::default() })
 }
 
-/// What a unit that rspamd does not know may stand for.
+/// Guesses the rate that an unknown unit stands for.
 fn meant(leak: &Rate) -> Option<String> {
     let unit = leak.rest.trim();
     let days = match unit {
@@ -163,7 +164,7 @@ fn meant(leak: &Rate) -> Option<String> {
         "min" | "minute" | "minutes" => 1.0 / 1_440.0,
         _ => return None,
     };
-    // Of "1month" the m was read as minutes.
+    // rspamd reads the m of "1month" as minutes.
     let number = if unit.starts_with("onth") { leak.seconds / 60.0 } else { leak.seconds };
     Some(written_rate(leak.amount, number * days * 86_400.0))
 }
@@ -173,12 +174,12 @@ fn written_rate(amount: f64, seconds: f64) -> String {
     format!("{} / {time}", decimal(amount).unwrap_or_default())
 }
 
-/// Less than one a second: in the shortest time in which it is a whole number, if there is one.
+/// Writes a rate below 1 per second with the shortest period in which the amount is a whole number; otherwise per day.
 fn slow(per_second: f64) -> String {
     let times = [60.0, 3_600.0, 86_400.0];
     let whole = times.into_iter().find(|seconds| {
         let amount = per_second * seconds;
-        // As it was rounded when it was written down: 0.033333333 is 2 in a minute.
+        // Allow for rounding in the source: 0.033333333 is 2 per minute.
         amount.round() >= 1.0 && (amount - amount.round()).abs() < 1e-4 * amount
     });
     match whole {
@@ -187,7 +188,7 @@ fn slow(per_second: f64) -> String {
     }
 }
 
-/// A number in as many digits as limits read.
+/// Returns a number with at most as many digits as limits read.
 fn decimal(number: f64) -> Option<String> {
     let text = number.to_string();
     let text = if text.contains('.') {

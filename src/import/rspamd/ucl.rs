@@ -1,8 +1,8 @@
-//! The configuration language of rspamd, UCL, as far as its sections of limits need it.
+//! Parser of UCL, rspamd's configuration language, as far as ratelimit sections need it.
 
 use super::super::budget::Allowance;
 
-/// A key with its value, and where it stands.
+/// Key with its value, and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub key: String,
@@ -14,19 +14,19 @@ pub struct Entry {
 pub enum Value {
     Object(Vec<Entry>),
     Array(Vec<Value>),
-    /// In quotes, so that it is never a number.
+    /// Quoted text, which is never a number.
     Quoted(String),
     Bare(String),
 }
 
-/// Why a text is not understood, and in which line.
+/// Syntax error, and its line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Misread {
     pub line: usize,
     pub why: String,
 }
 
-/// What was understood of a text, up to its end or to what was not; with what files it includes.
+/// Result of parsing: the entries up to the end or up to the first error, and the included files.
 #[derive(Debug, Default)]
 pub struct Read {
     pub entries: Vec<Entry>,
@@ -34,11 +34,11 @@ pub struct Read {
     pub misread: Option<Misread>,
 }
 
-/// How deep things stand in each other.
+/// Maximum depth of nested sections and lists.
 const MAX_DEPTH: usize = 50;
 
 impl Value {
-    /// As text, whether it is in quotes or not.
+    /// Returns the text, quoted or not.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Quoted(text) | Self::Bare(text) => Some(text),
@@ -46,7 +46,7 @@ impl Value {
         }
     }
 
-    /// A number: without quotes it may have a unit, of amounts or of time.
+    /// Returns the number. Without quotes it may have a unit of amount or time.
     pub fn number(&self) -> Option<f64> {
         let Self::Bare(text) = self else { return None };
         const UNITS: [(&str, f64); 14] = [
@@ -83,7 +83,7 @@ impl Value {
     }
 }
 
-/// Reads a text.
+/// Parses a text.
 pub fn read(text: &str, allowance: &Allowance) -> Read {
     let starts = text.match_indices('\n').map(|(at, _)| at + 1).collect();
     let mut reader = Reader { text, starts, at: 0, included: Vec::new(), allowance };
@@ -94,7 +94,7 @@ pub fn read(text: &str, allowance: &Allowance) -> Read {
 
 struct Reader<'t> {
     text: &'t str,
-    /// Where each line but the first begins.
+    /// Offset of each line after the first.
     starts: Vec<usize>,
     at: usize,
     included: Vec<(usize, String)>,
@@ -122,7 +122,7 @@ impl Reader<'_> {
         is_next
     }
 
-    /// Goes on to what is neither space nor comment.
+    /// Skips spaces and comments.
     fn skip(&mut self, is_space: impl Fn(char) -> bool) -> Result<(), String> {
         loop {
             let rest = self.rest();
@@ -138,7 +138,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `/* … */`, which may stand in each other.
+    /// Skips a comment, `/* … */`. Comments may be nested.
     fn comment(&mut self) -> Result<(), String> {
         let mut depth = 0;
         loop {
@@ -158,7 +158,7 @@ impl Reader<'_> {
         }
     }
 
-    /// All keys up to the end, or to the brace that closes.
+    /// Parses keys up to the end of the text, or to the closing brace.
     fn entries(&mut self, entries: &mut Vec<Entry>, depth: usize) -> Result<(), String> {
         if depth > MAX_DEPTH {
             return Err("sections stand too deep in each other".to_owned());
@@ -181,7 +181,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `.include(try=true) "FILE"`
+    /// Parses `.include(try=true) "FILE"`.
     fn directive(&mut self) -> Result<(), String> {
         self.allowance.items(1)?;
         let line = self.line();
@@ -206,12 +206,12 @@ impl Reader<'_> {
             self.skip(char::is_whitespace)?;
         }
         let named = matches!(self.peek(), Some('"' | '\'')) || self.peek().is_some_and(char::is_alphanumeric);
-        // `section "name" { … }` is a section in a section.
+        // `section "name" { … }` is a section inside a section.
         if named && self.is_name_of_section() {
             let inner = self.entry(depth)?;
             return Ok(Entry { key, line, value: Value::Object(vec![inner]) });
         }
-        // A brace may stand in the next line.
+        // The brace may be in the next line.
         let before = self.at;
         self.skip(char::is_whitespace)?;
         if !matches!(self.peek(), Some('{' | '[')) {
@@ -221,7 +221,7 @@ impl Reader<'_> {
         Ok(Entry { key, line, value })
     }
 
-    /// Whether what comes is one word before a brace.
+    /// Returns whether the next text is one word before a brace.
     fn is_name_of_section(&self) -> bool {
         let rest = self.rest();
         let word = match rest.strip_prefix(['"', '\'']) {
@@ -299,7 +299,7 @@ impl Reader<'_> {
         Err("a quote has no end".to_owned())
     }
 
-    /// `<<EOD`, lines, and `EOD` alone.
+    /// Parses a here document: `<<EOD`, lines, and `EOD` alone on a line.
     fn document(&mut self) -> Result<String, String> {
         let rest = &self.rest()[2..];
         let (name, body) = rest.split_once('\n').ok_or("<< has no end")?;
