@@ -155,7 +155,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_done() {
         assert_eq!((got, out.as_str()), (Some(code), ""), "{arguments:?}: {err}");
         assert!(err.contains(words), "{arguments:?}: {err}");
     }
-    assert_eq!(done(&site, &["exceptions"]), "no grants; nobody is suspended\n");
+    assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
     assert_eq!(done(&site, &["exceptions", "--audit"]), "nothing was done so far\n");
     assert_eq!(process.terminate(), Some(0));
     let (code, _, err) = order(&site, &["exceptions"]);
@@ -237,7 +237,7 @@ fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
     let weir = site.start();
     assert_eq!(accepted(&weir, BOB, 3), 3);
     wait_for("suspensions", || (weir.metric("weir_suspensions") == 0.0).then_some(()));
-    assert_eq!(done(&site, &["exceptions"]), "no grants; nobody is suspended\n");
+    assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
     // The clock may be wrong in the first minutes of a process: nothing that began before it is removed.
     let trail = done(&site, &["exceptions", "--audit"]);
     let acts: Vec<&str> = trail.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();

@@ -296,7 +296,7 @@ fn what_the_history_does_not_say_is_named_for_each_limit_that_needs_it() {
     let site =
         Site::new(&limit("others", &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]")));
     let (_, out, _) = site.simulate(&["-"], csv(&history()).as_bytes());
-    assert!(out.contains("\nothers: held for no message: none is of those whom it is for\n"), "{out}");
+    assert!(out.contains("\nothers: held for no message: its conditions match none\n"), "{out}");
 }
 
 /// The summary of a limit.

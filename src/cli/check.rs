@@ -1,13 +1,13 @@
 //! `weir check`: reports what is wrong with a configuration, and tests the upstreams with `--online`.
 
 use super::explain::explain;
-use super::{Failure, draw, exit, read_config, refused};
+use super::{CommandError, draw, exit, read_config, refused};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::relay::{self, Announce, Relay, UpstreamOptions};
 use std::path::Path;
 
-pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<(), Failure> {
+pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<(), CommandError> {
     let config = read_config(path)?;
     let problems = config.check_files(clock::now());
     if problems.has_errors() {
@@ -31,14 +31,14 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
 }
 
 /// Opens a connection to each upstream, logs in and reads its capabilities, as before a mail.
-fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
-    let metrics = Metrics::new().map_err(|error| Failure::new(exit::OS, error))?;
+fn ask_upstreams(options: &relay::Options) -> Result<(), CommandError> {
+    let metrics = Metrics::new().map_err(|error| CommandError::new(exit::OS, error))?;
     // Also tests disabled upstreams: the administrator may be about to enable one.
     let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
     let all_enabled = relay::Options { upstreams: upstreams.collect(), ..options.clone() };
-    let relay = Relay::new(&all_enabled, &metrics).map_err(|error| Failure::new(exit::CONFIG, error))?;
+    let relay = Relay::new(&all_enabled, &metrics).map_err(|error| CommandError::new(exit::CONFIG, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
+    let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
     let mut away = Vec::new();
     for upstream in relay.upstreams() {
         let name = upstream.describe();
@@ -71,7 +71,7 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), Failure> {
             super::print(&format!("{name}: its address {address} fails: {why}\n"))?;
         }
     }
-    if away.is_empty() { Ok(()) } else { Err(Failure::new(exit::UNAVAILABLE, away.join("\n"))) }
+    if away.is_empty() { Ok(()) } else { Err(CommandError::new(exit::UNAVAILABLE, away.join("\n"))) }
 }
 
 /// `1 row`, `2 rows`.

@@ -1,6 +1,6 @@
 //! Client of the control socket: posts commands to the running Weir.
 
-use super::{Failure, complain, exit};
+use super::{CommandError, complain, exit};
 use crate::config;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -13,35 +13,35 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// Timeout for an answer. Long lists take a few seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Posts `order` without a body to the running Weir, and returns its answer.
-pub fn give(config: &Path, order: &str) -> Result<String, Failure> {
+pub fn command(config: &Path, order: &str) -> Result<String, CommandError> {
     match post(config, order, String::new())? {
         (StatusCode::OK, words) => Ok(words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => {
             // The answer has the diagnostics first, then a blank line and the consequence.
             let (drawn, rest) = words.trim_end().rsplit_once("\n\n").unwrap_or(("", words.trim_end()));
             complain(&format!("{drawn}\n\n"));
-            Err(Failure::new(exit::CONFIG, rest))
+            Err(CommandError::new(exit::CONFIG, rest))
         }
         (status, words) => {
-            Err(Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
+            Err(CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
         }
     }
 }
 
 /// Posts `body` to the running Weir of a configuration. Returns the status and text of its answer.
-pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), Failure> {
+pub fn post(config: &Path, order: &str, body: String) -> Result<(StatusCode, String), CommandError> {
     let socket = config::socket(config).map_err(|error| unreadable(config, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(exit::OS, error))?;
-    let unavailable = |why: String| Failure::new(exit::UNAVAILABLE, why);
+    let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
+    let unavailable = |why: String| CommandError::new(exit::UNAVAILABLE, why);
     runtime.block_on(async {
         let stream = UnixStream::connect(&socket).await.map_err(|error| unreachable(&socket, &error))?;
-        let answer = tokio::time::timeout(PATIENCE, send(stream, order, body)).await;
+        let answer = tokio::time::timeout(TIMEOUT, send(stream, order, body)).await;
         let answer =
-            answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", PATIENCE.as_secs()).into()));
+            answer.unwrap_or_else(|_| Err(format!("it says nothing for {} seconds", TIMEOUT.as_secs()).into()));
         answer.map_err(|why| unavailable(format!("the Weir at {}: {why}", socket.display())))
     })
 }
@@ -60,25 +60,25 @@ async fn send(
     Ok((head.status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-fn unreadable(config: &Path, error: &io::Error) -> Failure {
+fn unreadable(config: &Path, error: &io::Error) -> CommandError {
     let code = if error.kind() == ErrorKind::PermissionDenied { exit::NO_PERMISSION } else { exit::NO_INPUT };
-    Failure::new(code, format!("configuration {}: {error}", config.display()))
+    CommandError::new(code, format!("configuration {}: {error}", config.display()))
 }
 
-fn unreachable(socket: &Path, error: &io::Error) -> Failure {
+fn unreachable(socket: &Path, error: &io::Error) -> CommandError {
     let socket = socket.display();
     match error.kind() {
         ErrorKind::PermissionDenied => {
             let words = format!("{socket}: {error}: only root and the user that Weir runs as may give it orders");
-            Failure::new(exit::NO_PERMISSION, words)
+            CommandError::new(exit::NO_PERMISSION, words)
         }
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => CommandError::new(
             exit::UNAVAILABLE,
             format!(
                 "no Weir is running that takes orders at {socket}: {error}; one that was started before \"path\" of [state] or \
                  \"socket\" of [admin] was changed needs a restart"
             ),
         ),
-        _ => Failure::new(exit::UNAVAILABLE, format!("{socket}: {error}")),
+        _ => CommandError::new(exit::UNAVAILABLE, format!("{socket}: {error}")),
     }
 }

@@ -65,10 +65,11 @@ impl Explained<'_> {
                 .flatten()
                 .collect(),
         };
-        let more = [self.whom("match", "for"), self.whom("except", "but not for"), self.ladder(), self.mode()];
+        let more =
+            [self.conditions("match", "for"), self.conditions("except", "but not for"), self.ladder(), self.mode()];
         let sentence = parts.into_iter().chain(more.into_iter().flatten()).collect::<Vec<_>>().join("; ");
-        let figures: String = self.figures().iter().map(|line| format!("  {line}\n")).collect();
-        format!("{}: {sentence}.\n{figures}", limit.name)
+        let numbers: String = self.numbers().iter().map(|line| format!("  {line}\n")).collect();
+        format!("{}: {sentence}.\n{numbers}", limit.name)
     }
 
     /// Says how much each key may send: `each user: at most 100 recipients in 1d`.
@@ -152,7 +153,7 @@ impl Explained<'_> {
     }
 
     /// Says the tables of `match` or `except`.
-    fn whom(&self, key: &str, word: &str) -> Option<String> {
+    fn conditions(&self, key: &str, word: &str) -> Option<String> {
         let conditions =
             |table: &[&Setting]| table.iter().map(|setting| condition(setting)).collect::<Vec<_>>().join(" and ");
         let tables: Vec<String> = self.tables(key).iter().map(|table| conditions(table)).collect();
@@ -194,7 +195,7 @@ impl Explained<'_> {
     }
 
     /// Returns lines of numbers: the traffic that the limit lets through.
-    fn figures(&self) -> Vec<String> {
+    fn numbers(&self) -> Vec<String> {
         let limit = &self.rates[0];
         let refusing = limit.ladder.rungs().iter().find(|rung| rung.action.refuses());
         let mut lines = match (refusing, limit.watch) {
@@ -203,7 +204,7 @@ impl Explained<'_> {
             (Some(rung), None) => self.bounds(rung.at),
         };
         if limit.overrides.is_some() {
-            lines.insert(0, "For whoever has no row:".to_owned());
+            lines.insert(0, "Without an override row:".to_owned());
         }
         if limit.mode != Mode::Enforce {
             lines.insert(0, "In force it would be:".to_owned());
@@ -252,7 +253,7 @@ impl Explained<'_> {
         let first =
             if count == Count::Bytes { format!("of {} each", amount(count, size)) } else { "after silence".to_owned() };
         let (mut intervals, mut numbers) = (format!("{first:13}"), format!("{:13}", "get through"));
-        for interval in BURSTS {
+        for interval in BURST_INTERVALS {
             let every =
                 if interval.is_zero() { "at once".to_owned() } else { format!("every {}", format_duration(interval)) };
             intervals.push_str(&format!("{every:>11}"));
@@ -297,7 +298,7 @@ impl Explained<'_> {
 }
 
 /// Intervals between messages in Finch's table; zero is all at once.
-const BURSTS: [Duration; 6] = [
+const BURST_INTERVALS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_secs(1),
     Duration::from_secs(10),

@@ -1,6 +1,6 @@
 //! `weir import`: prints the rate limits of another program's configuration as limits of Weir.
 
-use super::{Failure, complain, exit};
+use super::{CommandError, complain, exit};
 use crate::import::{self, ImportError, Program};
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum Command {
 }
 
 /// Prints the imported limits. Names on standard error all that is not translated; the exit code is 65 then.
-pub fn run(command: &Command) -> Result<(), Failure> {
+pub fn run(command: &Command) -> Result<(), CommandError> {
     let (file, program) = match command {
         Command::Exim { file } => (file, Program::Exim),
         Command::Rspamd { file } => (file, Program::Rspamd),
@@ -28,7 +28,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     let name = file.display();
     let report = import::read(program, file).map_err(|error| {
         let code = if matches!(error, ImportError::Io(_)) { exit::NO_INPUT } else { exit::DATA };
-        Failure::new(code, format!("{name}: {error}"))
+        CommandError::new(code, format!("{name}: {error}"))
     })?;
     super::print(&report.to_string())?;
     let complaints = report.complaints();
@@ -37,7 +37,7 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     }
     match complaints.len() {
         0 => Ok(()),
-        1 => Err(Failure::new(exit::DATA, format!("{name}: 1 thing is not translated"))),
-        count => Err(Failure::new(exit::DATA, format!("{name}: {count} things are not translated"))),
+        1 => Err(CommandError::new(exit::DATA, format!("{name}: 1 thing is not translated"))),
+        count => Err(CommandError::new(exit::DATA, format!("{name}: {count} things are not translated"))),
     }
 }

@@ -1,31 +1,31 @@
 //! `weir man` and `weir completions`: generated from the definition of the command line and the comments of `conf/weir.toml`.
 
-use super::{Arguments, Failure, exit, print};
+use super::{Arguments, CommandError, exit, print};
 use crate::config::reference;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 use std::path::Path;
 
 /// Prints the reference of `weir.toml` in Markdown.
-pub fn print_reference() -> Result<(), Failure> {
+pub fn print_reference() -> Result<(), CommandError> {
     print(&reference::markdown())
 }
 
 /// Prints weir(1), or writes the pages of all commands, and weir.toml(5), into a folder.
-pub fn pages(folder: Option<&Path>) -> Result<(), Failure> {
+pub fn pages(folder: Option<&Path>) -> Result<(), CommandError> {
     let command = Arguments::command();
     let Some(folder) = folder else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page).map_err(|error| Failure::new(exit::IO, error))?;
+        clap_mangen::Man::new(command).render(&mut page).map_err(|error| CommandError::new(exit::IO, error))?;
         return print(&String::from_utf8_lossy(&page));
     };
     let written = clap_mangen::generate_to(command, folder)
         .and_then(|()| std::fs::write(folder.join("weir.toml.5"), reference::manual_page()));
-    written.map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", folder.display())))
+    written.map_err(|error| CommandError::new(exit::CANNOT_CREATE, format!("{}: {error}", folder.display())))
 }
 
 /// Prints completions for a shell.
-pub fn completions(shell: Shell) -> Result<(), Failure> {
+pub fn completions(shell: Shell) -> Result<(), CommandError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut script);
     print(&String::from_utf8_lossy(&script))

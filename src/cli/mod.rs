@@ -137,7 +137,7 @@ struct ConfigArgument {
 
 /// Error of a command: a text for the terminal, empty if all is printed already, and an exit code.
 #[derive(Debug)]
-struct Failure {
+struct CommandError {
     code: u8,
     words: String,
 }
@@ -158,7 +158,7 @@ mod exit {
     pub const CONFIG: u8 = 78;
 }
 
-impl Failure {
+impl CommandError {
     fn new(code: u8, words: impl fmt::Display) -> Self {
         Self { code, words: words.to_string() }
     }
@@ -177,7 +177,9 @@ pub fn run() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
         Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
-        Command::Reload(argument) => control_client::give(&argument.config, "/reload").and_then(|words| print(&words)),
+        Command::Reload(argument) => {
+            control_client::command(&argument.config, "/reload").and_then(|words| print(&words))
+        }
         Command::Grant(grant) => exceptions::grant(&grant),
         Command::Revoke(revoke) => exceptions::revoke(&revoke),
         Command::Suspend(suspend) => exceptions::suspend(&suspend),
@@ -206,15 +208,15 @@ pub fn run() -> ExitCode {
 }
 
 /// Prints to standard output. It may be a closed pipe, or a full disk.
-fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), CommandError> {
     written(std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()))
 }
 
 /// Converts the result of writing to standard output. A closed pipe is no error.
-fn written(result: std::io::Result<()>) -> Result<(), Failure> {
+fn written(result: std::io::Result<()>) -> Result<(), CommandError> {
     match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(exit::IO, format!("standard output: {error}")))
+            Err(CommandError::new(exit::IO, format!("standard output: {error}")))
         }
         _ => Ok(()),
     }
@@ -226,22 +228,22 @@ fn complain(text: &str) {
 }
 
 /// Reads the configuration, and prints its diagnostics if it is bad.
-fn read_config(path: &Path) -> Result<Config, Failure> {
+fn read_config(path: &Path) -> Result<Config, CommandError> {
     match config::read(path) {
         Ok(config) => Ok(config),
         Err(ConfigError::Io(path, error)) => {
-            Err(Failure::new(exit::NO_INPUT, format!("configuration {}: {error}", path.display())))
+            Err(CommandError::new(exit::NO_INPUT, format!("configuration {}: {error}", path.display())))
         }
         Err(ConfigError::Diagnostics(problems)) => Err(refused(&problems)),
     }
 }
 
 /// Prints the diagnostics, and returns an error with the exit code for a bad configuration.
-fn refused(problems: &Diagnostics) -> Failure {
+fn refused(problems: &Diagnostics) -> CommandError {
     draw(problems);
     let count = problems.found.len();
     let noun = if count == 1 { "problem" } else { "problems" };
-    Failure::new(exit::CONFIG, format!("{}: {count} {noun}", problems.path.display()))
+    CommandError::new(exit::CONFIG, format!("{}: {count} {noun}", problems.path.display()))
 }
 
 fn draw(problems: &Diagnostics) {

@@ -5,7 +5,7 @@ use crate::config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Sockets of one session: one to the client, one to the upstream.
-const OF_SESSION: u64 = 2;
+const FILES_PER_SESSION: u64 = 2;
 
 /// Files reserved for the state file and its readers, certificates, users, lists, DNS look-ups, timers, signals and the
 /// log.
@@ -30,7 +30,7 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     let others = RESERVE + administration + config.listeners.len() as u64 + idle;
     let server = &mut config.server;
     let configured = server.max_connections;
-    let needed = others.saturating_add((configured as u64).saturating_mul(OF_SESSION));
+    let needed = others.saturating_add((configured as u64).saturating_mul(FILES_PER_SESSION));
     let Some(limit) = limit.filter(|limit| *limit < needed) else { return };
     server.max_connections = fitting(limit, others).min(configured);
     // Lower the limits for one client in proportion, so that one client cannot take a larger share.
@@ -49,7 +49,7 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
 
 /// Returns the number of sessions that fit into a limit beside `others`; at least 1.
 fn fitting(limit: u64, others: u64) -> usize {
-    usize::try_from(limit.saturating_sub(others) / OF_SESSION).unwrap_or(usize::MAX).max(1)
+    usize::try_from(limit.saturating_sub(others) / FILES_PER_SESSION).unwrap_or(usize::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_sessions_fit_as_there_are_pairs_of_files_left() {
+    fn each_session_needs_two_files() {
         for (limit, others, sessions) in [(0, 200, 1), (201, 200, 1), (204, 200, 2), (1024, 200, 412), (1025, 200, 412)]
         {
             assert_eq!(fitting(limit, others), sessions, "{limit} {others}");

@@ -1,6 +1,6 @@
 //! `weir test`: prints what each limit would do to a message, and why.
 
-use super::{ConfigArgument, Failure, control_client, exit, print, read_config};
+use super::{CommandError, ConfigArgument, control_client, exit, print, read_config};
 use crate::clock;
 use crate::policy::event::Stage;
 use crate::rehearse::case::{self, Case};
@@ -83,31 +83,31 @@ impl From<&CaseArguments> for Case {
     }
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let case = Case::from(&arguments.case);
-    case.check().map_err(|why| Failure::new(exit::USAGE, why))?;
+    case.check().map_err(|why| CommandError::new(exit::USAGE, why))?;
     let (text, is_refused) = if arguments.live { ask(arguments, &case)? } else { play(arguments, &case)? };
     print(&text)?;
-    if is_refused { Err(Failure::new(exit::REFUSED, "")) } else { Ok(()) }
+    if is_refused { Err(CommandError::new(exit::REFUSED, "")) } else { Ok(()) }
 }
 
 /// Tests by the limits of the file, with empty budgets.
-fn play(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), Failure> {
+fn play(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), CommandError> {
     let config = read_config(&config.config)?;
     let listeners: Vec<_> = config.listeners.iter().map(|listener| Arc::clone(&listener.session)).collect();
     let report = rehearse::run(case, &config.policy, &listeners, clock::now());
-    let report = report.map_err(|why| Failure::new(exit::USAGE, why))?;
+    let report = report.map_err(|why| CommandError::new(exit::USAGE, why))?;
     let text = if *json { format!("{}\n", report.json()) } else { report.text() };
     Ok((text, report.is_refused()))
 }
 
 /// Tests by the limits and budgets of the running Weir.
-fn ask(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), Failure> {
+fn ask(Arguments { config, json, .. }: &Arguments, case: &Case) -> Result<(String, bool), CommandError> {
     let (status, said) = control_client::post(&config.config, "/test", live::request(case, *json))?;
-    let unavailable = |why: &str| Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
+    let unavailable = |why: &str| CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {why}"));
     match status {
         StatusCode::OK => live::read(&said).ok_or_else(|| unavailable("its answer is of another version")),
-        StatusCode::UNPROCESSABLE_ENTITY => Err(Failure::new(exit::USAGE, said.trim_end())),
+        StatusCode::UNPROCESSABLE_ENTITY => Err(CommandError::new(exit::USAGE, said.trim_end())),
         _ => Err(unavailable(said.trim_end())),
     }
 }

@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Interval at which the files are checked for changes.
-const PACE: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Reloads limits, upstreams, certificates and users from their files. A bad configuration leaves the former one in
 /// force.
@@ -41,9 +41,9 @@ pub struct Orders(mpsc::Sender<oneshot::Sender<Outcome>>);
 
 /// Reason why the configuration is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Occasion {
+enum Trigger {
     /// An administrator or a signal asked for it.
-    Told,
+    Command,
     /// A file has changed.
     Changed,
     /// The last attempt failed. The remedy may be in a file that is not watched, such as a named file that did not
@@ -80,7 +80,7 @@ impl Reloader {
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (Orders, tokio::task::JoinHandle<()>) {
         let (orders, mut ordered) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
         let task = async move {
-            let mut ticks = interval(PACE);
+            let mut ticks = interval(CHECK_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut stopped = std::pin::pin!(async { drop(stopping.wait_for(|stopping| *stopping).await) });
             loop {
@@ -88,9 +88,9 @@ impl Reloader {
                     () = &mut stopped => break,
                     Some(answer) = ordered.recv() => {
                         // After a signal, no task waits for the answer.
-                        let _ = answer.send(self.read(Occasion::Told).await);
+                        let _ = answer.send(self.read(Trigger::Command).await);
                     }
-                    _ = ticks.tick() => self.look().await,
+                    _ = ticks.tick() => self.check_files().await,
                 }
             }
         };
@@ -98,43 +98,43 @@ impl Reloader {
     }
 
     /// Reads the configuration if a file has changed, or if the last attempt failed.
-    async fn look(&mut self) {
+    async fn check_files(&mut self) {
         let unused: Vec<_> = self.former.extract_if(.., |policy| Arc::strong_count(policy) == 1).collect();
         let watched = self.watched.clone();
         let looked = spawn_blocking(move || {
             // Drop on a blocking thread: a policy with long address lists has very many allocations.
             drop(unused);
-            looked_at(&watched)
+            current_files(&watched)
         });
         let is_changed = looked.await.is_ok_and(|files| files != self.watched);
         if is_changed {
-            self.read(Occasion::Changed).await;
+            self.read(Trigger::Changed).await;
         } else if self.complaint.is_some() {
-            self.read(Occasion::WasBad).await;
+            self.read(Trigger::WasBad).await;
         }
     }
 
-    async fn read(&mut self, occasion: Occasion) -> Outcome {
-        if occasion != Occasion::WasBad {
+    async fn read(&mut self, trigger: Trigger) -> Outcome {
+        if trigger != Trigger::WasBad {
             systemd::reloading();
         }
         let (path, watched) = (self.path.clone(), self.watched.clone());
-        let reading = spawn_blocking(move || (looked_at(&watched), read(&path))).await;
+        let reading = spawn_blocking(move || (current_files(&watched), read(&path))).await;
         let outcome = match reading {
             Ok((_, Ok((config, problems)))) => self.take(config, &problems),
             Ok((files, Err(bad))) => {
                 self.watched = files;
-                self.refuse(bad, occasion)
+                self.refuse(bad, trigger)
             }
             // The panic itself is in the log.
             Err(_) => Outcome::Unavailable("a fault of Weir's own: the log says more\n".to_owned()),
         };
-        if occasion != Occasion::WasBad {
+        if trigger != Trigger::WasBad {
             if let Some(certificates) = &self.server.certificates {
                 certificates.clone().reload().await;
             }
             if let Some(accounts) = &self.server.accounts {
-                accounts.reload(occasion == Occasion::Told).await;
+                accounts.reload(trigger == Trigger::Command).await;
             }
             systemd::ready();
         }
@@ -193,9 +193,9 @@ impl Reloader {
     }
 
     /// Keeps the former configuration. Logs the same diagnostics only once.
-    fn refuse(&mut self, bad: Bad, occasion: Occasion) -> Outcome {
+    fn refuse(&mut self, bad: Bad, trigger: Trigger) -> Outcome {
         self.server.metrics.config_good.set(0);
-        if occasion != Occasion::WasBad || self.complaint.as_ref() != Some(&bad.drawn) {
+        if trigger != Trigger::WasBad || self.complaint.as_ref() != Some(&bad.drawn) {
             self.server.metrics.reloads.with_label_values(&["refused"]).inc();
             tracing::error!(error = bad.line, "limits and upstreams not taken: the former ones stay");
         }
@@ -207,7 +207,7 @@ impl Reloader {
 }
 
 /// Returns the present state of the files.
-fn looked_at(files: &[(PathBuf, Changed)]) -> Vec<(PathBuf, Changed)> {
+fn current_files(files: &[(PathBuf, Changed)]) -> Vec<(PathBuf, Changed)> {
     files.iter().map(|(path, _)| (path.clone(), Changed::of(path))).collect()
 }
 

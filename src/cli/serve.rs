@@ -2,7 +2,7 @@
 
 use super::exceptions::Order;
 use super::reloader::{Orders, Reloader};
-use super::{Failure, draw, exit, open_files, read_config, refused, systemd};
+use super::{CommandError, draw, exit, open_files, read_config, refused, systemd};
 use crate::accounts::Accounts;
 use crate::admin::{self, Acts, Ask, Coming, Outcome, Readiness, SocketFile};
 use crate::clock;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-pub fn run(path: &Path) -> Result<(), Failure> {
+pub fn run(path: &Path) -> Result<(), CommandError> {
     let mut config = read_config(path)?;
     let problems = config.check_files(clock::now());
     if problems.has_errors() {
@@ -34,16 +34,16 @@ pub fn run(path: &Path) -> Result<(), Failure> {
     draw(&problems);
     let _log = crate::log::begin(config.log);
     open_files::fit(&mut config, open_files::raise());
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| CommandError::new(exit::OS, error))?;
     let served = runtime.block_on(serve(config));
     // Blocking work that remains belongs to sessions that were cut off.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config) -> Result<(), CommandError> {
     let mut signals = Signals::new()?;
-    let sockets = systemd::sockets().map_err(|error| Failure::new(exit::OS, error))?;
+    let sockets = systemd::sockets().map_err(|error| CommandError::new(exit::OS, error))?;
     let running = Running::start(config, sockets).await?;
     systemd::ready();
     tokio::select! {
@@ -74,8 +74,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    pub fn new() -> Result<Self, Failure> {
-        let catch = |kind| unix::signal(kind).map_err(|error| Failure::new(exit::OS, error));
+    pub fn new() -> Result<Self, CommandError> {
+        let catch = |kind| unix::signal(kind).map_err(|error| CommandError::new(exit::OS, error));
         Ok(Self {
             terminate: catch(SignalKind::terminate())?,
             interrupt: catch(SignalKind::interrupt())?,
@@ -111,8 +111,8 @@ pub struct Running {
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
     /// Tasks that check the upstreams and end exceptions.
-    minders: JoinSet<()>,
-    administering: JoinSet<()>,
+    background_tasks: JoinSet<()>,
+    admin_tasks: JoinSet<()>,
     /// Control socket, if it could be bound.
     socket: Option<SocketFile>,
     orders: Orders,
@@ -122,8 +122,8 @@ pub struct Running {
 impl Running {
     /// Opens everything, then starts to serve. A listener whose name is in `sockets` uses that socket instead of
     /// binding.
-    pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, Failure> {
-        let fail = |code, error: &dyn std::fmt::Display| Failure::new(code, error);
+    pub async fn start(config: Config, sockets: HashMap<String, std::net::TcpListener>) -> Result<Self, CommandError> {
+        let fail = |code, error: &dyn std::fmt::Display| CommandError::new(code, error);
         let metrics = Arc::new(Metrics::new().map_err(|e| fail(exit::OS, &e))?);
         crate::log::count_lost_in(&metrics.log_lines_lost);
         let certificates = config.tls.map(Certificates::read).transpose().map_err(|e| fail(exit::CONFIG, &e))?;
@@ -155,24 +155,24 @@ impl Running {
         let reloader = Reloader::new(server.clone(), config.problems.path, config.settings, config.watched);
         let (orders, reloading) = reloader.start(stopping.clone());
         let looks = admin::looks(metrics, readiness(&server, stopping.clone()));
-        let mut administering = JoinSet::new();
+        let mut admin_tasks = JoinSet::new();
         let mut socket = None;
         if let Some((listener, file)) = bind_socket(&config.admin).await {
             let orders = acts(&orders, &server, sessions).orders();
-            administering.spawn(administer(listener, looks.clone().merge(orders), admin::MAX_ORDER, stopping.clone()));
+            admin_tasks.spawn(administer(listener, looks.clone().merge(orders), admin::MAX_ORDER, stopping.clone()));
             socket = Some(file);
         }
         let mut admin = None;
         if let Some(address) = config.admin.address {
             let listener = bind_admin(address).await?;
             admin = listener.local_addr().ok();
-            administering.spawn(administer(listener, looks, admin::MAX_LOOK, stopping.clone()));
+            admin_tasks.spawn(administer(listener, looks, admin::MAX_LOOK, stopping.clone()));
         }
-        let mut minders = JoinSet::new();
-        minders.spawn(server.relay.look_after());
-        minders.spawn(end_exceptions(Arc::downgrade(&server)));
+        let mut background_tasks = JoinSet::new();
+        background_tasks.spawn(server.relay.look_after());
+        background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
-        Ok(Self { server, listeners, admin, stop, serving, minders, administering, socket, orders, reloading })
+        Ok(Self { server, listeners, admin, stop, serving, background_tasks, admin_tasks, socket, orders, reloading })
     }
 
     /// Reloads limits, upstreams, certificates and users. A bad configuration leaves the former one in force.
@@ -185,9 +185,9 @@ impl Running {
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;
-        drop(self.minders);
+        drop(self.background_tasks);
         // Does not wait for a scraper that keeps its connection open.
-        self.administering.shutdown().await;
+        self.admin_tasks.shutdown().await;
         drop(self.socket);
         let _ = self.reloading.await;
         self.server.relay.close().await;
@@ -200,7 +200,7 @@ impl Running {
 fn bind(
     listeners: Vec<server::ListenerOptions>,
     mut sockets: HashMap<String, std::net::TcpListener>,
-) -> Result<Vec<Bound>, Failure> {
+) -> Result<Vec<Bound>, CommandError> {
     let mut bound = Vec::new();
     for options in listeners {
         let (name, address) = (options.name.clone(), options.address);
@@ -209,7 +209,7 @@ fn bind(
             None => Bound::bind(options),
         };
         bound.push(listener.map_err(|error| {
-            Failure::new(exit::UNAVAILABLE, format!("listener \"{name}\" cannot listen on {address}: {error}"))
+            CommandError::new(exit::UNAVAILABLE, format!("listener \"{name}\" cannot listen on {address}: {error}"))
         })?);
     }
     for name in sockets.keys() {
@@ -218,9 +218,9 @@ fn bind(
     Ok(bound)
 }
 
-async fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
+async fn bind_admin(address: SocketAddr) -> Result<TcpListener, CommandError> {
     let socket = TcpListener::bind(address).await.map_err(|error| {
-        Failure::new(exit::UNAVAILABLE, format!("administration cannot listen on {address}: {error}"))
+        CommandError::new(exit::UNAVAILABLE, format!("administration cannot listen on {address}: {error}"))
     })?;
     let address = socket.local_addr().unwrap_or(address);
     tracing::info!(%address, "administration listening");
@@ -286,7 +286,7 @@ fn of_server(server: &Arc<Server>, ask: impl Fn(Arc<Server>, String) -> Coming +
 
 /// Ends exceptions whose time is over, and reports the state of the wall clock.
 async fn end_exceptions(server: Weak<Server>) {
-    let mut ticks = tokio::time::interval(EXCEPTIONS_END);
+    let mut ticks = tokio::time::interval(EXCEPTIONS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -301,7 +301,7 @@ async fn end_exceptions(server: Weak<Server>) {
 }
 
 /// Interval of checks for exceptions that have ended: the maximum delay until their end is recorded.
-const EXCEPTIONS_END: Duration = Duration::from_millis(500);
+const EXCEPTIONS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Reports readiness: the state is healthy, connections can be accepted, and Weir is not stopping.
 fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {

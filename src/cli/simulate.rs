@@ -1,6 +1,6 @@
 //! `weir simulate`: replays the mail of the past through the limits of a configuration.
 
-use super::{ConfigArgument, Failure, complain, exit, read_config, written};
+use super::{CommandError, ConfigArgument, complain, exit, read_config, written};
 use crate::simulate::{BadRows, Flood, History, ReadError, ReplayError, Simulation};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -26,7 +26,7 @@ pub struct Arguments {
     flood: Option<Flood>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let policy = read_config(&arguments.config.config)?.policy;
     let mut simulation = Simulation::new(policy, arguments.flood.clone());
     let path = &arguments.history;
@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut history = History::open(path).map_err(|error| {
         let code = if matches!(error, ReadError::Column(_)) { exit::DATA } else { exit::NO_INPUT };
-        Failure::new(code, format!("{name}: {error}"))
+        CommandError::new(code, format!("{name}: {error}"))
     })?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     let began = Instant::now();
@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let text = if arguments.json { simulation.json_summary() } else { simulation.summary(began.elapsed()) };
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
     name_bad_rows(&name, &history.bad);
-    let fail = |code, why: &str| Err(Failure::new(code, format!("{name}: {why}")));
+    let fail = |code, why: &str| Err(CommandError::new(code, format!("{name}: {why}")));
     match broken {
         Some(error) => fail(exit::IO, &format!("{error}; what stands above is of the rows before")),
         None if simulation.is_empty() => fail(exit::DATA, "there is no message in it"),
@@ -66,8 +66,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn not_drawn(path: &Path) -> impl Fn(String) -> Failure {
-    move |why| Failure::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display()))
+fn not_drawn(path: &Path) -> impl Fn(String) -> CommandError {
+    move |why| CommandError::new(exit::CANNOT_CREATE, format!("{}: {why}", path.display()))
 }
 
 /// The command fails when more than one row in this number is bad.

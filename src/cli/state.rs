@@ -1,6 +1,6 @@
 //! `weir state`: describes, dumps, loads and copies the state file.
 
-use super::{ConfigArgument, Failure, exit, print, read_config};
+use super::{CommandError, ConfigArgument, exit, print, read_config};
 use crate::store::dump::{self, DumpError, Info};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub struct Backup {
     target: PathBuf,
 }
 
-pub fn run(command: &Command) -> Result<(), Failure> {
+pub fn run(command: &Command) -> Result<(), CommandError> {
     let (Command::Info(config)
     | Command::Dump(config)
     | Command::Load(config)
@@ -58,13 +58,13 @@ pub fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-fn failure(error: DumpError) -> Failure {
+fn failure(error: DumpError) -> CommandError {
     let code = match error {
         DumpError::Open(_) | DumpError::Sqlite(..) | DumpError::Input(_) | DumpError::Output(_) => exit::IO,
         DumpError::Damaged { .. } | DumpError::Line(..) => exit::DATA,
         DumpError::Target(..) => exit::CANNOT_CREATE,
     };
-    Failure::new(code, error)
+    CommandError::new(code, error)
 }
 
 fn description(path: &Path, info: &Info) -> String {

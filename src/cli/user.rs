@@ -1,6 +1,6 @@
 //! `weir user`: manages the users who may log in.
 
-use super::{ConfigArgument, Failure, exit, print, read_config};
+use super::{CommandError, ConfigArgument, exit, print, read_config};
 use crate::accounts::file::{EditError, User, Users};
 use clap::{Args, Subcommand};
 use std::io::{BufRead as _, IsTerminal as _};
@@ -51,7 +51,7 @@ pub struct Named {
     name: String,
 }
 
-pub fn run(command: &Command) -> Result<(), Failure> {
+pub fn run(command: &Command) -> Result<(), CommandError> {
     let (config, name) = match command {
         Command::List(config) => (config, ""),
         Command::Add { named, .. }
@@ -82,21 +82,21 @@ pub fn run(command: &Command) -> Result<(), Failure> {
             EditError::Hash(_) => exit::OS,
             EditError::Write(..) => exit::CANNOT_CREATE,
         };
-        Failure::new(code, error)
+        CommandError::new(code, error)
     })?;
     print(&format!("{name}: {what} ({})\n", path.display()))
 }
 
-fn users_file(config: &ConfigArgument) -> Result<PathBuf, Failure> {
+fn users_file(config: &ConfigArgument) -> Result<PathBuf, CommandError> {
     let config = read_config(&config.config)?;
     config.accounts.map(|accounts| accounts.file).ok_or_else(|| {
         let path = config.problems.path.display();
-        Failure::new(exit::CONFIG, format!("{path} has no [accounts], so there is no users file"))
+        CommandError::new(exit::CONFIG, format!("{path} has no [accounts], so there is no users file"))
     })
 }
 
-fn list(path: &Path) -> Result<(), Failure> {
-    let (users, _) = Users::read(path).map_err(|error| Failure::new(exit::DATA, error))?;
+fn list(path: &Path) -> Result<(), CommandError> {
+    let (users, _) = Users::read(path).map_err(|error| CommandError::new(exit::DATA, error))?;
     let line = |user: &User| {
         let groups = if user.groups().is_empty() { String::new() } else { format!("  {}", user.groups().join(", ")) };
         format!("{}{groups}{}\n", user.name, if user.disabled { "  (disabled)" } else { "" })
@@ -105,8 +105,8 @@ fn list(path: &Path) -> Result<(), Failure> {
 }
 
 /// Prompts for the password twice on a terminal; otherwise reads the first line of standard input.
-fn read_password() -> Result<String, Failure> {
-    let fail = |why: String| Failure::new(exit::IO, why);
+fn read_password() -> Result<String, CommandError> {
+    let fail = |why: String| CommandError::new(exit::IO, why);
     if !std::io::stdin().is_terminal() {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);

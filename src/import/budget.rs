@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Kind of resource that is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Resource {
     Files,
     /// Lines of all files, counted each time a file is read.
     Lines,
@@ -23,29 +23,29 @@ pub enum What {
 /// Resources left for the rest of the import. When one kind is used up, every further request fails.
 #[derive(Debug)]
 pub struct Allowance {
-    left: [Cell<usize>; KINDS.len()],
-    over: Cell<Option<What>>,
+    left: [Cell<usize>; BOUNDS.len()],
+    over: Cell<Option<Resource>>,
 }
 
 /// Name and bound of each kind. The bounds exceed the needs of any real configuration by far.
-const KINDS: [(What, &str, usize); 5] = [
-    (What::Files, "files", 2_000),
-    (What::Lines, "lines", 1_000_000),
-    (What::Items, "items of lists and sections", 1_000_000),
-    (What::Octets, "octets", 64 << 20),
-    (What::Searches, "searches for macros", 20_000_000),
+const BOUNDS: [(Resource, &str, usize); 5] = [
+    (Resource::Files, "files", 2_000),
+    (Resource::Lines, "lines", 1_000_000),
+    (Resource::Items, "items of lists and sections", 1_000_000),
+    (Resource::Octets, "octets", 64 << 20),
+    (Resource::Searches, "searches for macros", 20_000_000),
 ];
 
 impl Default for Allowance {
     fn default() -> Self {
-        Self { left: KINDS.map(|(_, _, most)| Cell::new(most)), over: Cell::new(None) }
+        Self { left: BOUNDS.map(|(_, _, most)| Cell::new(most)), over: Cell::new(None) }
     }
 }
 
 impl Allowance {
     /// Takes some of a resource. False: not enough is left, and the caller must stop.
     #[must_use]
-    pub fn take(&self, what: What, count: usize) -> bool {
+    pub fn take(&self, what: Resource, count: usize) -> bool {
         if self.over.get().is_some() {
             return false;
         }
@@ -59,27 +59,27 @@ impl Allowance {
 
     /// Takes items. The error text says that there are too many.
     pub fn items(&self, count: usize) -> Result<(), String> {
-        self.need(What::Items, count)
+        self.need(Resource::Items, count)
     }
 
     /// Takes octets, and one item for them.
     pub fn octets(&self, count: usize) -> Result<(), String> {
-        self.need(What::Items, 1)?;
-        self.need(What::Octets, count)
+        self.need(Resource::Items, 1)?;
+        self.need(Resource::Octets, count)
     }
 
-    fn need(&self, what: What, count: usize) -> Result<(), String> {
+    fn need(&self, what: Resource, count: usize) -> Result<(), String> {
         if self.take(what, count) { Ok(()) } else { Err("this is too much to read".to_owned()) }
     }
 
     /// Reads a file. If the file exceeds the octets left, the text is empty.
     pub fn read(&self, path: &Path) -> std::io::Result<String> {
         let mut bytes = Vec::new();
-        if self.take(What::Files, 1) {
-            let most = self.left[What::Octets as usize].get() as u64;
+        if self.take(Resource::Files, 1) {
+            let most = self.left[Resource::Octets as usize].get() as u64;
             std::fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
         }
-        if !self.take(What::Octets, bytes.len()) {
+        if !self.take(Resource::Octets, bytes.len()) {
             bytes.clear();
         }
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
@@ -87,7 +87,7 @@ impl Allowance {
 
     /// Describes the exceeded bound, if one was exceeded.
     pub fn excess(&self) -> Option<impl fmt::Display + use<>> {
-        let (_, name, most) = KINDS[self.over.get()? as usize];
+        let (_, name, most) = BOUNDS[self.over.get()? as usize];
         Some(format!(
             "it has more than {most} {name}, with all that it includes and names, and is not imported: take the part with the limits"
         ))
@@ -99,19 +99,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_used_up_ends_everything() {
-        for (n, (what, name, most)) in KINDS.into_iter().enumerate() {
+    fn an_exceeded_bound_fails_every_further_request() {
+        for (n, (what, name, most)) in BOUNDS.into_iter().enumerate() {
             assert_eq!(what as usize, n);
             let allowance = Allowance::default();
             assert!(allowance.take(what, most - 1) && allowance.take(what, 1) && allowance.excess().is_none());
-            assert!(!allowance.take(what, 1) && !allowance.take(What::Lines, 0) && allowance.items(0).is_err());
+            assert!(!allowance.take(what, 1) && !allowance.take(Resource::Lines, 0) && allowance.items(0).is_err());
             let words = allowance.excess().map(|words| words.to_string()).unwrap_or_default();
             assert!(words.contains(&format!("{most} {name}")), "{words}");
         }
     }
 
     #[test]
-    fn a_file_without_end_is_not_read_to_its_end() {
+    fn an_endless_file_is_not_read_to_its_end() {
         let allowance = Allowance::default();
         assert_eq!(allowance.read(Path::new("/dev/zero")).ok(), Some(String::new()));
         assert!(allowance.excess().is_some());

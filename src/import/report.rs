@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_file_ends_a_comment_or_reaches_a_terminal() {
+    fn control_characters_of_a_file_are_replaced() {
         let mut report = Report::default();
         report.refuse(&Place::new(&"a\x1b[2J".into(), 3), "x\nrate = \"0\"\x07");
         assert_eq!(report.to_string(), "# a\u{fffd}[2J:3: not translated: x\u{fffd}rate = \"0\"\u{fffd}\n");

@@ -76,7 +76,7 @@ impl Case {
         if let Some(unknown) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
             return Err(format!("there is no \"{unknown}\": there are {}", KEYS.join(", ")));
         }
-        let facts = Said(&object);
+        let facts = Fields(&object);
         let tls = facts.0.get("tls").filter(|tls| !tls.is_null()).map_or(Some(false), Value::as_bool);
         let case = Self {
             client: facts.one("client", client)?.ok_or("there is no client")?,
@@ -100,9 +100,9 @@ const KEYS: [&str; 12] =
     ["client", "user", "group", "mail-from", "rcpt-to", "size", "stage", "helo", "listener", "tls", "at", "as"];
 
 /// JSON object of a case.
-struct Said<'a>(&'a Map<String, Value>);
+struct Fields<'a>(&'a Map<String, Value>);
 
-impl Said<'_> {
+impl Fields<'_> {
     fn one<T>(&self, key: &str, read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
         let text = match self.0.get(key) {
             None | Some(Value::Null) => return Ok(None),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_the_same_after_it_was_posted() {
+    fn a_case_survives_json() {
         let case = Case {
             client: "192.0.2.7".parse().unwrap(),
             user: Some("alice".into()),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_case_is_named() {
+    fn errors_name_the_bad_value_of_a_case() {
         for (text, words) in [
             ("hello", "not JSON"),
             ("[]", "not a JSON object"),

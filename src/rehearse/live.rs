@@ -1,7 +1,7 @@
 //! Rehearsal with the budgets of the running Weir: the request to it, and its answer.
 
 use super::case::Case;
-use super::rehearsal::{self, Budgets, Stand};
+use super::rehearsal::{self, Budgets, Setup};
 use super::report::Report;
 use crate::session;
 use crate::store::Store;
@@ -41,20 +41,20 @@ pub async fn answer(
 ) -> Result<String, AnswerError> {
     let case = Case::from_json(body).map_err(AnswerError::Case)?;
     let policy = store.policy();
-    let stand = Stand::new(&case, &policy, listeners, now).map_err(AnswerError::Case)?;
+    let setup = Setup::new(&case, &policy, listeners, now).map_err(AnswerError::Case)?;
     let mut known = Budgets::new();
-    let played = loop {
-        let played = rehearsal::play(stand, &case, &known);
+    let rehearsal = loop {
+        let rehearsal = rehearsal::play(setup, &case, &known);
         // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
-        if played.missing.is_empty() {
-            break played;
+        if rehearsal.missing.is_empty() {
+            break rehearsal;
         }
-        match store.look(&played.missing).await {
-            Ok(budgets) => known.extend(played.missing.into_iter().zip(budgets)),
+        match store.look(&rehearsal.missing).await {
+            Ok(budgets) => known.extend(rehearsal.missing.into_iter().zip(budgets)),
             Err(why) => return Err(AnswerError::Store(why.to_string())),
         }
     };
-    let report = Report { stand, played, refused: stand.refused(&case), is_live: true };
+    let report = Report { setup, rehearsal, refused: setup.refused(&case), is_live: true };
     let wants_text = serde_json::from_str::<Value>(body).is_ok_and(|body| body[AS] == TEXT);
     let answer = match wants_text {
         true => json!({ "refused": report.is_refused(), TEXT: report.text() }),

@@ -9,7 +9,7 @@ use crate::policy::Policy;
 use crate::session;
 use crate::time::Timestamp;
 use case::Case;
-use rehearsal::{Budgets, Stand};
+use rehearsal::{Budgets, Setup};
 pub use report::Report;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub fn run<'a>(
     listeners: &'a [Arc<session::Options>],
     now: Timestamp,
 ) -> Result<Report<'a>, String> {
-    let stand = Stand::new(case, policy, listeners, now)?;
-    let played = rehearsal::play(stand, case, &Budgets::new());
-    Ok(Report { stand, played, refused: stand.refused(case), is_live: false })
+    let setup = Setup::new(case, policy, listeners, now)?;
+    let rehearsal = rehearsal::play(setup, case, &Budgets::new());
+    Ok(Report { setup, rehearsal, refused: setup.refused(case), is_live: false })
 }

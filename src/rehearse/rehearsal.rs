@@ -18,7 +18,7 @@ pub type Budgets = HashMap<Key, Option<Budget>>;
 
 /// Surroundings of the session: policy, listener and time.
 #[derive(Clone, Copy)]
-pub struct Stand<'a> {
+pub struct Setup<'a> {
     pub policy: &'a Policy,
     /// Hostname of this Weir.
     pub hostname: &'a str,
@@ -27,7 +27,7 @@ pub struct Stand<'a> {
     pub now: Timestamp,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> Setup<'a> {
     /// Finds the listener of a case. The error: no listener has this name.
     pub fn new(
         case: &Case,
@@ -68,42 +68,42 @@ impl<'a> Stand<'a> {
 }
 
 /// Step of the session, with its outcome.
-pub struct Act {
+pub struct Step {
     /// Text for people: `RCPT TO:<bob@example.net>`.
     pub what: String,
     pub stage: Stage,
-    pub said: Vec<Explained>,
+    pub explained: Vec<Explained>,
     /// Reply that refuses the step, as the client gets it.
     pub refused: Option<String>,
 }
 
 /// Result of a rehearsal.
-pub struct Played {
-    pub acts: Vec<Act>,
+pub struct Rehearsal {
+    pub steps: Vec<Step>,
     /// Keys that were not in `known`; their budgets were taken as empty.
     pub missing: Vec<Key>,
 }
 
 /// Rehearses a session on a copy of `known`.
-pub fn play(stand: Stand<'_>, case: &Case, known: &Budgets) -> Played {
-    let (budgets, ledger) = (known.clone(), SessionCounters::default());
-    let policy = stand.policy.clone();
+pub fn play(setup: Setup<'_>, case: &Case, known: &Budgets) -> Rehearsal {
+    let (budgets, counters) = (known.clone(), SessionCounters::default());
+    let policy = setup.policy.clone();
     let mut play =
-        Play { stand, policy, case, known, budgets, ledger, acts: Vec::new(), missing: Vec::new(), refusals: 0 };
+        Player { setup, policy, case, known, budgets, counters, steps: Vec::new(), missing: Vec::new(), refusals: 0 };
     // The error only means that the session ended early.
     let _ = play.all();
-    Played { acts: play.acts, missing: play.missing }
+    Rehearsal { steps: play.steps, missing: play.missing }
 }
 
-struct Play<'a> {
-    stand: Stand<'a>,
+struct Player<'a> {
+    setup: Setup<'a>,
     /// The policy, with the suspensions that begin in the session.
     policy: Policy,
     case: &'a Case,
     known: &'a Budgets,
     budgets: Budgets,
-    ledger: SessionCounters,
-    acts: Vec<Act>,
+    counters: SessionCounters,
+    steps: Vec<Step>,
     missing: Vec<Key>,
     refusals: usize,
 }
@@ -111,7 +111,7 @@ struct Play<'a> {
 /// Marker: a refusal ended the session.
 struct Ended;
 
-impl Play<'_> {
+impl Player<'_> {
     fn all(&mut self) -> Result<(), Ended> {
         self.connect()?;
         self.log_in()?;
@@ -119,18 +119,18 @@ impl Play<'_> {
         let mut facts = self.facts();
         (facts.sender, facts.size) = (Some(sender.as_str().into()), self.case.size);
         let shown = sender.trim_matches(['<', '>']);
-        let mut charges = self.act(format!("MAIL FROM:<{shown}>"), &facts, Event::Mail)?.charges;
+        let mut charges = self.step(format!("MAIL FROM:<{shown}>"), &facts, Event::Mail)?.charges;
         let mut accepted = Vec::new();
         for recipient in self.case.recipients.iter().filter(|_| self.case.reaches(Stage::Rcpt)) {
             let recipient: Arc<str> = recipient.as_str().into();
             let event = Event::Recipient(recipient.clone());
-            match self.try_act(format!("RCPT TO:<{recipient}>"), &facts, event, Vec::new()) {
-                Tried::Passed(verdict) => {
+            match self.try_step(format!("RCPT TO:<{recipient}>"), &facts, event, Vec::new()) {
+                StepOutcome::Passed(verdict) => {
                     accepted.push(recipient);
                     charges.extend(verdict.charges);
                 }
-                Tried::Refused => {}
-                Tried::Ended => return Err(Ended),
+                StepOutcome::Refused => {}
+                StepOutcome::Ended => return Err(Ended),
             }
         }
         if accepted.is_empty() {
@@ -138,14 +138,14 @@ impl Play<'_> {
         }
         facts.recipients = accepted;
         if self.reaches(Stage::Data) {
-            charges.extend(self.act("DATA".to_owned(), &facts, Event::Message)?.charges);
+            charges.extend(self.step("DATA".to_owned(), &facts, Event::Message)?.charges);
         }
         if self.reaches(Stage::End) {
             let size = self.case.size;
             let what =
                 size.map_or("end of the message".to_owned(), |size| format!("end of the message, {size} octets"));
             charges.retain(|charged| charged.until.is_of_size());
-            self.settle(what, &facts, Event::End { size }, charges)?;
+            self.required_step(what, &facts, Event::End { size }, charges)?;
         }
         Ok(())
     }
@@ -153,12 +153,12 @@ impl Play<'_> {
     fn connect(&mut self) -> Result<(), Ended> {
         let facts = self.facts();
         // With STARTTLS, the connection is not encrypted at connect.
-        let begins_plain = self.stand.listener.is_some_and(|listener| listener.tls == Security::StartTls);
+        let begins_plain = self.setup.listener.is_some_and(|listener| listener.tls == Security::StartTls);
         let tls = facts.tls.map(|tls| tls && !begins_plain);
         let facts = Facts { tls, helo: None, user: None, authenticated: false, groups: Arc::default(), ..facts };
-        self.act(format!("connection from {}", self.case.client), &facts, Event::Connect)?;
-        if self.stand.policy.counts(Count::Commands) && self.reaches(Stage::Auth) {
-            self.act("EHLO".to_owned(), &facts, Event::Command)?;
+        self.step(format!("connection from {}", self.case.client), &facts, Event::Connect)?;
+        if self.setup.policy.counts(Count::Commands) && self.reaches(Stage::Auth) {
+            self.step("EHLO".to_owned(), &facts, Event::Command)?;
         }
         Ok(())
     }
@@ -167,10 +167,10 @@ impl Play<'_> {
         let Some(user) = self.case.user.clone().filter(|_| self.reaches(Stage::Auth)) else { return Ok(()) };
         let facts = self.facts();
         let claimed = Facts { authenticated: false, groups: Arc::default(), ..facts.clone() };
-        let charges = self.act(format!("AUTH as {user}"), &claimed, Event::Auth)?.charges;
+        let charges = self.step(format!("AUTH as {user}"), &claimed, Event::Auth)?.charges;
         // The password is right: refund the charges for a failed login.
         self.give_back(charges.into_iter().filter(|charged| charged.until == RefundWhen::Password).collect());
-        self.act(format!("login of {user}"), &facts, Event::Login).map(|_| ())
+        self.step(format!("login of {user}"), &facts, Event::Login).map(|_| ())
     }
 
     /// Returns whether the session goes as far as a stage.
@@ -181,9 +181,9 @@ impl Play<'_> {
     /// Returns the facts after the login, if there is one.
     fn facts(&self) -> Facts {
         let Case { client, user, groups, helo, tls, .. } = self.case;
-        let is_implicit = self.stand.listener.is_some_and(|listener| listener.tls == Security::Implicit);
+        let is_implicit = self.setup.listener.is_some_and(|listener| listener.tls == Security::Implicit);
         Facts {
-            listener: self.stand.listener.map(|listener| listener.name.clone()),
+            listener: self.setup.listener.map(|listener| listener.name.clone()),
             client: Some(*client),
             tls: Some(*tls || is_implicit),
             helo: helo.as_deref().map(Arc::from),
@@ -194,40 +194,40 @@ impl Play<'_> {
         }
     }
 
-    fn act(&mut self, what: String, facts: &Facts, event: Event) -> Result<Verdict, Ended> {
-        self.settle(what, facts, event, Vec::new())
+    fn step(&mut self, what: String, facts: &Facts, event: Event) -> Result<Verdict, Ended> {
+        self.required_step(what, facts, event, Vec::new())
     }
 
     /// Runs a step whose refusal ends the session.
-    fn settle(
+    fn required_step(
         &mut self,
         what: String,
         facts: &Facts,
         event: Event,
         declared: Vec<RefundableCharge>,
     ) -> Result<Verdict, Ended> {
-        match self.try_act(what, facts, event, declared) {
-            Tried::Passed(verdict) => Ok(verdict),
-            Tried::Refused | Tried::Ended => Err(Ended),
+        match self.try_step(what, facts, event, declared) {
+            StepOutcome::Passed(verdict) => Ok(verdict),
+            StepOutcome::Refused | StepOutcome::Ended => Err(Ended),
         }
     }
 
-    fn try_act(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<RefundableCharge>) -> Tried {
-        let (stage, now) = (event.stage().unwrap_or(Stage::Command), self.stand.now);
+    fn try_step(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<RefundableCharge>) -> StepOutcome {
+        let (stage, now) = (event.stage().unwrap_or(Stage::Command), self.setup.now);
         let policy = &self.policy.clone();
         let asked = Asked { facts: facts.clone(), events: vec![event], declared };
         let question = Plan::new(policy, &asked, now);
         let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
         let mut loaded = self.load(&keys);
-        let said = policy::explain(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
-        let mut verdicts = policy::decide(policy, now, &asked, &question, &mut loaded, &mut self.ledger);
+        let explained = policy::explain(policy, now, &asked, &question, &mut loaded, &mut self.counters);
+        let mut verdicts = policy::decide(policy, now, &asked, &question, &mut loaded, &mut self.counters);
         self.keep(&keys, loaded);
         let verdict = verdicts.pop().unwrap_or_default();
         let refused = match &verdict.ruling {
             Ruling::Refuse(refusal) => {
                 self.refusals += 1;
                 let reference = format!("test-{}", self.refusals);
-                Some(refusal_reply(refusal, stage, self.stand.hostname, &reference))
+                Some(refusal_reply(refusal, stage, self.setup.hostname, &reference))
             }
             Ruling::Suspended(suspended) => Some((suspended_reply(suspended, "test"), false)),
             Ruling::Pass | Ruling::Skipped => None,
@@ -236,11 +236,11 @@ impl Play<'_> {
             Arc::make_mut(&mut self.policy.exceptions).suspend(suspension.clone());
         }
         let words = refused.as_ref().map(|(reply, _)| line(reply));
-        self.acts.push(Act { what, stage, said, refused: words });
+        self.steps.push(Step { what, stage, explained, refused: words });
         match refused {
-            None => Tried::Passed(verdict),
-            Some((_, false)) => Tried::Refused,
-            Some((_, true)) => Tried::Ended,
+            None => StepOutcome::Passed(verdict),
+            Some((_, false)) => StepOutcome::Refused,
+            Some((_, true)) => StepOutcome::Ended,
         }
     }
 
@@ -263,7 +263,7 @@ impl Play<'_> {
 }
 
 /// Outcome of a step.
-enum Tried {
+enum StepOutcome {
     Passed(Verdict),
     Refused,
     /// Refused, and Weir closes the connection.

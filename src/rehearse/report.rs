@@ -1,6 +1,6 @@
 //! Report of a rehearsal: text for people, JSON for programs.
 
-use super::rehearsal::{Act, Played, Stand, line};
+use super::rehearsal::{Rehearsal, Setup, Step, line};
 use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 /// Report of one rehearsal.
 pub struct Report<'a> {
-    pub stand: Stand<'a>,
-    pub played: Played,
+    pub setup: Setup<'a>,
+    pub rehearsal: Rehearsal,
     /// Refusals of the listener itself.
     pub refused: Vec<String>,
     /// Whether the budgets are those of the running Weir.
@@ -22,44 +22,44 @@ pub struct Report<'a> {
 impl Report<'_> {
     /// Returns whether the client gets any refusal.
     pub fn is_refused(&self) -> bool {
-        !self.refused.is_empty() || self.played.acts.iter().any(|act| act.refused.is_some())
+        !self.refused.is_empty() || self.rehearsal.steps.iter().any(|step| step.refused.is_some())
     }
 
     pub fn text(&self) -> String {
         let budgets = if self.is_live { "with the budgets of the running Weir" } else { "with empty budgets" };
-        let mut text = format!("at {}, {budgets}\n", self.stand.now.rfc3339());
-        for act in &self.played.acts {
-            text += &format!("\n{}\n", act.what);
-            for one in &act.said {
-                text += &self.limit_text(act, one);
+        let mut text = format!("at {}, {budgets}\n", self.setup.now.rfc3339());
+        for step in &self.rehearsal.steps {
+            text += &format!("\n{}\n", step.what);
+            for one in &step.explained {
+                text += &self.limit_text(step, one);
             }
-            text += &self.elsewhere(act);
-            text += &format!("  -> {}\n", act.refused.as_deref().unwrap_or("passes"));
+            text += &self.inapplicable(step);
+            text += &format!("  -> {}\n", step.refused.as_deref().unwrap_or("passes"));
         }
         text + "\n" + &self.verdict()
     }
 
     /// Lists the limits that never apply to such a step.
-    fn elsewhere(&self, act: &Act) -> String {
-        let others = act.said.iter().filter(|one| is_elsewhere(one));
-        let titles: Vec<String> = others.map(|one| self.stand.policy.title(one.limit)).collect();
+    fn inapplicable(&self, step: &Step) -> String {
+        let others = step.explained.iter().filter(|one| is_inapplicable(one));
+        let titles: Vec<String> = others.map(|one| self.setup.policy.title(one.limit)).collect();
         if titles.is_empty() { String::new() } else { format!("  not here: {}\n", titles.join(", ")) }
     }
 
-    fn limit_text(&self, act: &Act, one: &Explained) -> String {
-        let (title, limit) = (self.stand.policy.title(one.limit), &self.stand.policy.limits[one.limit]);
+    fn limit_text(&self, step: &Step, one: &Explained) -> String {
+        let (title, limit) = (self.setup.policy.title(one.limit), &self.setup.policy.limits[one.limit]);
         match &one.said {
             Err(Reason { why: SkipReason::Elsewhere, .. }) => String::new(),
             Err(reason) => format!("  {title}: does not hold: {reason}\n"),
-            Ok(weighed) => format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(act, limit, weighed)),
+            Ok(weighed) => format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(step, limit, weighed)),
         }
     }
 
     /// Says the limit's decision about the step.
-    fn outcome(&self, act: &Act, limit: &Limit, weighed: &Weighed) -> String {
+    fn outcome(&self, step: &Step, limit: &Limit, weighed: &Weighed) -> String {
         match &weighed.refusal {
             Some(refusal) => {
-                let reply = self.reply(act, refusal);
+                let reply = self.reply(step, refusal);
                 match limit.mode {
                     Mode::Enforce => format!("refuses: {reply}"),
                     mode => format!("would refuse, but is in {}: {reply}", mode.name()),
@@ -77,33 +77,33 @@ impl Report<'_> {
     }
 
     /// Returns the reply that the limit would give alone. If several limits refuse, the strongest one gives the reply.
-    fn reply(&self, act: &Act, refusal: &Refusal) -> String {
-        line(&refusal_reply(refusal, act.stage, self.stand.hostname, "test").0)
+    fn reply(&self, step: &Step, refusal: &Refusal) -> String {
+        line(&refusal_reply(refusal, step.stage, self.setup.hostname, "test").0)
     }
 
     /// Says which steps are refused.
     fn verdict(&self) -> String {
-        let by_limits = self.played.acts.iter().filter_map(|act| Some((act, act.refused.as_deref()?)));
-        let by_limits = by_limits.map(|(act, reply)| format!("refused: {}: {reply}\n", act.what));
+        let by_limits = self.rehearsal.steps.iter().filter_map(|step| Some((step, step.refused.as_deref()?)));
+        let by_limits = by_limits.map(|(step, reply)| format!("refused: {}: {reply}\n", step.what));
         let by_listener = self.refused.iter().map(|why| format!("refused, not by a limit: {why}\n"));
         let all: String = by_limits.chain(by_listener).collect();
         if all.is_empty() { "nothing is refused: the smart host has the last word\n".to_owned() } else { all }
     }
 
     pub fn json(&self) -> Value {
-        let acts: Vec<Value> = self.played.acts.iter().map(|act| self.act_json(act)).collect();
-        let replies: Vec<&str> = self.played.acts.iter().filter_map(|act| act.refused.as_deref()).collect();
-        json!({ "at": self.stand.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
-            "replies": replies, "by-listener": self.refused, "acts": acts })
+        let steps: Vec<Value> = self.rehearsal.steps.iter().map(|step| self.step_json(step)).collect();
+        let replies: Vec<&str> = self.rehearsal.steps.iter().filter_map(|step| step.refused.as_deref()).collect();
+        json!({ "at": self.setup.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
+            "replies": replies, "by-listener": self.refused, "acts": steps })
     }
 
-    fn act_json(&self, act: &Act) -> Value {
-        let limits: Vec<Value> = act.said.iter().map(|one| self.limit_json(act, one)).collect();
-        json!({ "what": act.what, "stage": act.stage.name(), "reply": act.refused, "limits": limits })
+    fn step_json(&self, step: &Step) -> Value {
+        let limits: Vec<Value> = step.explained.iter().map(|one| self.limit_json(step, one)).collect();
+        json!({ "what": step.what, "stage": step.stage.name(), "reply": step.refused, "limits": limits })
     }
 
-    fn limit_json(&self, act: &Act, one: &Explained) -> Value {
-        let Policy { limits, .. } = self.stand.policy;
+    fn limit_json(&self, step: &Step, one: &Explained) -> Value {
+        let Policy { limits, .. } = self.setup.policy;
         let limit = &limits[one.limit];
         let mut value = json!({ "limit": &*limit.name, "count": limit.count.name(), "mode": limit.mode.name() });
         match &one.said {
@@ -125,7 +125,7 @@ impl Report<'_> {
                 value["after"] = weighed.after.into();
                 value["outcome"] = outcome.into();
                 value["actions"] = weighed.actions.clone().into();
-                value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(act, refusal)).into();
+                value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(step, refusal)).into();
                 value["wait"] = weighed.refusal.as_ref().map(Refusal::wait_text).into();
             }
         }
@@ -133,7 +133,7 @@ impl Report<'_> {
     }
 }
 
-fn is_elsewhere(one: &Explained) -> bool {
+fn is_inapplicable(one: &Explained) -> bool {
     matches!(one.said, Err(Reason { why: SkipReason::Elsewhere, .. }))
 }
 

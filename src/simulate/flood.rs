@@ -22,13 +22,13 @@ pub struct Flood {
 }
 
 /// Maximum of recipients in a day: no real account sends to so many.
-const MOST: f64 = 1e9;
+const MAX_RECIPIENTS: f64 = 1e9;
 
 /// Client address of the flood, from the range for documentation (RFC 5737): the history has no mail from it.
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// Duration of a flood: an administrator notices it within a day.
-const LASTS: Duration = Duration::from_secs(86_400);
+const DURATION: Duration = Duration::from_secs(86_400);
 
 impl std::str::FromStr for Flood {
     type Err = String;
@@ -50,11 +50,11 @@ impl std::str::FromStr for Flood {
         let one = if ["s", "m", "h", "d"].contains(&unit) { "1" } else { "" };
         let unit = parse_duration(&format!("{one}{unit}")).map_err(|_| bad())?;
         let interval = Duration::try_from_secs_f64(unit.as_secs_f64() / amount).map_err(|_| bad())?;
-        if interval < Duration::from_micros(1) || LASTS < interval {
+        if interval < Duration::from_micros(1) || DURATION < interval {
             return Err(format!("\"{speed}\" is not between a million a second and one a day"));
         }
-        if LASTS.as_secs_f64() / interval.as_secs_f64() * recipients as f64 > MOST {
-            return Err(format!("\"{speed}\" with {recipients} recipients is more than {MOST} in a day"));
+        if DURATION.as_secs_f64() / interval.as_secs_f64() * recipients as f64 > MAX_RECIPIENTS {
+            return Err(format!("\"{speed}\" with {recipients} recipients is more than {MAX_RECIPIENTS} in a day"));
         }
         let user = user.to_lowercase().into();
         Ok(Self { user, interval, recipients, from, sent: 0, delivered: 0, before_refusal: None })
@@ -65,7 +65,7 @@ impl Flood {
     /// Returns the time of the next message; `None` after the last.
     pub fn next_at(&self) -> Option<Timestamp> {
         let after = Duration::try_from_secs_f64(self.interval.as_secs_f64() * self.sent as f64).ok()?;
-        (after < LASTS).then(|| self.from.after(after))
+        (after < DURATION).then(|| self.from.after(after))
     }
 
     /// Returns the next message. Its recipients have never had mail from anyone.
@@ -104,7 +104,7 @@ impl Flood {
             format_duration(self.interval),
             self.from.rfc3339(),
             self.delivered,
-            format_duration(LASTS)
+            format_duration(DURATION)
         )
     }
 

@@ -51,8 +51,8 @@ pub struct BadRows {
 }
 
 /// Maximum of bad rows that are named, and of characters of each reason.
-const NAMED: usize = 10;
-const MAX_NAME: usize = 160;
+const MAX_NAMED: usize = 10;
+const MAX_REASON_LENGTH: usize = 160;
 
 /// Rows of the input.
 struct Rows {
@@ -190,10 +190,10 @@ impl History {
                 }
                 Err(why) => {
                     self.bad.count += 1;
-                    if self.bad.named.len() < NAMED {
+                    if self.bad.named.len() < MAX_NAMED {
                         // Replace control characters: the file must not control the terminal.
                         let plain = why.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
-                        self.bad.named.push((self.rows.number, plain.take(MAX_NAME).collect()));
+                        self.bad.named.push((self.rows.number, plain.take(MAX_REASON_LENGTH).collect()));
                     }
                 }
             }
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_users_and_messages_are_read_where_they_stand() {
+    fn optional_columns_are_read() {
         let text = "t,sender,recipient,client,user,size,message\n\
             1,a,b,::ffff:192.0.2.1,U,10,m1\n1,a,c,192.0.2.1,u,,m2\n1,a,c,192.0.2.1,u,30,m1\n";
         let (messages, _) = all(text.as_bytes());
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_costs_no_more_than_itself() {
+    fn a_bad_row_does_not_affect_other_rows() {
         let text = format!(
             "\u{feff}t,sender,recipient\n1,a,b\n2,\"a,b\n{},a,b\n\x1b[2J,a,b\n1700000000000,a,b\n3,a,b\n",
             "9".repeat(70_000)

@@ -13,7 +13,7 @@ pub use flood::Flood;
 use history::Message;
 pub use history::{BadRows, History, ReadError};
 use plot::Traffic;
-use replay::{Replay, set_aside};
+use replay::{Replay, disable_incomplete};
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
@@ -69,8 +69,8 @@ pub enum ReplayError {
 impl Simulation {
     pub fn new(mut policy: Policy, flood: Option<Flood>) -> Self {
         let titles = (0..policy.limits.len()).map(|place| policy.title(place)).collect();
-        let unsaid = set_aside(&mut policy);
-        let replay = Replay::new(&policy, &unsaid);
+        let missing = disable_incomplete(&mut policy);
+        let replay = Replay::new(&policy, &missing);
         Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }
     }
 

@@ -20,10 +20,10 @@ pub struct Replay {
     /// Policy, with the suspensions that the replay has begun.
     policy: Policy,
     /// Whether any limit needs a decision at DATA, and at the end of the message.
-    asks: [bool; 2],
+    needs_decision: [bool; 2],
     /// `None` while a decision uses the budget, and for a budget that was never charged.
     budgets: HashMap<Key, Option<Budget>>,
-    ledger: SessionCounters,
+    counters: SessionCounters,
     /// Results of each limit for the current message.
     marks: Marks,
     /// Totals of each limit, in their order.
@@ -60,8 +60,8 @@ impl Outcome {
 }
 
 /// Disables limits that count what a history has only in part. Returns for each limit what the history lacks.
-pub fn set_aside(policy: &mut Policy) -> Vec<Option<&'static str>> {
-    let unsaid = |limit: &Limit| {
+pub fn disable_incomplete(policy: &mut Policy) -> Vec<Option<&'static str>> {
+    let missing = |limit: &Limit| {
         let is_of_connection = |quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
         match limit.count {
             // A history has MAIL, RCPT and DATA, but no other commands.
@@ -70,28 +70,28 @@ pub fn set_aside(policy: &mut Policy) -> Vec<Option<&'static str>> {
             _ => None,
         }
     };
-    let unsaid: Vec<_> = policy.limits.iter().map(unsaid).collect();
+    let missing: Vec<_> = policy.limits.iter().map(missing).collect();
     for limit in
-        Arc::make_mut(&mut policy.limits).iter_mut().zip(&unsaid).filter_map(|(limit, unsaid)| unsaid.map(|_| limit))
+        Arc::make_mut(&mut policy.limits).iter_mut().zip(&missing).filter_map(|(limit, missing)| missing.map(|_| limit))
     {
         (limit.quota, limit.overrides) = (Quota::Unlimited, None);
     }
-    let watched = |limit: &Limit| limit.watch.and_then(|watched| unsaid[watched]);
-    policy.limits.iter().zip(&unsaid).map(|(limit, own)| own.or_else(|| watched(limit))).collect()
+    let watched = |limit: &Limit| limit.watch.and_then(|watched| missing[watched]);
+    policy.limits.iter().zip(&missing).map(|(limit, own)| own.or_else(|| watched(limit))).collect()
 }
 
 impl Replay {
-    /// `unsaid` is the result of [`set_aside`].
-    pub fn new(policy: &Policy, unsaid: &[Option<&'static str>]) -> Self {
+    /// `missing` is the result of [`disable_incomplete`].
+    pub fn new(policy: &Policy, missing: &[Option<&'static str>]) -> Self {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
         Self {
             policy: policy.clone(),
-            asks: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
+            needs_decision: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
             budgets: HashMap::new(),
-            ledger: SessionCounters::default(),
+            counters: SessionCounters::default(),
             marks: Marks::new(policy.limits.len()),
-            tallies: unsaid.iter().map(|unsaid| Tally::new(*unsaid)).collect(),
+            tallies: missing.iter().map(|missing| Tally::new(*missing)).collect(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Replay {
         let recipients = message.recipients.iter().map(|recipient| Event::Recipient(recipient.clone()));
         let events = std::iter::once(Event::Mail).chain(recipients).collect();
         let mut asked = Asked { facts, events, declared: Vec::new() };
-        self.ledger = SessionCounters::default();
+        self.counters = SessionCounters::default();
         self.marks.clear();
         let mut charges = Vec::new();
         let mut verdicts = self.decide(message, &asked).into_iter();
@@ -124,15 +124,15 @@ impl Replay {
         let accepted = message.recipients.iter().zip(&recipients).filter(|(_, refusal)| refusal.is_none());
         asked.facts.recipients = accepted.map(|(recipient, _)| recipient.clone()).collect();
         let goes_on = !asked.facts.recipients.is_empty();
-        let whole = [Event::Message, Event::End { size: message.size }].into_iter().zip(self.asks);
-        let whole = whole.filter(|(_, asks)| goes_on && *asks).find_map(|(event, _)| {
+        let whole = [Event::Message, Event::End { size: message.size }].into_iter().zip(self.needs_decision);
+        let whole = whole.filter(|(_, needs_decision)| goes_on && *needs_decision).find_map(|(event, _)| {
             asked.events = vec![event];
             asked.declared = charges.extract_if(.., |charged| charged.until.is_of_size()).collect();
             let verdict = self.decide(message, &asked).pop()?;
             charges.extend(verdict.charges);
             refused(verdict.ruling)
         });
-        self.close(message, &asked.facts);
+        self.add_totals(message, &asked.facts);
         Outcome { recipients, message: whole }
     }
 
@@ -142,7 +142,7 @@ impl Replay {
         question.limits().for_each(|limit| self.marks.count(limit));
         let take = |key: KeyRef<'_>| self.budgets.get_mut(key.as_str()).and_then(Option::take);
         let mut loaded: Loaded = question.keys().map(take).collect();
-        let verdicts = policy::decide(&self.policy, message.at, asked, &question, &mut loaded, &mut self.ledger);
+        let verdicts = policy::decide(&self.policy, message.at, asked, &question, &mut loaded, &mut self.counters);
         let budgets = loaded.into_slots().map(|slot| slot.budget);
         for (key, budget) in question.keys().zip(budgets) {
             match self.budgets.get_mut(key.as_str()) {
@@ -169,7 +169,7 @@ impl Replay {
     }
 
     /// Adds the results for a message to the totals.
-    fn close(&mut self, message: &Message, facts: &Facts) {
+    fn add_totals(&mut self, message: &Message, facts: &Facts) {
         for (place, (limit, tally)) in self.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);
             if tally.wants_reason() {
@@ -179,7 +179,7 @@ impl Replay {
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);
                 let events = [Event::Mail, Event::Message, Event::End { size: message.size }];
-                tally.wonder(events.into_iter().chain(recipient).filter_map(reason));
+                tally.add_reasons(events.into_iter().chain(recipient).filter_map(reason));
             }
         }
     }

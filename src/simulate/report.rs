@@ -27,7 +27,7 @@ impl Simulation {
         let first = first.map(|(at, user)| serde_json::json!({ "t": at.micros() as f64 / 1e6, "user": &**user }));
         let worst = worst(tally).map(|(user, refused)| serde_json::json!({ "user": user, "refused": refused }));
         let mut line = serde_json::json!({ "limit": &*limit.name, "events": tally.events, "refused": tally.refused,
-            "users-hit": tally.hit.len(), "worst": worst, "first-refusal": first });
+            "users-hit": tally.refused_by_user.len(), "worst": worst, "first-refusal": first });
         if self.titles[place] != *limit.name {
             line["rate"] = rate(&limit.quota).into();
         }
@@ -82,7 +82,7 @@ impl Simulation {
             limit.algorithm.name(),
             tally.refused,
             tally.events,
-            tally.hit.len(),
+            tally.refused_by_user.len(),
             self.totals.users.len()
         );
         if tally.warned > 0 {
@@ -102,7 +102,7 @@ impl Simulation {
 fn held_never(title: &str, limit: &Limit, tally: &Tally) -> String {
     let unknown: Vec<String> = tally.unknown(limit).iter().map(|what| format!("the {what}")).collect();
     let why = match unknown.is_empty() {
-        true => "none is of those whom it is for".to_owned(),
+        true => "its conditions match none".to_owned(),
         false => format!("the history does not say {}", unknown.join(", ")),
     };
     format!("\n{title}: held for no message: {why}\n")
@@ -149,6 +149,6 @@ fn rate(quota: &Quota) -> String {
 /// Returns the user with the most refusals, and their number.
 fn worst(tally: &Tally) -> Option<(&str, u64)> {
     // Of equal users, take the first by name, so that the report is always the same.
-    let worst = tally.hit.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
+    let worst = tally.refused_by_user.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     worst.map(|(user, count)| (&**user, *count))
 }

@@ -19,13 +19,13 @@ pub struct Tally {
     /// Events that the limit warned of.
     pub warned: u64,
     /// Refused events by user.
-    pub hit: HashMap<Arc<str>, u64>,
+    pub refused_by_user: HashMap<Arc<str>, u64>,
     pub first: Option<(Timestamp, Arc<str>)>,
     /// Fact that the history lacks; the limit is disabled because of it.
-    unsaid: Option<&'static str>,
+    missing: Option<&'static str>,
     /// For a limit that never held: number of messages whose skip reasons were collected, and the facts that the
     /// history lacks.
-    wondered: u64,
+    reasons_asked: u64,
     unknown: BTreeSet<String>,
     /// The limit needs only known facts, and its conditions do not match.
     is_for_others: bool,
@@ -48,7 +48,7 @@ pub struct Mark {
 }
 
 /// Maximum of messages whose skip reasons are collected for a limit.
-const MOST_WONDERED: u64 = 100;
+const MAX_REASONS_ASKED: u64 = 100;
 
 impl Marks {
     pub fn new(limits: usize) -> Self {
@@ -86,13 +86,13 @@ impl Marks {
 }
 
 impl Tally {
-    pub fn new(unsaid: Option<&'static str>) -> Self {
-        Self { unsaid, ..Self::default() }
+    pub fn new(missing: Option<&'static str>) -> Self {
+        Self { missing, ..Self::default() }
     }
 
     /// Adds the results for one message.
     pub fn add(&mut self, limit: &Limit, mark: Mark, message: &Message) {
-        if self.unsaid.is_some() {
+        if self.missing.is_some() {
             return;
         }
         // Limits at RCPT count recipients; all others count messages.
@@ -108,23 +108,24 @@ impl Tally {
         self.warned += warned;
         if refused > 0 {
             self.refused += refused;
-            *self.hit.entry(message.user.clone()).or_default() += refused;
+            *self.refused_by_user.entry(message.user.clone()).or_default() += refused;
             self.first.get_or_insert_with(|| (message.at, message.user.clone()));
         }
     }
 
     /// Returns whether to collect another skip reason of the limit.
     pub fn wants_reason(&self) -> bool {
-        self.events == 0 && self.unsaid.is_none() && self.wondered < MOST_WONDERED
+        self.events == 0 && self.missing.is_none() && self.reasons_asked < MAX_REASONS_ASKED
     }
 
     /// Records why the limit did not hold for a message: one reason for each stage.
-    pub fn wonder(&mut self, reasons: impl Iterator<Item = Reason>) {
-        self.wondered += 1;
+    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = Reason>) {
+        self.reasons_asked += 1;
         for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
             // The recipient is unknown only before RCPT, so it is not missing from the history.
-            self.unknown
-                .extend(reason.unknown().filter(|name| !name.starts_with("recipient")).map(|name| plain(&name)));
+            self.unknown.extend(
+                reason.unknown().filter(|name| !name.starts_with("recipient")).map(|name| without_widths(&name)),
+            );
             let is_known = reason.unknown().next().is_none();
             self.is_for_others |=
                 is_known && matches!(reason.why, SkipReason::NoMatch | SkipReason::Except(_) | SkipReason::NoRecipient);
@@ -134,17 +135,17 @@ impl Tally {
     /// Returns the facts that the history lacks, for a limit that never held. Empty if the limit's conditions do not
     /// match.
     pub fn unknown(&self, limit: &Limit) -> Vec<String> {
-        match self.unsaid {
-            Some(unsaid) => vec![unsaid.to_owned()],
+        match self.missing {
+            Some(missing) => vec![missing.to_owned()],
             None if self.is_for_others => Vec::new(),
             None if !self.unknown.is_empty() => self.unknown.iter().cloned().collect(),
             // The history has no events of the kind that the limit counts.
-            None => vec![unsaid_events(limit).to_owned()],
+            None => vec![missing_events(limit).to_owned()],
         }
     }
 }
 
-fn unsaid_events(limit: &Limit) -> &'static str {
+fn missing_events(limit: &Limit) -> &'static str {
     match (limit.watch, limit.stage) {
         (Some(_), Stage::Connect) => Count::Connections.name(),
         (Some(_), Stage::Auth) => Count::Logins.name(),
@@ -153,6 +154,6 @@ fn unsaid_events(limit: &Limit) -> &'static str {
 }
 
 /// Removes the network widths from a field's name.
-fn plain(field: &str) -> String {
+fn without_widths(field: &str) -> String {
     field.split('/').next().unwrap_or(field).to_owned()
 }

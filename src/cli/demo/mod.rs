@@ -4,7 +4,7 @@
 mod sink;
 
 use super::serve::{Running, Signals};
-use super::{Failure, exit, print};
+use super::{CommandError, exit, print};
 use crate::accounts::file::Users;
 use crate::config::{self, ConfigError};
 use sink::Sink;
@@ -22,9 +22,9 @@ const USER: &str = "alice";
 /// Rate of the demo's limit: small, so that a few messages reach it.
 const LIMIT: &str = "5 / 10m";
 
-pub fn run() -> Result<(), Failure> {
+pub fn run() -> Result<(), CommandError> {
     let _log = crate::log::begin(crate::log::Format::Logfmt);
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::new(exit::OS, error))?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| CommandError::new(exit::OS, error))?;
     let shown = runtime.block_on(async {
         // Catch signals first, so that the folder is removed in every case.
         let mut signals = Signals::new()?;
@@ -32,7 +32,7 @@ pub fn run() -> Result<(), Failure> {
         let folder = builder.prefix("weir-demo-").permissions(PermissionsExt::from_mode(0o700)).tempdir();
         let folder = folder.map_err(|error| {
             let place = std::env::temp_dir();
-            Failure::new(exit::CANNOT_CREATE, format!("cannot make a folder in {}: {error}", place.display()))
+            CommandError::new(exit::CANNOT_CREATE, format!("cannot make a folder in {}: {error}", place.display()))
         })?;
         let running = demonstrate(folder.path()).await?;
         signals.any().await;
@@ -40,29 +40,30 @@ pub fn run() -> Result<(), Failure> {
             () = running.stop() => {}
             () = signals.any() => {}
         }
-        folder.close().map_err(|error| Failure::new(exit::IO, error))
+        folder.close().map_err(|error| CommandError::new(exit::IO, error))
     });
     runtime.shutdown_background();
     shown
 }
 
-async fn demonstrate(folder: &Path) -> Result<Running, Failure> {
+async fn demonstrate(folder: &Path) -> Result<Running, CommandError> {
     let password = random_password()?;
     let maildir = folder.join("Maildir");
-    let sink = Sink::start(&maildir).await.map_err(|error| Failure::new(exit::OS, error))?;
+    let sink = Sink::start(&maildir).await.map_err(|error| CommandError::new(exit::OS, error))?;
     make_certificate(folder)?;
-    Users::add(&folder.join("users"), USER, &password, &[]).map_err(|e| Failure::new(exit::CANNOT_CREATE, e))?;
+    Users::add(&folder.join("users"), USER, &password, &[]).map_err(|e| CommandError::new(exit::CANNOT_CREATE, e))?;
     let path = folder.join("weir.toml");
-    std::fs::write(&path, configuration(sink.address())).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
+    std::fs::write(&path, configuration(sink.address()))
+        .map_err(|error| CommandError::new(exit::CANNOT_CREATE, error))?;
     let config = config::read(&path).map_err(|error| match error {
-        ConfigError::Io(_, error) => Failure::new(exit::IO, error),
-        ConfigError::Diagnostics(problems) => Failure::new(exit::CONFIG, problems.render(false)),
+        ConfigError::Io(_, error) => CommandError::new(exit::IO, error),
+        ConfigError::Diagnostics(problems) => CommandError::new(exit::CONFIG, problems.render(false)),
     })?;
     let running = Running::start(config, HashMap::new()).await?;
     let message = folder.join("message.eml");
     let words =
         "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
-    std::fs::write(&message, words).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))?;
+    std::fs::write(&message, words).map_err(|error| CommandError::new(exit::CANNOT_CREATE, error))?;
     explain(folder, &maildir, &password, &running)?;
     Ok(running)
 }
@@ -103,26 +104,26 @@ fn free_port(wanted: u16) -> u16 {
     }
 }
 
-fn make_certificate(folder: &Path) -> Result<(), Failure> {
+fn make_certificate(folder: &Path) -> Result<(), CommandError> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]);
-    let made = made.map_err(|error| Failure::new(exit::OS, error))?;
+    let made = made.map_err(|error| CommandError::new(exit::OS, error))?;
     let write = |name: &str, pem: String| {
-        std::fs::write(folder.join(name), pem).map_err(|error| Failure::new(exit::CANNOT_CREATE, error))
+        std::fs::write(folder.join(name), pem).map_err(|error| CommandError::new(exit::CANNOT_CREATE, error))
     };
     write("certificate.pem", made.cert.pem())?;
     write("key.pem", made.signing_key.serialize_pem())
 }
 
 /// Returns a password of 60 random bits, in letters that are easy to type.
-fn random_password() -> Result<String, Failure> {
+fn random_password() -> Result<String, CommandError> {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut random = [0; 12];
-    getrandom::fill(&mut random).map_err(|error| Failure::new(exit::OS, error))?;
+    getrandom::fill(&mut random).map_err(|error| CommandError::new(exit::OS, error))?;
     Ok(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
 }
 
 /// Prints the commands to type.
-fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) -> Result<(), Failure> {
+fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) -> Result<(), CommandError> {
     let submission = running.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
     let admin = running.admin.map_or(String::new(), |address| address.to_string());
     let (folder, maildir) = (folder.display(), maildir.display());

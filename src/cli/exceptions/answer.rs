@@ -152,7 +152,7 @@ async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, St
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
     match store.end_suspension(owner, because(&body)?, now).await {
         Some((suspension, kept)) => Ok(format::released(&suspension, now) + &format::kept(&kept)),
-        None => Err(format!("{whom} is not suspended: weir exceptions lists who is")),
+        None => Err(format!("{whom} is not suspended: weir exceptions lists the suspensions")),
     }
 }
 

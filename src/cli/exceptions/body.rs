@@ -9,11 +9,11 @@ use std::time::Duration;
 pub struct Body(Map<String, Value>);
 
 /// Maximum length of an administrator's name and of a reason, in characters.
-const LONGEST_NAME: usize = 64;
-const LONGEST_REASON: usize = 500;
+const MAX_NAME_LENGTH: usize = 64;
+const MAX_REASON_LENGTH: usize = 500;
 
 /// Maximum term of an exception. A longer one belongs in the configuration.
-const LONGEST_TERM: Duration = Duration::from_secs(3_650 * 86_400);
+const MAX_TERM: Duration = Duration::from_secs(3_650 * 86_400);
 
 impl Body {
     /// Parses a request body. Each error names the bad value; so do the errors of the methods.
@@ -52,8 +52,8 @@ impl Body {
         let time = parse_duration(text).map_err(|error| error.to_string())?;
         match time {
             Duration::ZERO => Err(format!("\"{text}\" is no time at all")),
-            time if time > LONGEST_TERM => {
-                let (time, longest) = (format_duration(time), format_duration(LONGEST_TERM));
+            time if time > MAX_TERM => {
+                let (time, longest) = (format_duration(time), format_duration(MAX_TERM));
                 Err(format!("{time} is too long, {longest} at most: what is to stay belongs into the configuration"))
             }
             time => Ok(time),
@@ -64,14 +64,14 @@ impl Body {
     pub fn reason(&self, is_needed: bool) -> Result<Arc<str>, String> {
         let reason = if self.0.contains_key("reason") { self.text("reason")?.trim() } else { "" };
         if is_needed && reason.is_empty() {
-            return Err("say why, for whoever asks later: the reason is empty".to_owned());
+            return Err("the reason is empty: give one, for the audit trail".to_owned());
         }
-        check("reason", reason, LONGEST_REASON).map(Into::into)
+        check("reason", reason, MAX_REASON_LENGTH).map(Into::into)
     }
 
     /// Returns the administrator's name.
     pub fn by(&self) -> Result<Arc<str>, String> {
-        let by = check("by", self.text("by")?, LONGEST_NAME)?;
+        let by = check("by", self.text("by")?, MAX_NAME_LENGTH)?;
         match by.is_empty() || by.contains(char::is_whitespace) {
             true => Err(format!("by is \"{by}\": write one name")),
             false => Ok(by.into()),
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_posted_is_checked_and_what_is_wrong_is_named() {
+    fn errors_name_the_bad_value_of_a_request() {
         let read = |text: &str| {
             let body = Body::read(text, &["for", "reason", "by", "json", "last"])?;
             Ok::<_, String>((body.time()?, body.reason(true)?, body.by()?, body.flag("json")?, body.number("last")?))

@@ -46,7 +46,7 @@ pub fn kept(kept: &Kept) -> String {
 /// Lists all exceptions in force. Those that end first come first.
 pub fn in_force(policy: &Policy, grants: &[&Arc<Grant>], suspensions: &[&Arc<Suspension>], now: Timestamp) -> String {
     if grants.is_empty() && suspensions.is_empty() {
-        return "no grants; nobody is suspended\n".to_owned();
+        return "no grants, no suspensions\n".to_owned();
     }
     let mut text = String::new();
     if !suspensions.is_empty() {

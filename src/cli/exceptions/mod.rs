@@ -6,7 +6,7 @@ mod format;
 
 pub use answer::Order;
 
-use super::{ConfigArgument, Failure, control_client, exit, print};
+use super::{CommandError, ConfigArgument, control_client, exit, print};
 use clap::Args;
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -96,18 +96,18 @@ struct Because {
     reason: Option<String>,
 }
 
-pub fn grant(Grant { budget, rate, term, config }: &Grant) -> Result<(), Failure> {
+pub fn grant(Grant { budget, rate, term, config }: &Grant) -> Result<(), CommandError> {
     let Term { time, reason } = term;
     let body =
         json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": by()});
     ask(config, Order::Grant, &body)
 }
 
-pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), Failure> {
+pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
     ask(config, Order::Revoke, &on_budget(budget, because))
 }
 
-pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), Failure> {
+pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
     ask(config, Order::Reset, &on_budget(budget, because))
 }
 
@@ -115,29 +115,29 @@ fn on_budget(budget: &Budget, because: &Because) -> Value {
     json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": by()})
 }
 
-pub fn suspend(Suspend { whom, term, config }: &Suspend) -> Result<(), Failure> {
+pub fn suspend(Suspend { whom, term, config }: &Suspend) -> Result<(), CommandError> {
     ask(config, Order::Suspend, &json!({"whom": whom, "for": term.time, "reason": term.reason, "by": by()}))
 }
 
-pub fn release(Release { whom, because, config }: &Release) -> Result<(), Failure> {
+pub fn release(Release { whom, because, config }: &Release) -> Result<(), CommandError> {
     ask(config, Order::Release, &json!({"whom": whom, "reason": because.reason, "by": by()}))
 }
 
-pub fn list(List { audit, last, json, config }: &List) -> Result<(), Failure> {
+pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandError> {
     ask(config, Order::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
 /// Posts a command to the running Weir, and prints the answer.
-fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), Failure> {
+fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), CommandError> {
     match control_client::post(&config.config, order.path(), body.to_string())? {
         (StatusCode::OK, words) => print(&words),
-        (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(Failure::new(exit::DATA, words.trim_end())),
-        (StatusCode::NOT_FOUND, _) => Err(Failure::new(
+        (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(CommandError::new(exit::DATA, words.trim_end())),
+        (StatusCode::NOT_FOUND, _) => Err(CommandError::new(
             exit::UNAVAILABLE,
             "the running Weir is an older one, which knows no exceptions: restart it",
         )),
         (status, words) => {
-            Err(Failure::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
+            Err(CommandError::new(exit::UNAVAILABLE, format!("the running Weir: {status}: {}", words.trim_end())))
         }
     }
 }

@@ -13,7 +13,7 @@ pub struct Configuration {
     pub acls: Vec<Acl>,
     pub named: Named,
     /// ACL names that the options `acl_smtp_…` mention, with the options' events.
-    asked: HashMap<String, Vec<Event>>,
+    events_by_acl: HashMap<String, Vec<Event>>,
     /// By the name of an ACL: its callers, as index of the ACL and of the first statement in it that calls.
     callers: HashMap<String, Vec<(usize, usize)>>,
     /// Options of the main section that limit something by themselves.
@@ -183,7 +183,7 @@ impl Configuration {
         {
             self.named.lists.insert((kind, name.trim().to_owned()), value.to_owned());
         } else if let Some(event) = Event::of_option(left) {
-            words(value).for_each(|name| self.asked.entry(name.to_owned()).or_default().push(event));
+            words(value).for_each(|name| self.events_by_acl.entry(name.to_owned()).or_default().push(event));
         } else if left.starts_with("smtp_ratelimit_") {
             self.options.push((place, text.to_owned()));
         }
@@ -224,7 +224,7 @@ impl Configuration {
 
     /// Returns whether the configuration says when its ACLs run. If not, it is a part of a configuration.
     pub fn is_whole(&self) -> bool {
-        !self.asked.is_empty()
+        !self.events_by_acl.is_empty()
     }
 
     /// Collects the events of an ACL and of its callers. Visits each ACL once.
@@ -234,7 +234,7 @@ impl Configuration {
             if !seen.insert(name) {
                 continue;
             }
-            for event in self.asked.get(name).into_iter().flatten() {
+            for event in self.events_by_acl.get(name).into_iter().flatten() {
                 if !found.contains(event) {
                     found.push(*event);
                 }

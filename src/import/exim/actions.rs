@@ -4,11 +4,11 @@ use super::super::limit::{Limit, quoted};
 use super::acl::Condition;
 use super::argument::Update;
 use super::conditions::{self, Part};
-use super::{Use, Verb, texts};
+use super::{RatelimitUse, Verb, texts};
 use crate::policy::event::Stage;
 
 /// Adds the actions of the statement to the limit.
-pub fn act(limit: &mut Limit, one: &Use<'_>) {
+pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let (mut text, mut delay, mut is_after) = ("true".to_owned(), None, false);
     for part in conditions::parts(one.statement()) {
         let modifier = match part {
@@ -16,7 +16,7 @@ pub fn act(limit: &mut Limit, one: &Use<'_>) {
                 is_after = true;
                 continue;
             }
-            Part::Whom(_) => continue,
+            Part::Condition(_) => continue,
             Part::Modifier(modifier) => modifier,
         };
         match &*modifier.name {

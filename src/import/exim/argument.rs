@@ -161,7 +161,7 @@ impl Argument {
     }
 
     /// Returns whether Exim only reads the record: as told, or because `per_*` does not fit the ACL.
-    pub fn is_look(&self, fits: bool, acl: &str) -> Result<bool, String> {
+    pub fn is_read_only(&self, fits: bool, acl: &str) -> Result<bool, String> {
         match (self.update, self.per) {
             (Update::Readonly | Update::Noupdate, _) => Ok(true),
             (_, Some(per)) if !fits => match self.update {

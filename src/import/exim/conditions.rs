@@ -6,7 +6,7 @@ use super::list::{Kind, List, Named};
 
 /// Translated condition.
 #[derive(Debug, PartialEq)]
-pub struct Asked {
+pub struct Translated {
     /// Conditions that must hold.
     holds: Vec<limit::Condition>,
     /// Conditions of which none may hold.
@@ -18,7 +18,7 @@ pub struct Asked {
 /// Kind of a condition or modifier in a statement.
 pub enum Part<'a> {
     Ratelimit(&'a Condition),
-    Whom(&'a Condition),
+    Condition(&'a Condition),
     Modifier(&'a Condition),
 }
 
@@ -44,17 +44,17 @@ pub fn parts(statement: &Statement) -> impl Iterator<Item = Part<'_>> {
     statement.conditions.iter().map(|condition| match condition.name.split_whitespace().next().unwrap_or_default() {
         "ratelimit" => Part::Ratelimit(condition),
         name if MODIFIERS.contains(&name) => Part::Modifier(condition),
-        _ => Part::Whom(condition),
+        _ => Part::Condition(condition),
     })
 }
 
 /// Translates a condition. The error says why limits cannot express it.
-pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
+pub fn translated(condition: &Condition, named: &Named) -> Result<Translated, String> {
     let (negated, value) = (condition.negated, condition.value.trim());
     named.allowance.octets(value.len())?;
     let flag = |key, flag| {
         let condition = limit::Condition { key, value: Value::Flag(flag) };
-        Ok(Asked { holds: vec![condition], fails: Vec::new(), is_never: false })
+        Ok(Translated { holds: vec![condition], fails: Vec::new(), is_never: false })
     };
     let list = |key, kind| of_list(key, List::parse(kind, value, named)?, negated);
     match &*condition.name {
@@ -66,10 +66,10 @@ pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
         "local_parts" => list("recipient", Kind::LocalParts),
         "authenticated" if value == "*" => flag("authenticated", !negated),
         "encrypted" if value == "*" => flag("tls", !negated),
-        "condition" => match of_expansion(value) {
+        "condition" => match known_expansion(value) {
             Some((key, holds)) => flag(key, holds != negated),
             None if matches!(value, "true" | "yes" | "1") && !negated => {
-                Ok(Asked { holds: Vec::new(), fails: Vec::new(), is_never: false })
+                Ok(Translated { holds: Vec::new(), fails: Vec::new(), is_never: false })
             }
             None => Err("it computes something".to_owned()),
         },
@@ -78,7 +78,7 @@ pub fn asked(condition: &Condition, named: &Named) -> Result<Asked, String> {
 }
 
 /// Recognizes the usual spellings of the test for a login or for TLS.
-fn of_expansion(text: &str) -> Option<(&'static str, bool)> {
+fn known_expansion(text: &str) -> Option<(&'static str, bool)> {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let text = text.replace("{yes}{no}", "").replace("{true}{false}", "").replace("{1}{0}", "");
     match &*text {
@@ -90,16 +90,18 @@ fn of_expansion(text: &str) -> Option<(&'static str, bool)> {
     }
 }
 
-fn of_list(key: &'static str, list: List, negated: bool) -> Result<Asked, String> {
+fn of_list(key: &'static str, list: List, negated: bool) -> Result<Translated, String> {
     let texts = |values| limit::Condition { key, value: Value::Texts(values) };
     let one = |values: Vec<String>| if values.is_empty() { Vec::new() } else { vec![texts(values)] };
     let is_empty = list.among.as_ref().is_some_and(Vec::is_empty);
     match (negated, list.among, list.but) {
-        (false, among, but) => Ok(Asked { holds: one(among.unwrap_or_default()), fails: one(but), is_never: is_empty }),
-        (true, Some(among), but) if but.is_empty() => {
-            Ok(Asked { holds: Vec::new(), fails: one(among), is_never: false })
+        (false, among, but) => {
+            Ok(Translated { holds: one(among.unwrap_or_default()), fails: one(but), is_never: is_empty })
         }
-        (true, None, but) => Ok(Asked { is_never: but.is_empty(), holds: one(but), fails: Vec::new() }),
+        (true, Some(among), but) if but.is_empty() => {
+            Ok(Translated { holds: Vec::new(), fails: one(among), is_never: false })
+        }
+        (true, None, but) => Ok(Translated { is_never: but.is_empty(), holds: one(but), fails: Vec::new() }),
         (true, Some(_), _) => Err("a list with exceptions cannot be negated".to_owned()),
     }
 }
@@ -107,41 +109,41 @@ fn of_list(key: &'static str, list: List, negated: bool) -> Result<Asked, String
 /// Adds a condition to `match` or `except` of a limit. A condition that cannot be expressed broadens the limit.
 pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named) {
     let words = |why: &str| format!("{}: {why}", written(condition));
-    let asked = match asked(condition, named) {
-        Ok(asked) => asked,
+    let translated = match translated(condition, named) {
+        Ok(translated) => translated,
         Err(why) => return limit.broaden(&condition.place, words(&why)),
     };
-    if asked.is_never {
-        limit.broaden(&condition.place, words("this is nobody who comes by the network"));
+    if translated.is_never {
+        limit.broaden(&condition.place, words("this matches no client of the network"));
     }
-    for one in asked.holds {
+    for one in translated.holds {
         if !limit.add_match(one) {
             limit.broaden(&condition.place, words("there is such a condition already, and both would have to hold"));
         }
     }
-    limit.except.extend(asked.fails.into_iter().map(|one| vec![one]));
+    limit.except.extend(translated.fails.into_iter().map(|one| vec![one]));
 }
 
 /// Adds the conditions of an earlier `accept` to `except`: Exim does not reach the limit for such mail.
-pub fn spare(limit: &mut Limit, accept: &Statement, named: &Named) {
+pub fn except_accepted(limit: &mut Limit, accept: &Statement, named: &Named) {
     let mut table: Vec<limit::Condition> = Vec::new();
     for part in parts(accept) {
         let condition = match part {
             // Conditions after endpass decide between accept and refuse; they do not select the mail.
             Part::Modifier(condition) if condition.name == "endpass" => break,
             Part::Modifier(_) => continue,
-            Part::Whom(condition) | Part::Ratelimit(condition) => condition,
+            Part::Condition(condition) | Part::Ratelimit(condition) => condition,
         };
-        let said = asked(condition, named).and_then(|asked| match asked {
-            Asked { fails, .. } if !fails.is_empty() => Err("an exception of an exception".to_owned()),
-            asked => Ok(asked),
+        let translation = translated(condition, named).and_then(|translated| match translated {
+            Translated { fails, .. } if !fails.is_empty() => Err("an exception of an exception".to_owned()),
+            translated => Ok(translated),
         });
-        match said {
-            Ok(asked) if asked.is_never => return,
-            Ok(asked) if asked.holds.iter().any(|one| table.iter().any(|known| known.key == one.key)) => {
+        match translation {
+            Ok(translated) if translated.is_never => return,
+            Ok(translated) if translated.holds.iter().any(|one| table.iter().any(|known| known.key == one.key)) => {
                 return limit.broaden(&condition.place, format!("{} excepts by the same twice", written(condition)));
             }
-            Ok(asked) => table.extend(asked.holds),
+            Ok(translated) => table.extend(translated.holds),
             Err(why) => {
                 let words = format!("an earlier accept lets others through: {}: {why}", written(condition));
                 return limit.broaden(&condition.place, words);
@@ -149,7 +151,7 @@ pub fn spare(limit: &mut Limit, accept: &Statement, named: &Named) {
         }
     }
     match table.is_empty() {
-        true => limit.broaden(&accept.place, "an earlier accept lets everybody through, so that Exim never gets here"),
+        true => limit.broaden(&accept.place, "an earlier accept lets all mail through, so Exim never gets here"),
         false => limit.except.push(table),
     }
 }

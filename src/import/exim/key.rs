@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_what_limits_are_per() {
+    fn key_expansions_become_key_fields() {
         for (key, names) in [
             ("k", ""),
             ("$sender_host_address", "client"),

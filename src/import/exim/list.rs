@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_for_some_and_not_for_others() {
+    fn list_items_match_or_are_excepted() {
         let mut named = Named::default();
         for (name, items) in [("relay", "127.0.0.1 : ::::1"), ("all", "+relay : 192.0.2.0/24")] {
             named.lists.insert((Kind::Hosts, name.to_owned()), items.to_owned());

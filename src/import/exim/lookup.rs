@@ -1,6 +1,6 @@
 //! Parser of `${lookup{KEY}TYPE{FILE}{$value}{DEFAULT}}`: numbers from a table, which become overrides in Weir.
 
-use super::super::budget::{Allowance, What};
+use super::super::budget::{Allowance, Resource};
 use super::key::{self, braced};
 use crate::policy::field::Field;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub struct Lookup {
 pub const UNLIMITED: &str = "unlimited";
 
 /// Maximum of table rows that are printed.
-pub const MOST_ROWS: usize = 1000;
+pub const MAX_ROWS: usize = 1000;
 
 impl Lookup {
     /// Parses a text that is one lookup by one field and uses the value unchanged.
@@ -47,7 +47,7 @@ impl Lookup {
     }
 
     /// Returns the value for keys without a row.
-    pub fn of_others(&self, allowance: &Allowance) -> Option<String> {
+    pub fn default_value(&self, allowance: &Allowance) -> Option<String> {
         let row = self.rows(allowance).into_iter().flatten().find(|(who, _)| who == "*");
         row.map(|(_, value)| value).or_else(|| self.default.clone())
     }
@@ -61,7 +61,7 @@ impl Lookup {
         }
         let text = allowance.read(Path::new(&self.file)).ok()?;
         let rows = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Some(rows.take_while(|_| allowance.take(What::Lines, 1)).filter_map(row).collect())
+        Some(rows.take_while(|_| allowance.take(Resource::Lines, 1)).filter_map(row).collect())
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lookup_has_a_table_and_a_number_for_all_others() {
+    fn a_lookup_has_a_table_and_a_default() {
         for (text, kind, file, default) in [
             (
                 "${lookup{$sender_host_address}lsearch*{/etc/limits}{$value}{100}}",

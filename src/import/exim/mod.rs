@@ -25,7 +25,7 @@ use std::rc::Rc;
 use translation::Translation;
 
 /// `ratelimit` condition at one event.
-struct Use<'a> {
+struct RatelimitUse<'a> {
     event: Event,
     acl: &'a Acl,
     /// Index of its statement in the ACL.
@@ -36,12 +36,12 @@ struct Use<'a> {
     lookup: Option<Lookup>,
     verb: Verb,
     /// Whether it only reads a record that others charge.
-    is_look: bool,
+    is_read_only: bool,
     /// Whether the event is guessed: no option says when the ACL runs.
     is_guessed: bool,
 }
 
-impl Use<'_> {
+impl RatelimitUse<'_> {
     fn statement(&self) -> &Statement {
         &self.acl.statements[self.at]
     }
@@ -70,13 +70,13 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
             ),
         );
     }
-    let uses = uses(&configuration, &mut report);
-    Translation::new(&configuration, &uses, &mut report).all();
+    let ratelimit_uses = ratelimit_uses(&configuration, &mut report);
+    Translation::new(&configuration, &ratelimit_uses, &mut report).all();
     Ok(report)
 }
 
 /// Returns every `ratelimit`, once for each event that runs its ACL. Reports those that are wrong.
-fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a>> {
+fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<RatelimitUse<'a>> {
     let mut found = Vec::new();
     for acl in &configuration.acls {
         let (events, is_guessed) = configuration.events(acl);
@@ -104,8 +104,18 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
                     let fits = counting::fits(argument.per, *event);
                     let (argument, lookup) = (argument.clone(), lookup.clone());
                     let one = verb(statement, condition).map_err(str::to_owned).and_then(|verb| {
-                        let is_look = argument.is_look(fits, event.name())?;
-                        Ok(Use { event: *event, acl, at, condition, argument, lookup, verb, is_look, is_guessed })
+                        let is_read_only = argument.is_read_only(fits, event.name())?;
+                        Ok(RatelimitUse {
+                            event: *event,
+                            acl,
+                            at,
+                            condition,
+                            argument,
+                            lookup,
+                            verb,
+                            is_read_only,
+                            is_guessed,
+                        })
                     });
                     match one {
                         Ok(one) => found.push(one),
@@ -118,17 +128,18 @@ fn uses<'a>(configuration: &'a Configuration, report: &mut Report) -> Vec<Use<'a
     found
 }
 
-const SEVERAL: &str = "a statement with several of them is for whoever is over all, and limits are each for itself";
+const SEVERAL: &str =
+    "a statement with several ratelimit conditions needs all of them exceeded, and each limit stands alone";
 
 /// Parses an argument. If the whole argument is a lookup, parses the value for keys that are not in the table.
 fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Lookup>), String> {
     match Lookup::parse(text) {
         Some(lookup) => {
-            let default = lookup.of_others(allowance);
+            let default = lookup.default_value(allowance);
             let default =
-                default.ok_or("it is looked up, and nothing says what holds for whoever is not in the table")?;
+                default.ok_or("it is looked up, and there is no default for keys that are not in the table")?;
             if default == lookup::UNLIMITED {
-                return Err("whoever is not in the table has no limit, and no period is known".to_owned());
+                return Err("keys that are not in the table have no limit, and no period is known".to_owned());
             }
             Ok((Argument::parse(&default)?, Some(lookup)))
         }
@@ -143,11 +154,11 @@ fn verb(statement: &Statement, condition: &Condition) -> Result<Verb, &'static s
         ("defer", false) => Ok(Verb::Defer),
         ("deny", false) | ("require", true) => Ok(Verb::Deny),
         ("drop", false) => Ok(Verb::Drop),
-        ("accept", false) => Err("accept lets through whoever is over, and limits only hold back"),
-        ("accept", true) => Err("accept lets through whoever is under; what becomes of the others is said elsewhere"),
+        ("accept", false) => Err("accept lets mail through that exceeds the limit, and limits of Weir only hold back"),
+        ("accept", true) => Err("accept lets mail through below the limit; other statements decide about the rest"),
         ("discard", _) => {
             Err("discard takes a message and throws it away, which Weir never does: defer or deny say so")
         }
-        _ => Err("it is for whoever is under, and limits are for whoever is over"),
+        _ => Err("it acts on mail below the limit, and limits of Weir act on mail that exceeds it"),
     }
 }

@@ -1,6 +1,6 @@
 //! Reader of an Exim configuration: resolves included files, conditionals, macros and continued lines, as Exim does.
 
-use super::super::budget::{Allowance, What};
+use super::super::budget::{Allowance, Resource};
 use super::super::report::Place;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Source {
     fn file(&mut self, path: &Path, text: &str, depth: usize) {
         let file: Rc<str> = path.display().to_string().into();
         for (n, line) in text.lines().enumerate() {
-            if !self.allowance.take(What::Lines, 1) {
+            if !self.allowance.take(Resource::Lines, 1) {
                 return;
             }
             let place = Place::new(&file, n + 1);
@@ -111,7 +111,7 @@ impl Source {
 
     /// Returns whether a macro occurs anywhere in a text.
     fn names(&self, text: &str, name: &str) -> bool {
-        self.allowance.take(What::Searches, 1 + text.len() / 64) && text.contains(name)
+        self.allowance.take(Resource::Searches, 1 + text.len() / 64) && text.contains(name)
     }
 
     fn include(&mut self, from: &Path, name: &str, must_exist: bool, place: &Place, depth: usize) {
@@ -178,7 +178,7 @@ impl Source {
             }
             let count = text.matches(&**name).count();
             let length = (text.len() - count * name.len()).checked_add(count.checked_mul(value.len())?)?;
-            if length > MAX_LINE || !self.allowance.take(What::Octets, length) {
+            if length > MAX_LINE || !self.allowance.take(Resource::Octets, length) {
                 return None;
             }
             text = text.replace(&**name, value);
@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_part_that_holds_is_read() {
+    fn only_the_ifdef_branch_that_holds_is_read() {
         let text = "A = 1\n.ifdef B\nb\n.elifdef A\na\n.ifndef A\nno\n.else\nyes\n.endif\n.else\nneither\n.endif\n";
         assert_eq!(lines(text), [(5, "a".into()), (9, "yes".into())]);
     }
 
     #[test]
-    fn files_are_included_and_those_that_are_missing_named() {
+    fn included_files_are_read_and_missing_ones_reported() {
         let text = "LIMIT = 5\n.include more\n.include_if_exists none\n.include \"more\"\n";
         assert_eq!(lines(text), [(1, "from = more 5".into()), (1, "from = more 5".into())]);
         let folder = tempfile::tempdir().unwrap();

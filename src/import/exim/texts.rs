@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_say_what_exim_says_of_rates() {
+    fn reply_texts_are_translated() {
         for (message, verb, expected) in [
             (
                 "Sender rate $sender_rate exceeds ${sender_rate_limit} messages per $sender_rate_period",
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_times_or_a_second_for_each() {
+    fn delays_are_durations_or_one_second_for_each_event() {
         assert_eq!(delay("90s").as_deref(), Ok("1m30s"));
         let documented = "${eval: ${sg{$sender_rate}{[.].*}{}} - $sender_rate_limit }s";
         assert_eq!(delay(documented).as_deref(), Ok("1s per 1"));

@@ -8,9 +8,9 @@ use super::argument::{Amount, Argument};
 use super::conditions::{self, Part};
 use super::counting::{self, Counted};
 use super::key::{self, Owner};
-use super::lookup::{Lookup, MOST_ROWS, UNLIMITED};
+use super::lookup::{Lookup, MAX_ROWS, UNLIMITED};
 use super::number::{per_event, rate};
-use super::{Use, Verb, actions};
+use super::{RatelimitUse, Verb, actions};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count};
@@ -20,14 +20,14 @@ use std::path::Path;
 /// State of the translation.
 pub struct Translation<'a> {
     configuration: &'a Configuration,
-    uses: &'a [Use<'a>],
+    ratelimit_uses: &'a [RatelimitUse<'a>],
     report: &'a mut Report,
     /// Limits by the name of Exim's record.
-    records: HashMap<String, Recorded>,
+    records: HashMap<String, ChargedRecord>,
 }
 
 /// Limits that charge one of Exim's records.
-struct Recorded {
+struct ChargedRecord {
     line: usize,
     limits: Vec<(String, Owner)>,
     /// The amount that they allow.
@@ -35,31 +35,35 @@ struct Recorded {
 }
 
 impl<'a> Translation<'a> {
-    pub fn new(configuration: &'a Configuration, uses: &'a [Use<'a>], report: &'a mut Report) -> Self {
-        Self { configuration, uses, report, records: HashMap::new() }
+    pub fn new(
+        configuration: &'a Configuration,
+        ratelimit_uses: &'a [RatelimitUse<'a>],
+        report: &'a mut Report,
+    ) -> Self {
+        Self { configuration, ratelimit_uses, report, records: HashMap::new() }
     }
 
     /// Translates the conditions that charge, then those that only read.
     pub fn all(mut self) {
-        let uses = self.uses;
-        let (looks, charges): (Vec<_>, Vec<_>) = uses.iter().partition(|one| one.is_look);
+        let ratelimit_uses = self.ratelimit_uses;
+        let (looks, charges): (Vec<_>, Vec<_>) = ratelimit_uses.iter().partition(|one| one.is_read_only);
         for one in charges {
-            if let Err(why) = self.charging(one) {
+            if let Err(why) = self.translate_charging(one) {
                 self.refuse(one, &why);
             }
         }
         for one in looks {
-            if let Err(why) = self.looking(one) {
+            if let Err(why) = self.translate_watching(one) {
                 self.refuse(one, &why);
             }
         }
     }
 
-    fn refuse(&mut self, one: &Use<'_>, why: &str) {
+    fn refuse(&mut self, one: &RatelimitUse<'_>, why: &str) {
         self.report.refuse(&one.condition.place, format!("{}: {why}", conditions::written(one.condition)));
     }
 
-    fn charging(&mut self, one: &Use<'_>) -> Result<(), String> {
+    fn translate_charging(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
         let argument = &one.argument;
         let owners = key::owners(argument.key.as_deref().unwrap_or("$sender_host_address"))?;
         let most = self.most(one)?;
@@ -86,25 +90,26 @@ impl<'a> Translation<'a> {
             limits.push((limit, owner));
         }
         let limits = limits.into_iter().map(|(limit, owner)| (self.report.add(limit), owner)).collect();
-        let recorded = Recorded { line: one.condition.place.line, limits, most };
+        let recorded = ChargedRecord { line: one.condition.place.line, limits, most };
         self.records.entry(argument.record()).or_insert(recorded);
         Ok(())
     }
 
     /// Returns the amount that an argument allows. A condition that only measures, with limit 0, gets the amount of the
     /// first condition that reads its record.
-    fn most(&self, one: &Use<'_>) -> Result<f64, String> {
+    fn most(&self, one: &RatelimitUse<'_>) -> Result<f64, String> {
         let most = match &one.argument.limit {
             Amount::Number(number) => *number,
             Amount::Expansion(text) => {
-                let default = Lookup::parse(text).map(|lookup| lookup.of_others(&self.configuration.named.allowance));
+                let default =
+                    Lookup::parse(text).map(|lookup| lookup.default_value(&self.configuration.named.allowance));
                 match default.as_ref().map(Option::as_deref) {
                     Some(Some(UNLIMITED)) => f64::INFINITY,
                     Some(Some(default)) => match Argument::parse(&format!("{default} / 1s"))?.limit {
                         Amount::Number(number) => number,
                         Amount::Expansion(text) => return Err(format!("{text} is known to Exim alone")),
                     },
-                    Some(None) => return Err("nothing says what holds for whoever is not in the table".to_owned()),
+                    Some(None) => return Err("there is no default for keys that are not in the table".to_owned()),
                     None => return Err(format!("{text} is known to Exim alone")),
                 }
             }
@@ -115,9 +120,9 @@ impl<'a> Translation<'a> {
         if most > 0.0 || one.verb != Verb::Warn {
             return Ok(most);
         }
-        self.configuration.named.allowance.items(self.uses.len())?;
+        self.configuration.named.allowance.items(self.ratelimit_uses.len())?;
         let record = one.argument.record();
-        let looks = self.uses.iter().filter(|look| look.is_look && look.argument.record() == record);
+        let looks = self.ratelimit_uses.iter().filter(|look| look.is_read_only && look.argument.record() == record);
         let numbers = looks.filter_map(|look| match look.argument.limit {
             Amount::Number(number) if number > 0.0 && number.is_finite() => Some(number),
             _ => None,
@@ -128,7 +133,7 @@ impl<'a> Translation<'a> {
         })
     }
 
-    fn looking(&mut self, one: &Use<'_>) -> Result<(), String> {
+    fn translate_watching(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
         let Some(recorded) = self.records.get(&one.argument.record()) else {
             return Err("it only looks, and no ratelimit with this period, per_* option and key is charged".to_owned());
         };
@@ -169,7 +174,7 @@ impl<'a> Translation<'a> {
     }
 
     /// Adds comments: the origin of a limit, and the differences in meaning.
-    fn explain(&self, limit: &mut Limit, one: &Use<'_>, owner: &Owner, counted: &Counted) {
+    fn explain(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner, counted: &Counted) {
         limit.comment(format!(
             "{}: {} {}",
             one.condition.place,
@@ -181,8 +186,10 @@ impl<'a> Translation<'a> {
         }
         counted.comments.iter().for_each(|words| limit.comment(words));
         if counted.charge == Charge::Accepted && one.verb == Verb::Warn {
-            limit.comment("Leaky: Exim charges nothing while somebody is over; Weir charges whatever it lets through,");
-            limit.comment("so that whoever is only warned or delayed is over for longer.");
+            limit.comment(
+                "Leaky: Exim charges nothing while the limit is exceeded; Weir charges all that it lets through,",
+            );
+            limit.comment("so mail that is only warned of or delayed exceeds the limit for longer.");
         }
         if owner.per.contains(&Field::Client(Default::default())) {
             limit.comment("An IPv6 client is its /64; per = [\"client/32/128\"] is each address, as in Exim.");
@@ -197,7 +204,7 @@ impl<'a> Translation<'a> {
             ));
         }
         if matches!(&limit.budget, Budget::Own { rate, .. } if rate == "unlimited") {
-            limit.comment("Nobody is ever over.");
+            limit.comment("No sender can exceed it.");
         }
         if one.argument.limit == Amount::Number(0.0) && one.verb == Verb::Warn {
             limit.comment("Exim only measures here; the number is of the first that looks at it.");
@@ -205,7 +212,7 @@ impl<'a> Translation<'a> {
     }
 
     /// Adds `match`, `except` and the actions.
-    fn finish(&self, limit: &mut Limit, one: &Use<'_>, owner: &Owner) {
+    fn finish(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner) {
         if one.is_guessed {
             let words = format!(
                 "no option says when the list \"{}\" is asked: taken for that of {}",
@@ -228,9 +235,9 @@ impl<'a> Translation<'a> {
             match part {
                 Part::Ratelimit(_) => is_after = true,
                 Part::Modifier(_) => {}
-                Part::Whom(condition) => {
+                Part::Condition(condition) => {
                     if is_after {
-                        let words = "Exim counts those, too, for whom the conditions after ratelimit do not hold.";
+                        let words = "Exim also counts mail that does not match the conditions after ratelimit.";
                         limit.comment(words);
                     }
                     conditions::narrow(limit, condition, &self.configuration.named);
@@ -240,7 +247,7 @@ impl<'a> Translation<'a> {
         let before = &one.acl.statements[..one.at];
         let accepts = before.iter().filter(|statement| statement.verb == "accept");
         for accept in accepts.take_while(|_| self.configuration.named.allowance.items(1).is_ok()) {
-            conditions::spare(limit, accept, &self.configuration.named);
+            conditions::except_accepted(limit, accept, &self.configuration.named);
         }
         actions::act(limit, one);
     }
@@ -277,7 +284,7 @@ fn is_known(field: Field, stage: Stage) -> bool {
 }
 
 /// Prints the rows of a table, or says how to write the overrides.
-fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counted, allowance: &Allowance) {
+fn overrides(limit: &mut Limit, one: &RatelimitUse<'_>, lookup: &Lookup, counted: &Counted, allowance: &Allowance) {
     let (file, argument) = (&lookup.file, &one.argument);
     let place = one.condition.place.clone();
     let lose = |limit: &mut Limit, words: String| limit.lose(&place, words);
@@ -298,7 +305,7 @@ fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counte
         format!("the numbers of {file} are not in force: save the table above as {csv}, and add overrides = \"{csv}\"");
     lose(limit, words);
     limit.comment(format!("{},rate", column(lookup.by)));
-    for (who, value) in rows.iter().filter(|(who, _)| who != "*").take(MOST_ROWS) {
+    for (who, value) in rows.iter().filter(|(who, _)| who != "*").take(MAX_ROWS) {
         let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", argument.period) };
         let row = Argument::parse(&whole).and_then(|row| match row.limit {
             Amount::Number(number) => rate(per_event(number, counted.amount), &row.period, counted.count, Verb::Deny),
@@ -309,8 +316,8 @@ fn overrides(limit: &mut Limit, one: &Use<'_>, lookup: &Lookup, counted: &Counte
             Err(why) => limit.lose(&place, format!("{file}: {who}: {why}")),
         }
     }
-    if rows.len() > MOST_ROWS {
-        limit.comment(format!("... and {} more rows of {file}", rows.len() - MOST_ROWS));
+    if rows.len() > MAX_ROWS {
+        limit.comment(format!("... and {} more rows of {file}", rows.len() - MAX_ROWS));
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Earlier rules that let mail through, so that postfwd does not reach the limit.
 #[derive(Default)]
-struct Passing {
+struct EarlierAccepts {
     first: Option<(Place, String)>,
     count: usize,
 }
@@ -39,7 +39,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
     let mut report = Report::default();
-    let (mut passing, mut others) = (Passing::default(), Vec::new());
+    let (mut earlier, mut others) = (EarlierAccepts::default(), Vec::new());
     for rule in rules::rules(&file, &text, allowance) {
         let rule = match rule {
             Ok(rule) => rule,
@@ -52,20 +52,20 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
         match self::action(action) {
             Action::Limit(word, arguments) => match limit(&rule, word, arguments) {
                 Ok(mut limit) => {
-                    passing.broaden(&mut limit);
+                    earlier.broaden(&mut limit);
                     report.add(limit);
                 }
                 Err(why) => report.refuse(&rule.place, format!("{action}: {why}")),
             },
             Action::Answer(passes) => {
                 if passes {
-                    passing.add(&rule.place, action);
+                    earlier.add(&rule.place, action);
                 }
                 others.push(rule.place);
             }
             Action::Other(why) => {
                 if action.starts_with("jump") {
-                    passing.add(&rule.place, action);
+                    earlier.add(&rule.place, action);
                 }
                 report.refuse(&rule.place, format!("{action}: {why}"));
             }
@@ -80,7 +80,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     Ok(report)
 }
 
-impl Passing {
+impl EarlierAccepts {
     fn add(&mut self, place: &Place, action: &str) {
         self.first.get_or_insert_with(|| (place.clone(), action.to_owned()));
         self.count += 1;

@@ -1,6 +1,6 @@
 //! Parser of postfwd rules (postfwd 1.39): resolves continued lines, macros and items.
 
-use super::super::budget::{Allowance, What};
+use super::super::budget::{Allowance, Resource};
 use super::super::report::Place;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -58,7 +58,7 @@ fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, Strin
     let mut whole: Vec<(Place, String)> = Vec::new();
     let mut begun: Option<(Place, String)> = None;
     for (n, line) in text.lines().enumerate() {
-        if !allowance.take(What::Lines, 1) {
+        if !allowance.take(Resource::Lines, 1) {
             break;
         }
         // A comment can begin anywhere, even inside quotes.

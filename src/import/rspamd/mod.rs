@@ -26,8 +26,8 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     if allowance.excess().is_some() {
         return Ok(report);
     }
-    if let Some(misread) = read.misread {
-        report.refuse(&Place::new(&file, misread.line), format!("{}; nothing is read from here on", misread.why));
+    if let Some(error) = read.error {
+        report.refuse(&Place::new(&file, error.line), format!("{}; nothing is read from here on", error.why));
     }
     for (line, directive) in read.included.iter().filter(|(_, directive)| may_exist(path, directive)) {
         report.refuse(&Place::new(&file, *line), format!("{directive}: it is not followed; import that file, too"));
@@ -75,7 +75,7 @@ struct Section<'a> {
 }
 
 /// Keys about Redis and the names of buckets, which do not concern limits.
-const OF_THE_STORE: [&str; 17] = [
+const STORAGE_KEYS: [&str; 17] = [
     "servers",
     "read_servers",
     "write_servers",
@@ -96,7 +96,7 @@ const OF_THE_STORE: [&str; 17] = [
 ];
 
 /// Keys that change limits by rspamd's rating of the mail.
-const FACTORS: [&str; 7] = [
+const RATING_KEYS: [&str; 7] = [
     "ham_factor_rate",
     "spam_factor_rate",
     "ham_factor_burst",
@@ -201,13 +201,10 @@ impl<'a> Section<'a> {
                 }
                 "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" | "bounce_senders" | "symbol"
                 | "info_symbol" | "enabled" => {}
-                key if OF_THE_STORE.contains(&key) => {}
-                key if FACTORS.contains(&key) => {
+                key if STORAGE_KEYS.contains(&key) => {}
+                key if RATING_KEYS.contains(&key) => {
                     if !matches!(entry.value.number(), Some(1.0)) && !entry.value.is_false() {
-                        report.refuse(
-                            &place,
-                            format!("{key}: limits do not change with what somebody thinks of the mail"),
-                        );
+                        report.refuse(&place, format!("{key}: limits do not change with the rating of the mail"));
                     }
                 }
                 key => report.refuse(&place, format!("{key} is no key of rspamd's ratelimit that this knows")),

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_selectors_say_whose_bucket_it_is() {
+    fn names_and_selectors_become_key_fields() {
         let names =
             |owner: &Owner| owner.per.iter().map(|field| field.name().into_owned()).collect::<Vec<_>>().join(" ");
         for (name, per) in [("to", "recipient"), ("to_ip_from", "recipient client sender"), ("user", "user")] {

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_in_a_second_is_written_in_a_time_that_people_understand() {
+    fn rates_per_second_are_written_with_a_readable_period() {
         for (per_second, rate) in [
             (0.033_333_333, "2 / 1m"),
             (0.016_666_666_67, "1 / 1m"),

@@ -21,7 +21,7 @@ pub enum Value {
 
 /// Syntax error, and its line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Misread {
+pub struct SyntaxError {
     pub line: usize,
     pub why: String,
 }
@@ -31,7 +31,7 @@ pub struct Misread {
 pub struct Read {
     pub entries: Vec<Entry>,
     pub included: Vec<(usize, String)>,
-    pub misread: Option<Misread>,
+    pub error: Option<SyntaxError>,
 }
 
 /// Maximum depth of nested sections and lists.
@@ -88,8 +88,8 @@ pub fn read(text: &str, allowance: &Allowance) -> Read {
     let starts = text.match_indices('\n').map(|(at, _)| at + 1).collect();
     let mut reader = Reader { text, starts, at: 0, included: Vec::new(), allowance };
     let mut entries = Vec::new();
-    let misread = reader.entries(&mut entries, 0).err().map(|why| Misread { line: reader.line(), why });
-    Read { entries, included: reader.included, misread }
+    let error = reader.entries(&mut entries, 0).err().map(|why| SyntaxError { line: reader.line(), why });
+    Read { entries, included: reader.included, error }
 }
 
 struct Reader<'t> {
@@ -329,7 +329,7 @@ mod tests {
     fn sections_lists_and_values_are_read_in_every_spelling() {
         let text = "# c\nratelimit \"x\" {\n a = 1; b: \"2;\" /* x /* y */ ; */\n c [ 1, { d = e f } ]\n}\ng =\n  <<EOD\nh\nEOD\n.include \"i\"\nj { }";
         let read = read_all(text);
-        assert!(read.misread.is_none(), "{:?}", read.misread);
+        assert!(read.error.is_none(), "{:?}", read.error);
         assert_eq!(read.included, [(10, ".include \"i\"".to_owned())]);
         let entry = |key: &str, line, value| Entry { key: key.into(), line, value };
         let bare = |text: &str| Value::Bare(text.into());
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named_with_its_line() {
+    fn syntax_errors_name_the_line() {
         for (text, line, why) in [
             ("a = 1\nb {\n", 3, "a { has no }"),
             ("a\n[ 1, }", 2, "a } stands in a ["),
@@ -366,17 +366,17 @@ mod tests {
             ("a = 1\n}", 2, "\"}\" stands where a key was expected"),
             ("a = <<X\nb\n", 1, "<<X has no end"),
         ] {
-            assert_eq!(read_all(text).misread, Some(Misread { line, why: why.into() }), "{text}");
+            assert_eq!(read_all(text).error, Some(SyntaxError { line, why: why.into() }), "{text}");
         }
-        assert!(read_all(&"a {".repeat(100_000)).misread.is_some_and(|misread| misread.why.contains("too deep")));
-        assert!(read_all(&format!("a = {}", "[".repeat(100_000))).misread.is_some());
+        assert!(read_all(&"a {".repeat(100_000)).error.is_some_and(|error| error.why.contains("too deep")));
+        assert!(read_all(&format!("a = {}", "[".repeat(100_000))).error.is_some());
     }
 
     #[test]
-    fn no_more_is_read_than_may_be() {
+    fn parsing_stops_at_the_bounds() {
         let allowance = Allowance::default();
         while allowance.items(1000).is_ok_and(|()| allowance.excess().is_none()) {}
-        assert_eq!(read("a = 1\n", &allowance).misread.map(|misread| misread.line), Some(1));
+        assert_eq!(read("a = 1\n", &allowance).error.map(|error| error.line), Some(1));
     }
 
     proptest! {
