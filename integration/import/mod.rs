@@ -252,8 +252,8 @@ fn imported_limits_decide_as_exim_did() {
 const EXPLAINED: [(&str, &str); 9] = [
     ("", "the argument is empty"),
     ("nan/1h/k", "not a number"),
-    ("10/1h/count=nan/per_cmd/k3", "no number"),
-    ("10/1h/count=inf/per_cmd/k4", "no number"),
+    ("10/1h/count=nan/per_cmd/k3", "counts is not a number"),
+    ("10/1h/count=inf/per_cmd/k4", "counts is not a number"),
     ("10/1h/unique=/per_cmd/k5", "the same each time"),
     ("10/1h/unique=zz/per_cmd/k", "the same each time"),
     ("3000000000/1h/per_cmd/unique=a/k18", "the same each time"),
@@ -508,7 +508,7 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
         (
             format!("id=A\n  sender=~/\\(x/; action={rate}"),
             &["\"shadow\"", "too many"],
-            &["postfwd:1: sender=~/\\(x/ cannot be said"],
+            &["postfwd:1: sender=~/\\(x/ cannot be expressed"],
         ),
         (
             "action=rate(client_address/5/300/450 4.7.1 too many :( ) ; sender_domain==x.org".to_owned(),
@@ -534,12 +534,12 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
         (
             format!("protocol_state==DATA; action={rate}"),
             &["\"shadow\""],
-            &["postfwd:1: protocol_state==DATA cannot be said"],
+            &["postfwd:1: protocol_state==DATA cannot be expressed"],
         ),
         (
             format!("client_address=somewhere; action={rate}"),
             &["\"shadow\""],
-            &["postfwd:1: client_address=somewhere cannot be said"],
+            &["postfwd:1: client_address=somewhere cannot be expressed"],
         ),
         (
             format!("id=A client_address=192.0.2.1; action={rate}"),

@@ -132,9 +132,9 @@ impl Explained<'_> {
         let limit = &self.rates[0];
         let what = match (limit.count, limit.charge) {
             (Count::Rejections, _) => return Some("charged when the upstream rejects".to_owned()),
-            (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and given back when it is right",
+            (Count::LoginFailures, Charge::Accepted) => "before the password is tried, and refunded if it is right",
             (_, Charge::Accepted) => "with what Weir lets through",
-            (_, Charge::Sent) => "with what Weir lets through, and given back if it is not sent",
+            (_, Charge::Sent) => "with what Weir lets through, and refunded if it is not sent",
             (_, Charge::Attempts) => "with every attempt, also what is refused",
         };
         let at = if limit.stage == Stage::Command { "each command" } else { limit.stage.name() };
@@ -163,8 +163,8 @@ impl Explained<'_> {
     fn ladder(&self) -> Option<String> {
         let over = match self.rates[0].quota {
             Quota::Unlimited if self.rates[0].overrides.is_none() => return None,
-            Quota::Never => "what comes is",
-            _ => "what is over is",
+            Quota::Never => "everything is",
+            _ => "the excess is",
         };
         let mut rungs: Vec<(f64, String)> = self.tables("action").iter().map(|table| rung(table)).collect();
         rungs.sort_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -182,7 +182,7 @@ impl Explained<'_> {
         match self.rates[0].mode {
             Mode::Enforce => None,
             Mode::Soft => Some("soft: it warns, and refuses nothing".to_owned()),
-            Mode::Shadow => Some("in shadow: the log alone hears of it, and it refuses nothing".to_owned()),
+            Mode::Shadow => Some("in shadow: it only logs, and refuses nothing".to_owned()),
         }
     }
 
@@ -207,7 +207,7 @@ impl Explained<'_> {
             lines.insert(0, "Without an override row:".to_owned());
         }
         if limit.mode != Mode::Enforce {
-            lines.insert(0, "In force it would be:".to_owned());
+            lines.insert(0, "If it were enforced:".to_owned());
         }
         lines
     }
@@ -248,7 +248,7 @@ impl Explained<'_> {
             firsts.min().map(|first| first - 1)
         };
         if passed(Duration::ZERO) == Some(0) {
-            return vec!["It refuses everything: one alone is over already.".to_owned()];
+            return vec!["It refuses everything: one event alone exceeds it.".to_owned()];
         }
         let first =
             if count == Count::Bytes { format!("of {} each", amount(count, size)) } else { "after silence".to_owned() };

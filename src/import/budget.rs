@@ -69,7 +69,7 @@ impl Allowance {
     }
 
     fn need(&self, what: Resource, count: usize) -> Result<(), String> {
-        if self.take(what, count) { Ok(()) } else { Err("this is too much to read".to_owned()) }
+        if self.take(what, count) { Ok(()) } else { Err("the import exceeds its bounds".to_owned()) }
     }
 
     /// Reads a file. If the file exceeds the octets left, the text is empty.

@@ -90,7 +90,7 @@ impl Limit {
     /// Records a lost condition. Without it the limit would hold for more mail, so the limit is in shadow mode until an
     /// administrator has checked it.
     pub fn broaden(&mut self, place: &Place, words: impl fmt::Display) {
-        self.lose(place, format!("{words}; the limit would hold for more than that, so it is in shadow"));
+        self.lose(place, format!("{words}; the limit would hold for more mail, so it is in shadow mode"));
         self.mode = Mode::Shadow;
     }
 

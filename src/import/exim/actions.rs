@@ -46,7 +46,7 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
 fn waiting(limit: &mut Limit, modifier: &Condition) -> Option<String> {
     match texts::delay(&modifier.value) {
         Ok(_) if limit.stage == Some(Stage::End) => {
-            let why = "delay: nothing waits at the end of a message, as clients would send it again";
+            let why = "delay: Weir delays nothing at the end of a message: clients would send the message again";
             limit.lose(&modifier.place, why);
             None
         }
@@ -66,8 +66,8 @@ fn other(limit: &mut Limit, verb: Verb, modifier: &Condition) {
             limit.comment(format!("{place}: Exim waits for {value} before it refuses; Weir refuses at once."));
         }
         "log_message" | "logwrite" | "log_reject_target" => {
-            limit.comment(format!("{place}: {name}: Weir's log has words of its own."));
+            limit.comment(format!("{place}: {name}: Weir's log has its own messages."));
         }
-        _ => limit.lose(place, format!("{}: limits do nothing like it", conditions::written(modifier))),
+        _ => limit.lose(place, format!("{}: limits have no such action", conditions::written(modifier))),
     }
 }

@@ -71,9 +71,9 @@ pub fn translated(condition: &Condition, named: &Named) -> Result<Translated, St
             None if matches!(value, "true" | "yes" | "1") && !negated => {
                 Ok(Translated { holds: Vec::new(), fails: Vec::new(), is_never: false })
             }
-            None => Err("it computes something".to_owned()),
+            None => Err("it is an expansion that is not understood".to_owned()),
         },
-        name => Err(format!("limits know nothing like {name}")),
+        name => Err(format!("limits have no condition like {name}")),
     }
 }
 
@@ -118,7 +118,7 @@ pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named) {
     }
     for one in translated.holds {
         if !limit.add_match(one) {
-            limit.broaden(&condition.place, words("there is such a condition already, and both would have to hold"));
+            limit.broaden(&condition.place, words("there is a condition with this key already, and both must hold"));
         }
     }
     limit.except.extend(translated.fails.into_iter().map(|one| vec![one]));
@@ -141,7 +141,7 @@ pub fn except_accepted(limit: &mut Limit, accept: &Statement, named: &Named) {
         match translation {
             Ok(translated) if translated.is_never => return,
             Ok(translated) if translated.holds.iter().any(|one| table.iter().any(|known| known.key == one.key)) => {
-                return limit.broaden(&condition.place, format!("{} excepts by the same twice", written(condition)));
+                return limit.broaden(&condition.place, format!("{} uses one key twice", written(condition)));
             }
             Ok(translated) => table.extend(translated.holds),
             Err(why) => {

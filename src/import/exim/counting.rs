@@ -55,7 +55,7 @@ pub fn counted(argument: &Argument, event: Event, per: &[Field]) -> Result<Count
         Some(count) if !count.contains('$') => number(count),
         _ => Some(1.0),
     };
-    let amount = amount.filter(|amount| amount.is_finite()).ok_or("what an event counts is no number")?;
+    let amount = amount.filter(|amount| amount.is_finite()).ok_or("the amount that an event counts is not a number")?;
     let charge = if argument.update == Update::Strict { Charge::Attempts } else { Charge::Accepted };
     let distinct = distinct(argument, count, per)?;
     let comments = comments(count, argument.per, event, distinct);
@@ -73,7 +73,7 @@ fn plain(argument: &Argument, event: Event, per: &[Field]) -> Result<(Count, Opt
         (Some(Per::Cmd) | None, Event::Auth) => {
             Err("limits count AUTH when it is known how it ended: count = \"login-failures\" or \"logins\"".to_owned())
         }
-        (_, Event::Helo) => Err("limits count nothing at HELO; count = \"connections\" is near".to_owned()),
+        (_, Event::Helo) => Err("limits count nothing at HELO; count = \"connections\" is the nearest".to_owned()),
         (Some(Per::Cmd | Per::Rcpt | Per::Addr), Event::Rcpt) => Ok((Count::Recipients, None)),
         (Some(Per::Rcpt), Event::Predata) => Ok((Count::Recipients, Some(Stage::Data))),
         (Some(Per::Rcpt), Event::Data) => Ok((Count::Recipients, Some(Stage::End))),
@@ -122,7 +122,7 @@ fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<F
 fn comments(count: Count, per: Option<Per>, event: Event, distinct: Option<Field>) -> Vec<&'static str> {
     let mut comments = Vec::new();
     if count == Count::Bytes && event != Event::Data {
-        comments.push("Exim counts what MAIL declares; Weir, too, but makes it true at the end of the message.");
+        comments.push("Exim counts what MAIL declares; Weir, too, but corrects it at the end of the message.");
     }
     if per == Some(Per::Conn) && event != Event::Connect {
         comments.push(match count {

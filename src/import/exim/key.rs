@@ -58,7 +58,7 @@ fn fields(key: &str) -> Result<Vec<Field>, String> {
     let mut rest = &*key;
     while let Some(at) = rest.find('$') {
         rest = &rest[at..];
-        let (one, after) = expansion(rest).ok_or_else(|| format!("\"{rest}\" is more than this understands"))?;
+        let (one, after) = expansion(rest).ok_or_else(|| format!("\"{rest}\" is not understood"))?;
         if let Some(field) = field(one)?
             && !found.contains(&field)
         {
@@ -95,7 +95,7 @@ fn field(expansion: &str) -> Result<Option<Field>, String> {
         "sender_helo_name" => Field::Helo,
         "received_port" | "interface_port" | "received_ip_address" | "interface_address" => Field::Listener,
         "primary_hostname" | "qualify_domain" | "qualify_recipient" => return Ok(None),
-        name => return Err(format!("no limit is for each ${name}")),
+        name => return Err(format!("limits have no key field for ${name}")),
     }))
 }
 
@@ -103,7 +103,7 @@ fn field(expansion: &str) -> Result<Option<Field>, String> {
 fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
     let one = |operand: &str| match expansion(operand) {
         Some((inner, "")) => field(inner),
-        _ => Err(format!("\"${{{operator}:{operand}}}\" is more than this understands")),
+        _ => Err(format!("\"${{{operator}:{operand}}}\" is not understood")),
     };
     match operator {
         // These operators keep different values different.
@@ -112,7 +112,7 @@ fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
             Some(Field::Sender) => Ok(Some(Field::SenderDomain)),
             Some(Field::User) => Ok(Some(Field::UserDomain)),
             Some(Field::Recipient) => Ok(Some(Field::RecipientDomain)),
-            _ => Err(format!("${{domain:{operand}}} is the domain of nothing that limits know")),
+            _ => Err(format!("${{domain:{operand}}} is the domain of a value that limits do not know")),
         },
         "mask" => {
             let parts = operand.rsplit_once('/').filter(|(address, _)| one(address) == Ok(Some(client_of_any_width())));
@@ -121,7 +121,7 @@ fn applied(operator: &str, operand: &str) -> Result<Option<Field>, String> {
             let widths = width.and_then(|width: u8| Widths::new(width.min(32), width));
             widths.map(|widths| Some(Field::Client(widths))).ok_or_else(|| format!("${{mask:{operand}}} is no network"))
         }
-        _ => Err(format!("${{{operator}:…}} is more than this understands")),
+        _ => Err(format!("${{{operator}:…}} is not understood")),
     }
 }
 

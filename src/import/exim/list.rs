@@ -45,7 +45,9 @@ impl List {
         for (negated, item) in items {
             match negated {
                 true if !among.is_empty() => {
-                    return Err(format!("!{item} after others: what comes first decides, which limits do not have"));
+                    return Err(format!(
+                        "!{item} after others: in Exim the first match decides, and limits have no order"
+                    ));
                 }
                 true => but.push(item),
                 false => among.push(item),

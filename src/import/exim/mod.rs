@@ -156,9 +156,7 @@ fn verb(statement: &Statement, condition: &Condition) -> Result<Verb, &'static s
         ("drop", false) => Ok(Verb::Drop),
         ("accept", false) => Err("accept lets mail through that exceeds the limit, and limits of Weir only hold back"),
         ("accept", true) => Err("accept lets mail through below the limit; other statements decide about the rest"),
-        ("discard", _) => {
-            Err("discard takes a message and throws it away, which Weir never does: defer or deny say so")
-        }
+        ("discard", _) => Err("discard accepts a message and drops it silently; Weir never does so: use defer or deny"),
         _ => Err("it acts on mail below the limit, and limits of Weir act on mail that exceeds it"),
     }
 }

@@ -12,9 +12,9 @@ pub fn per_event(most: f64, amount: f64) -> f64 {
 
 /// Returns a rate in the syntax of limits: `100 / 1d`.
 pub fn rate(most: f64, period: &str, count: Count, verb: Verb) -> Result<String, String> {
-    let time = parse_duration(period).map_err(|_| format!("the period {period} is known to Exim alone"));
+    let time = parse_duration(period).map_err(|_| format!("the period {period} is known only to Exim"));
     if period.contains('$') {
-        return Err(format!("the period {period} is known to Exim alone"));
+        return Err(format!("the period {period} is known only to Exim"));
     }
     if time.is_ok_and(|time| time > LONGEST_PERIOD) || parse_duration(period).is_err() {
         return Err(format!("the period {period} is longer than 3650d, the longest that limits have"));

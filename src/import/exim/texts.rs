@@ -14,7 +14,7 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     }
     if text.contains('$') {
         return Err(format!(
-            "message = {message}: it names what a text of Weir's cannot, so the standard text stands instead"
+            "message = {message}: it uses a variable that texts of Weir do not have, so Weir's standard text is used"
         ));
     }
     // Flatten line breaks, and replace braces: Weir's templates use them only for placeholders.
@@ -23,7 +23,7 @@ pub fn text(message: &str, verb: Verb) -> Result<String, String> {
     let text = without_other_code(&text, verb);
     match Template::parse(text, None) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("message = {message}: {error}, so the standard text stands instead")),
+        Err(error) => Err(format!("message = {message}: {error}, so Weir's standard text is used")),
     }
 }
 
@@ -57,7 +57,7 @@ pub fn delay(value: &str) -> Result<String, String> {
     }
     match parse_duration(&plain) {
         Ok(time) if !time.is_zero() => Ok(format_duration(time)),
-        _ => Err(format!("delay = {value}: this is no time, nor one second for each that is over")),
+        _ => Err(format!("delay = {value}: this is neither a duration nor one second for each event above the limit")),
     }
 }
 

@@ -107,15 +107,15 @@ impl<'a> Translation<'a> {
                     Some(Some(UNLIMITED)) => f64::INFINITY,
                     Some(Some(default)) => match Argument::parse(&format!("{default} / 1s"))?.limit {
                         Amount::Number(number) => number,
-                        Amount::Expansion(text) => return Err(format!("{text} is known to Exim alone")),
+                        Amount::Expansion(text) => return Err(format!("{text} is known only to Exim")),
                     },
                     Some(None) => return Err("there is no default for keys that are not in the table".to_owned()),
-                    None => return Err(format!("{text} is known to Exim alone")),
+                    None => return Err(format!("{text} is known only to Exim")),
                 }
             }
         };
         if most.is_nan() {
-            return Err("a limit that is not a number is always over: write one".to_owned());
+            return Err("a limit that is not a number (NaN) is always exceeded: write a number".to_owned());
         }
         if most > 0.0 || one.verb != Verb::Warn {
             return Ok(most);
@@ -135,7 +135,9 @@ impl<'a> Translation<'a> {
 
     fn translate_watching(&mut self, one: &RatelimitUse<'_>) -> Result<(), String> {
         let Some(recorded) = self.records.get(&one.argument.record()) else {
-            return Err("it only looks, and no ratelimit with this period, per_* option and key is charged".to_owned());
+            return Err(
+                "it only reads a record, and no ratelimit with this period, per_* option and key charges it".to_owned()
+            );
         };
         let Amount::Number(number) = one.argument.limit else { return Err("its limit is looked up".to_owned()) };
         let at = number / recorded.most;
@@ -157,7 +159,7 @@ impl<'a> Translation<'a> {
                 conditions::written(one.condition)
             ));
             if stage.is_none() {
-                limit.comment("Exim looks at HELO, where nothing of Weir's looks: it looks at MAIL.");
+                limit.comment("Exim reads the record at HELO; Weir does not limit HELO, and reads its budget at MAIL.");
             }
             let stage = stage.unwrap_or(Stage::Mail);
             if let Some(field) = owner.per.iter().find(|field| !is_known(**field, stage)) {
@@ -207,18 +209,15 @@ impl<'a> Translation<'a> {
             limit.comment("No sender can exceed it.");
         }
         if one.argument.limit == Amount::Number(0.0) && one.verb == Verb::Warn {
-            limit.comment("Exim only measures here; the number is of the first that looks at it.");
+            limit.comment("Exim only measures here; the number is that of the first condition that reads the record.");
         }
     }
 
     /// Adds `match`, `except` and the actions.
     fn finish(&self, limit: &mut Limit, one: &RatelimitUse<'_>, owner: &Owner) {
         if one.is_guessed {
-            let words = format!(
-                "no option says when the list \"{}\" is asked: taken for that of {}",
-                one.acl.name,
-                one.event.name()
-            );
+            let words =
+                format!("no option says when the ACL \"{}\" runs: taken as that of {}", one.acl.name, one.event.name());
             match self.configuration.is_whole() {
                 true => limit.broaden(&one.statement().place, words),
                 false => limit.comment(words),
@@ -228,7 +227,7 @@ impl<'a> Translation<'a> {
             limit.add_match(only.clone());
         }
         if let Some(caller) = self.configuration.condition_of(one.acl) {
-            limit.broaden(&caller.place, format!("the list \"{}\" is asked under conditions", one.acl.name));
+            limit.broaden(&caller.place, format!("the ACL \"{}\" runs only under conditions", one.acl.name));
         }
         let mut is_after = false;
         for part in conditions::parts(one.statement()) {
@@ -309,7 +308,7 @@ fn overrides(limit: &mut Limit, one: &RatelimitUse<'_>, lookup: &Lookup, counted
         let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", argument.period) };
         let row = Argument::parse(&whole).and_then(|row| match row.limit {
             Amount::Number(number) => rate(per_event(number, counted.amount), &row.period, counted.count, Verb::Deny),
-            Amount::Expansion(text) => Err(format!("{text} is known to Exim alone")),
+            Amount::Expansion(text) => Err(format!("{text} is known only to Exim")),
         });
         match row {
             Ok(rate) => limit.comment(format!("{who},{rate}")),

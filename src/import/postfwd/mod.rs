@@ -90,7 +90,7 @@ impl EarlierAccepts {
         let Some((place, action)) = &self.first else { return };
         let more =
             if self.count > 1 { format!(" and {} more before the limit", self.count - 1) } else { String::new() };
-        limit.broaden(place, format!("an earlier rule{more} lets others through ({action}), which is not looked at"));
+        limit.broaden(place, format!("an earlier rule{more} lets others through ({action}), which is not translated"));
     }
 }
 
@@ -125,7 +125,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     };
     // Older configurations write the item with `$$`.
     let whose = whose.strip_prefix("$$").unwrap_or(whose);
-    let field = field(whose).ok_or_else(|| format!("no limit is for each {whose}"))?;
+    let field = field(whose).ok_or_else(|| format!("limits have no key field for {whose}"))?;
     let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
     let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
@@ -198,7 +198,7 @@ fn at_state(limit: &mut Limit, place: &Place, word: &str, item: &Item) {
     let Item { operator, value, .. } = item;
     let is_usual = value == "RCPT" || value.starts_with("END") || (value == "DATA" && word != "rate");
     if !matches!(&**operator, "=" | "==") || !is_usual {
-        limit.broaden(place, format!("protocol_state{operator}{value} cannot be said"));
+        limit.broaden(place, format!("protocol_state{operator}{value} cannot be expressed"));
     }
 }
 
@@ -225,12 +225,12 @@ fn narrow(limit: &mut Limit, place: &Place, item: &Item) {
     let is_plain = !items.iter().any(|item| item.contains(char::is_whitespace));
     let is_good = key != "client_address" || items == ["*"] || is_addresses(value);
     let Some((_, known)) = known.filter(|_| is_good && is_plain && !items.is_empty()) else {
-        return limit.broaden(place, format!("{written} cannot be said"));
+        return limit.broaden(place, format!("{written} cannot be expressed"));
     };
     // Every client has an address.
     let is_everybody = known == "client" && items == ["*"];
     if !is_everybody && !limit.add_match(Condition { key: known, value: Value::Texts(items) }) {
-        limit.broaden(place, format!("{written}: there is such an item already"));
+        limit.broaden(place, format!("{written}: there is an item with this key already"));
     }
 }
 
@@ -251,20 +251,20 @@ fn act(limit: &mut Limit, place: &Place, action: &str) {
         _ if word.starts_with('4') => ("defer", action),
         _ if word.starts_with('5') => ("deny", action),
         _ => {
-            limit.lose(place, format!("{action}: limits do nothing like it, so this one only warns"));
+            limit.lose(place, format!("{action}: limits have no such action, so this one only warns"));
             return limit.act("warn", "true");
         }
     };
     let text = text.replace("$$ratecount", "\u{1}level\u{2}").replace(['{', '}'], "");
     let text = text.replace('\u{1}', "{").replace('\u{2}', "}");
     let wrong = match Template::parse(&text, None) {
-        _ if text.contains("$$") => Some("it names what a text of Weir's cannot".to_owned()),
+        _ if text.contains("$$") => Some("it uses a variable that texts of Weir do not have".to_owned()),
         _ if text.trim().is_empty() => None,
         Ok(_) => return limit.act(verb, quoted(&text)),
         Err(error) => Some(error.to_string()),
     };
     if let Some(why) = wrong {
-        limit.lose(place, format!("{action}: {why}, so the standard text stands instead"));
+        limit.lose(place, format!("{action}: {why}, so Weir's standard text is used"));
     }
     limit.act(verb, "true");
 }

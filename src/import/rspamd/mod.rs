@@ -186,13 +186,13 @@ impl<'a> Section<'a> {
                 "enabled" if entry.value.is_false() => {
                     report.refuse(
                         &place,
-                        "enabled = false: rspamd does not use these limits, which stand here all the same",
+                        "enabled = false: rspamd does not use these limits; they are printed all the same",
                     );
                 }
                 "max_rcpt" | "max_rcpts" => report.refuse(
                     &place,
                     format!(
-                        "{}: rspamd used to spare messages with more recipients, and no longer does; nor does Weir",
+                        "{}: rspamd once exempted messages with more recipients; neither rspamd nor Weir does so now",
                         entry.key
                     ),
                 ),
@@ -285,7 +285,7 @@ impl<'a> Section<'a> {
         limit
             .comment("The first mail of a new bucket passes rspamd whatever its size; Weir refuses what does not fit.");
         if self.multiplies {
-            limit.comment("rspamd raises and lowers burst and rate by what it thinks of the mail; here they stay.");
+            limit.comment("rspamd raises and lowers burst and rate by its rating of the mail; Weir keeps them.");
         }
         if owner.per.contains(&Field::Client(Default::default())) {
             limit.comment("An IPv6 client is its /64; per = [\"client/32/128\"] is each address, as in rspamd.");
@@ -293,7 +293,9 @@ impl<'a> Section<'a> {
         limit.matches = owner.matches.clone();
         limit.except = owner.except.iter().chain(&self.except).map(|one| vec![one.clone()]).collect();
         if self.except.iter().any(|one| one.key == "recipient") {
-            limit.comment("rspamd spares a whole message of which one recipient is excepted; Weir this recipient.");
+            limit.comment(
+                "rspamd exempts the whole message if one recipient is exempt; Weir exempts this recipient only.",
+            );
         }
         self.lost.iter().for_each(|(place, words)| limit.broaden(place, words));
         bucket.lost.iter().for_each(|(line, words)| limit.lose(&self.place(*line), words));
@@ -316,12 +318,12 @@ impl<'a> Section<'a> {
             Some(Ok(_)) => {
                 limit.lose(
                     place,
-                    "message: its code is for good, and this is for now: the standard text stands instead",
+                    "message: its code is permanent, but the refusal is temporary: Weir's standard text is used",
                 );
                 limit.act("defer", "true");
             }
             Some(Err(error)) => {
-                limit.lose(place, format!("message: {error}, so the standard text stands instead"));
+                limit.lose(place, format!("message: {error}, so Weir's standard text is used"));
                 limit.act("defer", "true");
             }
         }

@@ -36,7 +36,7 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
             "bounce" => {
                 owner.matches.push(Condition { key: "sender", value: Value::Texts(bounce_senders.to_vec()) });
             }
-            "asn" => return Err("asn needs to know where addresses are, which limits do not yet".to_owned()),
+            "asn" => return Err("limits do not know the ASN of an address".to_owned()),
             "digest" | "attachments" | "files" => {
                 return Err(format!("{word} is of the content, which limits do not see"));
             }
@@ -63,7 +63,7 @@ pub fn of_selector(selector: &str) -> Result<Owner, String> {
             "rcpts" | "rcpts:addr" => Field::Recipient,
             "rcpts:domain" => Field::RecipientDomain,
             "helo" => Field::Helo,
-            _ => mask(plain).ok_or_else(|| format!("the selector {one} is more than this understands"))?,
+            _ => mask(plain).ok_or_else(|| format!("the selector {one} is not understood"))?,
         });
     }
     if owner.per.iter().any(|field| field.is_of_recipient()) {
