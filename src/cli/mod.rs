@@ -61,7 +61,7 @@ enum Command {
         "Example:\n  weir reload"
     ))]
     Reload(ConfigArgument),
-    /// Grant one budget another rate for a limited time; its mail is counted separately until then
+    /// Grant one budget another rate for a limited time; meanwhile its mail is counted separately
     #[command(after_help = concat!(
         "Example:\n",
         "  weir grant user-recipients alice \"2000 / 1d\" --for 8h --reason \"newsletter, ticket 4711\""

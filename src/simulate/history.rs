@@ -137,7 +137,7 @@ impl History {
     }
 
     /// Returns the next message; `None` after the last.
-    pub fn next(&mut self) -> Result<Option<Message>, ReadError> {
+    pub fn next_message(&mut self) -> Result<Option<Message>, ReadError> {
         let message = self.ready.pop_front();
         if self.ready.is_empty() {
             self.gather()?;
@@ -375,7 +375,7 @@ mod tests {
     fn all(input: &[u8]) -> (Vec<Message>, BadRows) {
         let mut history = History::read(std::io::Cursor::new(input.to_vec())).unwrap();
         let mut messages = Vec::new();
-        while let Some(message) = history.next().unwrap() {
+        while let Some(message) = history.next_message().unwrap() {
             messages.push(message);
         }
         (messages, history.bad)

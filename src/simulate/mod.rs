@@ -116,6 +116,6 @@ impl Simulation {
         {
             return Ok(Some((flood.next(at), true)));
         }
-        Ok(history.next()?.map(|message| (message, false)))
+        Ok(history.next_message()?.map(|message| (message, false)))
     }
 }
