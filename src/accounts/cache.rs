@@ -1,7 +1,7 @@
 //! Cache of recent successful logins, so that a user who logs in again costs no password hashing.
 //!
-//! An entry is a keyed hash of the password and the user's line: whoever reads the memory of a core dump learns no password from it
-//! faster than from the users file, and a changed password misses the cache at once.
+//! An entry is a keyed hash of the password and the user's line. An attacker who reads a core dump cannot find a
+//! password faster from the entry than from the users file, and a changed password misses the cache at once.
 
 use super::file::User;
 use ring::hmac;
@@ -10,17 +10,17 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long after a password check the result is remembered: a program that sends message after message logs in again within minutes.
+/// How long a successful check is remembered: a program that sends message after message logs in again within minutes.
 const REMEMBERED: Duration = Duration::from_secs(5 * 60);
 
-/// Most entries, one per user: about 3 MB.
+/// Maximum entries, one per user: about 3 MB.
 const MAX_ENTRIES: usize = 16_384;
 
-/// Passwords that were right a short time ago.
+/// Cache of passwords that were right a short time ago.
 pub struct LoginCache {
-    /// The secret of this process. Without randomness there is none, and nothing is remembered.
+    /// This process's secret key. Without randomness there is no key, and nothing is cached.
     key: Option<hmac::Key>,
-    /// By user name as in the users file. The lock is confined to this file, and never held across `.await`.
+    /// Entries by user name as in the users file. The lock is confined to this file, and never held across `.await`.
     entries: Mutex<HashMap<String, Entry>>,
 }
 
@@ -37,8 +37,8 @@ impl LoginCache {
         Self { key, entries: Mutex::default() }
     }
 
-    /// Returns whether one of these forms of the password was right for this user, as the user is now, a short time ago. Takes as long
-    /// for users without an entry.
+    /// Returns whether one of these forms of the password was right a short time ago for this user with the present
+    /// hash. Takes as long for users without an entry.
     pub fn contains(&self, user: &User, passwords: &[Cow<'_, str>], now: Instant) -> bool {
         let Some(key) = &self.key else { return false };
         let entry = self.lock().get(&user.name).copied();
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(cache.lock().len(), MAX_ENTRIES);
         let contains = |name: &str| cache.contains(&user(name), &["sesame".into()], now);
         assert!(!contains("u0") && contains("u1") && contains(&format!("u{MAX_ENTRIES}")));
-        // What has expired makes room.
+        // Expired entries make room.
         cache.insert(&user("late"), "sesame", now + REMEMBERED * 2);
         assert_eq!(cache.lock().len(), 1);
     }

@@ -1,5 +1,5 @@
-//! The users file: one `name:hash` a line, or `name:hash:group,group`, the hash argon2id in PHC form. A `!` before the hash disables
-//! the user. Empty lines and lines that begin with `#` are kept and skipped.
+//! The users file: one `name:hash` or `name:hash:group,group` a line, with an argon2id hash in PHC form. A `!` before
+//! the hash disables the user. Empty lines and lines that begin with `#` are kept and skipped.
 
 use crate::smtp::sasl::{self, Credentials};
 use crate::time::Timestamp;
@@ -18,7 +18,8 @@ use std::time::SystemTime;
 #[derive(Debug, Default)]
 pub struct Users {
     lines: Vec<Line>,
-    /// Where in the lines a user stands, by the name in lower case: budgets, too, make no difference between Alice and alice.
+    /// Index of each user in `lines`, by the name in lower case: like budgets, it does not distinguish Alice from
+    /// alice.
     places: HashMap<String, usize>,
 }
 
@@ -29,7 +30,7 @@ enum Line {
     User(User),
 }
 
-/// A user.
+/// A line of the users file.
 #[derive(Clone, Debug)]
 pub struct User {
     pub name: String,
@@ -38,18 +39,18 @@ pub struct User {
     groups: Arc<[Box<str>]>,
 }
 
-/// When a file was last changed, as far as its metadata tells. `None`: there is no such file.
+/// A file's metadata at one moment, to detect changes. `None`: there is no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed(Option<State>);
 
-/// A file's metadata that change with the file.
+/// The metadata that change when the file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     inode: u64,
-    /// File systems give a new file the inode of a deleted one; not all of them know when a file was made.
+    /// File systems reuse the inode of a deleted file for a new one; not all of them know the creation time.
     created: Option<SystemTime>,
     size: u64,
-    /// Seconds, and nanoseconds.
+    /// Seconds and nanoseconds.
     modified: (i64, i64),
 }
 
@@ -113,13 +114,13 @@ impl Changed {
         }))
     }
 
-    /// Returns whether it is one file, whatever has been written into it.
+    /// Returns whether both are the same file, whatever has been written into it.
     pub fn is_same_file(&self, other: &Self) -> bool {
         let file = |changed: &Self| changed.0.map(|state| (state.inode, state.created));
         self.0.is_some() && file(self) == file(other)
     }
 
-    /// When the file was last written to, by the wall clock.
+    /// Returns when the file was last written to, by the wall clock.
     pub fn modified(&self) -> Option<Timestamp> {
         let (seconds, nanoseconds) = self.0?.modified;
         Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)))
@@ -132,7 +133,7 @@ impl Changed {
 
 impl Users {
     pub fn read(path: &Path) -> Result<(Self, Changed), ReadError> {
-        // Looked at before reading, so that a change in between is seen as one the next time.
+        // Taken before reading, so that a change in between is seen the next time.
         let changed = Changed::of(path);
         let text = std::fs::read_to_string(path).map_err(|error| ReadError::Io(path.to_owned(), error))?;
         Ok((Self::parse(path, &text)?, changed))
@@ -154,18 +155,18 @@ impl Users {
         Ok(users)
     }
 
-    /// All users, in the order of the file.
+    /// Returns all users, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &User> {
         self.lines.iter().filter_map(|line| if let Line::User(user) = line { Some(user) } else { None })
     }
 
-    /// The user who may log in by this name.
+    /// Returns the user who may log in by this name.
     pub fn enabled(&self, name: &str) -> Option<&User> {
         self.find(name).filter(|user| !user.disabled)
     }
 
-    /// Returns the user and the form of the password that the stored hash is of, if the password is right. Takes tens of milliseconds
-    /// and 19 MiB for each form that the password has, also for users that do not exist or are disabled.
+    /// Returns the user and the form of the password that matches the stored hash, if the password is right. Takes tens
+    /// of milliseconds and 19 MiB for each form of the password, also for users that do not exist or are disabled.
     pub fn verify<'a>(&self, credentials: &'a Credentials) -> Option<(&User, Cow<'a, str>)> {
         let known = self.enabled(&credentials.user);
         let hash = PasswordHash::new(known.map_or(NOBODY, |user| &user.hash)).ok()?;
@@ -179,7 +180,7 @@ impl Users {
         self.find(name).is_some()
     }
 
-    /// The groups of a user, who need not exist, nor be allowed to log in.
+    /// Returns a user's groups, even if the user is disabled; none if there is no such user.
     pub fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         self.find(name).map(|user| user.groups.clone()).unwrap_or_default()
     }
@@ -191,7 +192,8 @@ impl Users {
         }
     }
 
-    /// Adds a user to the file. One that has to be made is readable by its owner alone; where root makes it, by the folder's group, too.
+    /// Adds a user to the file. A new file is readable by its owner alone; if root creates it, by the folder's group,
+    /// too.
     pub fn add(path: &Path, name: &str, password: &str, groups: &[String]) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
         let groups = checked(groups)?;
@@ -209,7 +211,7 @@ impl Users {
         users.write(path)
     }
 
-    /// Changes one user in the file, by `change`; `None` from it deletes the user.
+    /// Changes one user in the file; `change` returns `None` to delete the user.
     fn edit(
         path: &Path,
         name: &str,
@@ -229,13 +231,13 @@ impl Users {
         Self::edit(path, name, |user| Ok(Some(User { hash: hash(password)?, ..user })))
     }
 
-    /// Puts a user into these groups, and out of all others.
+    /// Replaces a user's groups.
     pub fn set_groups(path: &Path, name: &str, groups: &[String]) -> Result<(), EditError> {
         let groups = checked(groups)?;
         Self::edit(path, name, |user| Ok(Some(User { groups, ..user })))
     }
 
-    /// Disables a user, who keeps the password, or enables one.
+    /// Disables a user, who keeps the password, or enables the user again.
     pub fn set_disabled(path: &Path, name: &str, disabled: bool) -> Result<(), EditError> {
         Self::edit(path, name, |user| Ok(Some(User { disabled, ..user })))
     }
@@ -282,7 +284,7 @@ impl User {
         Ok(Self { name: name.to_owned(), disabled: rest.len() > hash.len(), hash: hash.to_owned(), groups })
     }
 
-    /// In lower case, in the order of the alphabet.
+    /// Group names in lower case, in alphabetical order.
     pub fn groups(&self) -> &[Box<str>] {
         &self.groups
     }
@@ -297,7 +299,7 @@ impl User {
     }
 }
 
-/// Whether others than owner and group may read a file that is secret.
+/// Returns whether users other than owner and group may read a secret file.
 pub fn is_exposed(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.mode() & 0o007 != 0)
 }
@@ -314,7 +316,7 @@ fn hash(password: &str) -> Result<String, EditError> {
 const PROHIBITED: &str = "SASLprep (RFC 4013) prohibits this password: it is empty without its invisible characters, mixes scripts \
     written from the right with others, or has a control character or one that Unicode 3.2 does not have (as most emoji)";
 
-/// A hash that no password is known to have, with the parameters of new ones: checking it takes as long.
+/// A hash that no known password has, with the parameters of new hashes: checking it takes as long.
 const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 fn check_name(name: &str) -> Result<(), &'static str> {
@@ -326,7 +328,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Groups, in lower case, each once; else the one that is none.
+/// Returns group names in lower case, sorted, each once; the error is the first invalid name.
 fn sorted<'a>(names: &[&'a str]) -> Result<Arc<[Box<str>]>, &'a str> {
     let is_good = |name: &str| {
         let is_fit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -348,7 +350,7 @@ fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
 
 const GROUP_NAMES: &str = "groups have up to 64 letters, digits, hyphens, dots and underscores";
 
-/// Keeps other commands from changing the file between our reading and writing it. Held until it is dropped.
+/// Locks the file against other commands, between reading and writing it. Held until dropped.
 fn lock(path: &Path) -> Result<std::fs::File, EditError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -357,23 +359,24 @@ fn lock(path: &Path) -> Result<std::fs::File, EditError> {
     locked.map_err(|error| EditError::Write(path.to_owned(), error))
 }
 
-/// Replaces a file as a whole: whoever reads it sees the old or the new one.
+/// Replaces a file as a whole: readers see the old or the new content.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A link stays a link to the file.
+    // A symbolic link stays, and its target is replaced.
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let path = target.as_path();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut new = tempfile::Builder::new().prefix(".users-").tempfile_in(folder)?;
     new.write_all(text.as_bytes())?;
     if let Ok(old) = std::fs::metadata(path) {
-        // The server may read it by its group: what the administrator has set stays.
+        // Keeps the owner and mode that the administrator set: the server may read the file by its group.
         new.as_file().set_permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))?;
         let _ = std::os::unix::fs::chown(new.path(), Some(old.uid()), Some(old.gid()));
     } else if rustix::process::geteuid().is_root()
         && let Ok(folder) = std::fs::metadata(folder)
         && folder.gid() != 0
     {
-        // Root adds the first user, and the server, which is not root, must read it: /etc/weir is its group's, so is the file.
+        // Root adds the first user, and the server, which is not root, must read the file: so the file gets the group
+        // of /etc/weir.
         std::os::unix::fs::chown(new.path(), None, Some(folder.gid()))?;
         new.as_file().set_permissions(std::fs::Permissions::from_mode(0o640))?;
     }
@@ -414,7 +417,7 @@ mod tests {
     fn a_password_is_right_in_every_form_that_saslprep_makes_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        // Composed, as Windows types it; before passwords were prepared; prohibited, and from before, too.
+        // Composed, as Windows types it; hashed before passwords were prepared; prohibited, and hashed before, too.
         Users::add(&path, "composed", "p\u{e4}ss 1", &[]).unwrap();
         Users::add(&path, "decomposed", "pa\u{308}ss\u{a0}\u{2460}", &[]).unwrap();
         let raw = |name: &str, password: &str| {

@@ -1,6 +1,7 @@
-//! Logins under way: where many connections of one network log in with the same name and password at once, one check answers all.
+//! Logins in progress: if many connections of one network log in with the same name and password at once, one check
+//! answers all.
 //!
-//! So a program that opens twenty connections needs one place in the queue.
+//! A program that opens twenty connections needs a single entry in the queue.
 
 use super::Login;
 use crate::smtp::sasl::Credentials;
@@ -9,28 +10,28 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// A login that others may be equal to: the client's network, and what it logs in with.
+/// Key of equal logins: the client's network and the credentials.
 type Key = (Box<str>, Credentials);
 
-/// The result that the others wait for; `None` until it is known.
+/// The result that the other logins wait for; `None` until it is known.
 type Outcome = watch::Receiver<Option<Login>>;
 
-/// The logins under way.
+/// The logins in progress.
 #[derive(Default)]
 pub struct InFlight {
     /// The lock is confined to this file, and never held across `.await`.
     checks: Mutex<HashMap<Key, Outcome>>,
 }
 
-/// What to do with a login.
+/// The role of a login.
 pub enum Joined {
-    /// It is the first of its kind: check it.
+    /// The first of its kind: check it.
     First(Check),
-    /// It is being checked. The channel closes without a result when that is given up.
+    /// An equal login is being checked. The channel closes without a result if that check is given up.
     Again(Outcome),
 }
 
-/// The first of equal logins.
+/// The check of the first of equal logins.
 pub struct Check {
     in_flight: Arc<InFlight>,
     key: Key,
@@ -56,7 +57,7 @@ impl InFlight {
 }
 
 impl Check {
-    /// Tells the others.
+    /// Sends the result to the other logins.
     pub fn end(self, login: &Login) {
         self.outcome.send_replace(Some(login.clone()));
     }
@@ -64,7 +65,7 @@ impl Check {
 
 impl Drop for Check {
     fn drop(&mut self) {
-        // Before the channel closes: of those who find that nobody checks any more, one begins anew.
+        // Before the channel closes: of the waiting logins, one then becomes the first.
         self.in_flight.lock().remove(&self.key);
     }
 }

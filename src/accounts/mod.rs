@@ -1,4 +1,4 @@
-//! Who may log in.
+//! Accounts: users, passwords and logins.
 
 mod cache;
 pub mod file;
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use turns::{Turn, Turns};
 use users_file::UsersFile;
 
-/// Where the accounts are.
+/// Configuration of the accounts.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The users file.
     pub file: PathBuf,
 }
 
-/// Checks passwords: off the async threads, and only so many at once, since each costs 19 MiB and tens of milliseconds of work
-/// that anybody may ask for. Networks of clients take turns.
+/// Checks passwords off the async threads. The number of concurrent checks is bounded, since each costs 19 MiB and tens
+/// of milliseconds, for any client that asks. Client networks take turns.
 pub struct Accounts {
     book: Arc<Book>,
     in_flight: Arc<InFlight>,
@@ -34,27 +34,27 @@ pub struct Accounts {
     metrics: Arc<Metrics>,
 }
 
-/// The users, and which passwords were right lately.
+/// The users, and a cache of right passwords.
 struct Book {
     users: UsersFile,
     cache: LoginCache,
 }
 
-/// What came of a login.
+/// The result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
-    /// The user is in these groups.
+    /// The password is right; the user is in these groups.
     Right {
         groups: Arc<[Box<str>]>,
     },
     Wrong,
-    /// Too many others are logging in, or the users file is being written.
+    /// Too many other logins wait, or the users file is being written.
     Busy,
     /// The client left before its turn: no password was checked.
     Left,
 }
 
-/// How long a login waits for its turn: well within a client's patience.
+/// How long a login waits for its turn: well within a client's timeout.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Accounts {
@@ -64,9 +64,10 @@ impl Accounts {
         Ok(Self { book, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }
 
-    /// Whether this is the password of this user. A user that does not exist takes as long as one that does.
+    /// Checks a password. A user that does not exist takes as long as one that does.
     ///
-    /// Clients of one `network` share their turns. `left` ends when the client no longer waits; a check that has begun goes on.
+    /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check in
+    /// progress goes on.
     pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
         let login = self.try_verify(credentials, network, left).await;
         let result = match login {
@@ -79,8 +80,8 @@ impl Accounts {
         login
     }
 
-    /// Reads the users file again now, if it has changed: a bad one is reported when it is put there, not at the next login. `told`: an
-    /// administrator has said that the file is complete.
+    /// Reads the users file again now if it has changed, so that an error is logged at once, not at the next login.
+    /// `told`: an administrator has said that the file is complete.
     pub async fn reload(&self, told: bool) {
         let book = self.book.clone();
         let _ = tokio::task::spawn_blocking(move || match told {
@@ -96,14 +97,14 @@ impl Accounts {
         tokio::task::spawn_blocking(move || book.users.look().users.contains(&name)).await.unwrap_or(false)
     }
 
-    /// The groups of a user for whom somebody else vouches; none, where there is no such user.
+    /// Returns the groups of a user whom a trusted proxy names; none if there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
         let (book, name) = (self.book.clone(), name.to_owned());
         tokio::task::spawn_blocking(move || book.users.look().users.groups(&name)).await.unwrap_or_default()
     }
 
     async fn try_verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
-        // A right password that is remembered needs no turn: its user is not kept waiting by guesses from the same network.
+        // A cached password needs no turn: guesses from the same network do not delay its user.
         let (book, sent) = (self.book.clone(), credentials.clone());
         let remembered = tokio::task::spawn_blocking(move || book.remembered(&sent));
         if let Ok(Some(groups)) = remembered.await {
@@ -122,7 +123,7 @@ impl Accounts {
         login
     }
 
-    /// Waits until this login may be checked. `Err`: what came of it without a check of its own.
+    /// Waits until this login may be checked. `Err`: its result without a check of its own.
     async fn wait(
         &self,
         credentials: &Credentials,
@@ -157,7 +158,7 @@ impl Accounts {
 }
 
 impl Book {
-    /// The groups of a user whose password was found to be this a short time ago, if the user may still log in with it.
+    /// Returns the groups of a user whose password is in the cache, if the user may still log in.
     fn remembered(&self, credentials: &Credentials) -> Option<Arc<[Box<str>]>> {
         let look = self.users.look();
         let user = look.users.enabled(&credentials.user)?;
@@ -165,7 +166,7 @@ impl Book {
         is_right.then(|| user.shared_groups())
     }
 
-    /// Takes the turn along: it ends with the work, also when the client has left meanwhile.
+    /// Keeps the turn until the check ends, even if the client has left.
     fn check(&self, credentials: &Credentials, _turn: Turn) -> Login {
         // The same user may have logged in while this login waited.
         if let Some(groups) = self.remembered(credentials) {

@@ -1,4 +1,4 @@
-//! Logins with a users file of their own.
+//! Tests of logins with a users file.
 
 use super::file::Users;
 use super::turns::MAX_WAITING_PER_NETWORK;
@@ -29,7 +29,7 @@ impl Case {
         self.accounts.verify(&credentials, "192.0.2.1", pending()).await
     }
 
-    /// Begins to log in; ends when that waits.
+    /// Begins to log in; returns when the login waits.
     async fn waits(&self, network: &'static str) -> tokio::task::JoinHandle<Login> {
         let before = self.accounts.turns.waiting();
         let (accounts, credentials) = (self.accounts.clone(), Credentials::new("alice", &format!("wrong {before}")));
@@ -41,7 +41,7 @@ impl Case {
         login
     }
 
-    /// Takes all turns, and all places of a network in the queue.
+    /// Takes all turns, and fills a network's queue.
     async fn occupy(&self, network: &'static str) -> (Vec<Turn>, Vec<tokio::task::JoinHandle<Login>>) {
         let mut turns = Vec::new();
         while self.accounts.turns.is_free() {
@@ -62,7 +62,7 @@ async fn a_remembered_login_needs_no_turn_and_ends_with_its_password() {
     let _occupied = case.occupy("192.0.2.1").await;
     assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
     assert_eq!(case.log_in("ALICE", "sesame").await, right(&["staff"]));
-    // Whatever is not remembered would need a turn.
+    // A password that is not cached would need a turn.
     for (user, password) in [("alice", "Sesame"), ("alice", "wrong"), ("bob", "sesame")] {
         assert_eq!(case.log_in(user, password).await, Login::Busy, "{user} {password}");
     }
@@ -93,7 +93,7 @@ async fn another_network_has_a_place_and_its_turn_when_one_has_all_there_are() {
     while case.accounts.turns.waiting() == MAX_WAITING_PER_NETWORK {
         tokio::task::yield_now().await;
     }
-    // One check at a time, to count those before the honest one.
+    // One check at a time, to count the checks before the honest one.
     turns.pop();
     assert_eq!(honest.await.unwrap(), right(&["staff"]));
     let wrong = case.accounts.metrics.logins.with_label_values(&["wrong"]).get();
@@ -125,7 +125,7 @@ async fn nobody_is_refused_for_good_while_the_users_file_is_rewritten() {
     assert_eq!(case.log_in("bob", "sesame").await, right(&[]));
     assert_eq!(case.log_in("bob", "wrong").await, Login::Wrong);
     let whole = std::fs::read_to_string(&case.path).unwrap();
-    // As an editor or a script does: it is emptied, then one line, then all.
+    // As an editor or a script does: the file is emptied, then has one line, then all.
     let half = whole.lines().next().unwrap().to_owned() + "\n";
     for text in ["", &half] {
         std::fs::write(&case.path, text).unwrap();
@@ -144,7 +144,7 @@ async fn nobody_is_refused_for_good_while_the_users_file_is_rewritten() {
 async fn equal_logins_at_once_share_one_check() {
     let case = case();
     let (turns, waiting) = case.occupy("192.0.2.7").await;
-    // One more of a network has no place, and twenty equal ones have the place of one.
+    // The network's queue has one entry left; twenty equal logins need one.
     let begin = |password: &str, network: &'static str| {
         let (accounts, credentials) = (case.accounts.clone(), Credentials::new("alice", password).unwrap());
         tokio::spawn(async move { accounts.verify(&credentials, network, pending()).await })
@@ -154,7 +154,7 @@ async fn equal_logins_at_once_share_one_check() {
     while case.accounts.turns.waiting() < MAX_WAITING_PER_NETWORK + 2 {
         tokio::task::yield_now().await;
     }
-    // The first of them gives up: another takes its place.
+    // The first of them gives up: another login takes over the check.
     right_ones[0].abort();
     drop(turns);
     for login in right_ones.into_iter().skip(1) {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Most checks of one network that wait. They keep no other network waiting, as networks take turns; so many users behind one address
-/// may log in at the same moment.
+/// Maximum waiting checks of one network. They do not delay other networks, as networks take turns; this many users
+/// behind one address may log in at the same moment.
 pub const MAX_WAITING_PER_NETWORK: usize = 16;
 
 /// Queue of password checks, shared by all sessions.
@@ -17,7 +17,7 @@ pub struct Turns {
 struct State {
     /// Checks that may begin now.
     free: usize,
-    /// The checks that wait, by network, oldest first. No queue is empty.
+    /// The waiting checks by network, oldest first. No queue is empty.
     waiting: HashMap<Box<str>, VecDeque<Waiting>>,
     /// The networks of `waiting`, each once: the first has the next turn.
     order: VecDeque<Box<str>>,
@@ -29,14 +29,14 @@ struct Waiting {
     granted: oneshot::Sender<Turn>,
 }
 
-/// Permission for one check. The turn ends when this is dropped.
+/// Permit for one check. Dropping it ends the turn.
 pub struct Turn(Arc<Turns>);
 
-/// Too many checks of this network wait already.
+/// Error: too many checks of this network wait already.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
-/// A check's place in the queue, which is free again when this is dropped.
+/// A check's entry in the queue; dropping it removes the entry.
 struct Place {
     turns: Arc<Turns>,
     network: Box<str>,
@@ -67,13 +67,13 @@ impl Turns {
         turn.map_err(|_| QueueFull)
     }
 
-    /// How many checks wait.
+    /// Returns the number of waiting checks.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.lock().waiting.values().map(VecDeque::len).sum()
     }
 
-    /// Whether a check could begin now.
+    /// Returns whether a check could begin now.
     #[cfg(test)]
     pub fn is_free(&self) -> bool {
         self.lock().free > 0
@@ -83,13 +83,13 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a turn that has ended to the next check.
+    /// Passes a turn that has ended to the next check.
     fn pass_on(self: &Arc<Self>) {
         let mut state = self.lock();
         match state.dequeue() {
             Some(next) => {
                 drop(state);
-                // A client that has left at this moment drops the turn, which hands it to the next check.
+                // If the client has just left, the turn is dropped, which passes it on again.
                 let _ = next.send(Turn(self.clone()));
             }
             None => state.free += 1,
@@ -161,7 +161,7 @@ mod tests {
         acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Begins to wait, as a session does.
+    /// Starts to wait, as a session does.
     fn waits(turns: &Arc<Turns>, network: &'static str) -> Acquiring {
         let turns = turns.clone();
         let mut acquiring: Acquiring = Box::pin(async move { turns.acquire(network).await });
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Runs check after check; the networks in the order in which their checks ran.
+    /// Runs check after check; returns the networks in the order of their checks.
     fn run(mut turn: Turn, mut waiting: Vec<(&'static str, Acquiring)>) -> Vec<&'static str> {
         let mut ran = Vec::new();
         while !waiting.is_empty() {
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(at_once(&turns, "a").err(), Some(QueueFull));
         waiting.clear();
         assert!(turns.lock().waiting.is_empty() && turns.lock().order.is_empty());
-        // A turn that was granted to a client that has left meanwhile goes to the next check.
+        // A turn granted to a client that has just left goes to the next check.
         let (gone, mut next) = (waits(&turns, "a"), waits(&turns, "b"));
         drop(turn);
         assert!(poll(&mut next).is_pending());

@@ -1,4 +1,4 @@
-//! The users as the running Weir believes them: the users file, read again when it has changed and is complete.
+//! The running server's view of the users file: read again when it has changed and is complete.
 
 use super::file::{Changed, ReadError, Users};
 use crate::clock;
@@ -7,30 +7,31 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a file that is rewritten in place must stay as it is until Weir believes it: a half-written file can look complete.
+/// How long a file that is rewritten in place must stay unchanged before it is read: a half-written file can look
+/// complete.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The same for an empty file: in `program > users`, the shell empties the file long before a slow program writes.
+/// The same for an empty file: with `program > users`, the shell empties the file long before a slow program writes.
 const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 
 /// The users file, watched.
 pub struct UsersFile {
     path: PathBuf,
-    /// Held to look whether the file has changed and to read it again: only on threads that may block.
+    /// Held to check for changes and to read the file: only on threads that may block.
     held: Mutex<Held>,
 }
 
 struct Held {
     users: Arc<Users>,
-    /// The state of the file that was read last.
+    /// The state of the file when it was last read.
     read: Changed,
-    /// A newer state of the file that may be half-written, and when Weir saw it first.
+    /// A newer state of the file, which may be half-written, and when it was first seen.
     unsettled: Option<(Changed, Instant)>,
     /// The users before the file was replaced, and when that was: for a second, the new file may be half-written, too.
     former: Option<(Arc<Users>, Instant)>,
 }
 
-/// The users at a moment.
+/// The users at one moment.
 pub struct Look {
     pub users: Arc<Users>,
     former: Option<Arc<Users>>,
@@ -38,7 +39,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Returns whether the file may be about to say something else of this user: a login that fails now may be right.
+    /// Returns whether the file may soon say something else about this user: a login that fails now may then succeed.
     pub fn is_doubtful(&self, user: &str) -> bool {
         let is_lost = |former: &Arc<Users>| former.contains(user) && !self.users.contains(user);
         self.is_rewritten || self.former.as_ref().is_some_and(is_lost)
@@ -52,12 +53,13 @@ impl UsersFile {
         Ok(Self { path: path.to_owned(), held: Mutex::new(held) })
     }
 
-    /// The users now. Reads the file again if another file has taken its place, or if it was rewritten and has settled. Blocks.
+    /// Returns the users now. Reads the file again if it was replaced, or if it was rewritten and has settled. Blocks.
     pub fn look(&self) -> Look {
         self.look_at(clock::now(), Instant::now())
     }
 
-    /// Reads the file again if it has changed, without waiting until it has settled: an administrator says that it is complete. Blocks.
+    /// Reads the file again if it has changed, without waiting until it has settled: the administrator says that it is
+    /// complete. Blocks.
     pub fn reload(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = Changed::of(&self.path);
@@ -76,7 +78,7 @@ impl UsersFile {
         } else {
             let known = held.unsettled.filter(|(state, _)| *state == seen);
             let since = known.map_or(instant, |(_, since)| since);
-            // By the monotonic clock, too: the file's time may lie in the future.
+            // Also by the monotonic clock: the file's time may lie in the future.
             let age =
                 seen.modified().map(|modified| now.since(modified)).max(Some(instant.saturating_duration_since(since)));
             let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
@@ -91,12 +93,13 @@ impl UsersFile {
 }
 
 impl Held {
-    /// Reads the file, which was in the state `seen`. A bad file keeps the former users, and is reported.
+    /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay, and an error is
+    /// logged.
     fn read_again(&mut self, path: &Path, seen: Changed, instant: Instant) {
         let read = Users::read(path);
         let after = Changed::of(path);
         if after != seen {
-            // Half of it may be of either state.
+            // The text may be half of either state.
             self.unsettled = Some((after, instant));
             return;
         }
@@ -129,7 +132,7 @@ mod tests {
         look.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// A file with alice and bob, what Weir holds of it, and the moments so many seconds after its last change.
+    /// A users file with alice and bob, its watcher, and a time in seconds after its last change.
     struct Case {
         folder: tempfile::TempDir,
         file: UsersFile,
@@ -154,7 +157,7 @@ mod tests {
             fs::rename(self.folder.path().join("new"), self.folder.path().join("users")).unwrap();
         }
 
-        /// A look when the file has been as it is for so long.
+        /// Looks when the file has been unchanged for this long.
         fn look_after(&self, age: Duration) -> Look {
             let modified = Changed::of(&self.folder.path().join("users")).modified().unwrap();
             self.file.look_at(modified.after(age), self.began)
@@ -169,7 +172,7 @@ mod tests {
         case.write(&["alice"]);
         let look = case.look_after(YOUNG);
         assert_eq!(names(&look), "alice bob");
-        // Who fails now may be right when the file is complete.
+        // A login that fails now may succeed when the file is complete.
         assert!(look.is_doubtful("bob") && look.is_doubtful("carol"));
         case.write(&["alice", "bob", "carol"]);
         assert_eq!(names(&case.look_after(YOUNG)), "alice bob");
@@ -203,11 +206,11 @@ mod tests {
         case.replace(&lines(&["alice", "carol"]));
         let look = case.look_after(Duration::ZERO);
         assert_eq!(names(&look), "alice carol");
-        // `install` removes the old file and writes a new one: bob may be about to come.
+        // `install` removes the old file and writes a new one: bob may follow.
         assert!(look.is_doubtful("bob") && !look.is_doubtful("alice") && !look.is_doubtful("dave"));
         let later = case.file.look_at(clock::now(), case.began + SETTLED);
         assert!(!later.is_doubtful("bob"));
-        // Again and again: a file may get the inode of the one before the last.
+        // Repeated: a file may get the inode of the one before the last.
         for n in 0..20 {
             Users::add(&case.folder.path().join("users"), &format!("u{n}"), "sesame", &[]).unwrap();
             Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();

@@ -1,4 +1,4 @@
-//! `[addresses]` and `timezone`: what makes addresses and times comparable.
+//! `[addresses]` and `timezone`: how addresses and times are normalized.
 
 use super::section::{Section, text};
 use crate::policy::hours::Zone;
@@ -13,7 +13,7 @@ pub fn folding(mut s: Section<'_>) -> AddressNormalizer {
     AddressNormalizer::new(subaddress, default_domain.as_ref().map(|domain| &*domain.value))
 }
 
-/// What begins a sub-address: a character that needs no quotes in a local part, and that no name is made of.
+/// Reads the character that begins a sub-address: it needs no quotes in a local part, and is not part of names.
 fn separator(text: &str) -> Result<Option<char>, String> {
     let mut chars = text.chars();
     let is_fit = |c: &char| ".!#$%&'*+-/=?^_`{|}~".contains(*c);
@@ -34,7 +34,7 @@ fn domain(text: &str) -> Result<String, String> {
     }
 }
 
-/// The zone in which hours are meant: by its name, or the system's own.
+/// Reads the time zone for hours; the default is the system's.
 pub fn zone(root: &mut Section<'_>) -> Zone {
     let named = root.optional("timezone", |value| {
         let name = text(value)?;

@@ -1,4 +1,4 @@
-//! `[admin]`: where administrators and their machines look, and where Weir takes orders.
+//! `[admin]`: the HTTP address for metrics and health, and the control socket.
 
 use super::section::{Section, quoted, text};
 use super::socket_address;
@@ -6,10 +6,10 @@ use crate::admin::Options;
 use std::ops::Range;
 use std::path::Path;
 
-/// The path of a Unix socket, with a NUL behind it, has 108 octets (unix(7)).
+/// The path of a Unix socket has 108 octets, including the final NUL (unix(7)).
 const LONGEST_PATH: usize = 107;
 
-/// Reads the section. Orders are taken beside the state file, at `state`, unless it says otherwise.
+/// Reads the section. By default the socket is beside the state file, `state`.
 pub fn read(mut s: Section<'_>, folder: &Path, state: &Path, state_place: &Range<usize>) -> Options {
     let address = s.optional("address", |value| socket_address(&text(value)?));
     let default = state.strip_prefix(folder).unwrap_or(state).with_extension("sock");

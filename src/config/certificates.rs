@@ -1,4 +1,4 @@
-//! `[tls]`: which certificates there are, and whether they will do.
+//! `[tls]`: the certificates, and checks of them.
 
 use super::diagnostic::{Diagnostic, Severity};
 use super::section::{Section, text};
@@ -10,10 +10,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often the files are looked at. A certificate is renewed days before it ends: a minute is soon enough, and costs nothing.
+/// Interval at which the files are checked. A certificate is renewed days before it expires: a minute is soon enough,
+/// and costs nothing.
 pub const PACE: Duration = Duration::from_secs(60);
 
-/// Reads the section. `places` gets the place of each certificate, the default first.
+/// Reads the section. `places` gets the position of each certificate, the default first.
 pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Option<Options> {
     if !s.exists() {
         return None;
@@ -36,7 +37,7 @@ fn pair(s: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> O
     Some(Paths { certificate: folder.join(certificate.value), key: folder.join(key.value) })
 }
 
-/// Reads all certificates, to see what is wrong with them.
+/// Reads all certificates; returns the problems.
 pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut first_for: HashMap<String, PathBuf> = HashMap::new();
@@ -65,7 +66,7 @@ pub fn check(options: &Options, places: &[Range<usize>], now: Timestamp) -> Vec<
     found
 }
 
-/// Looks at the certificate that Weir shows to an upstream; why it is not to be used at all is said elsewhere.
+/// Checks the dates of Weir's client certificate; its other errors are reported when the upstream is created.
 pub fn check_client(paths: &crate::relay::tls::Paths, now: Timestamp) -> Option<String> {
     let paths = Paths { certificate: paths.certificate.clone(), key: paths.key.clone() };
     let Certificate { end, file, .. } = Certificate::read(&paths).ok()?;

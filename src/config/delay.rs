@@ -1,4 +1,4 @@
-//! `[delay]` and `help-url`: what holds for whatever a limit does.
+//! `[delay]` and `help-url`: settings that all limits share.
 
 use super::section::{Section, text, timeout};
 use crate::policy::Lateness;
@@ -6,7 +6,7 @@ use crate::time::format_duration;
 use hyper::Uri;
 use std::sync::Arc;
 
-/// How late answers may be at most.
+/// Reads the maximum delays.
 pub fn lateness(mut s: Section<'_>) -> Lateness {
     let most = Lateness::default();
     let default = |time| format!("\"{}\"", format_duration(time));
@@ -24,13 +24,13 @@ pub fn lateness(mut s: Section<'_>) -> Lateness {
     Lateness { command, transaction: transaction.value }
 }
 
-/// The shortest patience of clients that is proven.
+/// The shortest timeout known of a client program.
 const PROVEN: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A reply has to have room for it.
+/// Maximum length, so that a reply has room for the URL.
 const LONGEST_URL: usize = 100;
 
-/// Where users find help: `{help-url}` in texts.
+/// Reads the URL of a page for users: `{help-url}` in texts.
 pub fn help_url(root: &mut Section<'_>) -> Option<Arc<str>> {
     let url = root.optional("help-url", |value| match web_address(&text(value)?)? {
         url if url.len() > LONGEST_URL => Err(format!("a reply has room for {LONGEST_URL} characters of it")),
@@ -39,7 +39,7 @@ pub fn help_url(root: &mut Section<'_>) -> Option<Arc<str>> {
     url.map(|url| url.value.into())
 }
 
-/// A URL that can be asked for over HTTP.
+/// Checks that a text is an HTTP URL.
 pub fn web_address(text: &str) -> Result<String, String> {
     let is_fit = |uri: &Uri| {
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())

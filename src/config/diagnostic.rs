@@ -1,18 +1,18 @@
-//! What is wrong with a configuration, drawn as a compiler would.
+//! Problems of a configuration, printed with the lines they refer to, as compilers do.
 
 use super::redact::veil;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// A problem at a place of the file.
+/// A problem at a position of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub severity: Severity,
-    /// Octets of the file; empty where something is missing from it as a whole.
+    /// Range in octets; empty if the problem concerns the file as a whole.
     pub span: Range<usize>,
     pub message: String,
-    /// What to write instead.
+    /// The remedy.
     pub help: Option<String>,
 }
 
@@ -20,11 +20,11 @@ pub struct Diagnostic {
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// It can, but may not do what is expected.
+    /// The configuration can be used, but may not do what is expected.
     Warning,
 }
 
-/// A configuration file and what is wrong with it.
+/// A configuration file and its problems.
 #[derive(Clone, Debug)]
 pub struct Diagnostics {
     pub path: PathBuf,
@@ -37,7 +37,7 @@ impl Diagnostics {
         self.found.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// All problems, in the order of the file, with the lines they stand in; coloured for terminals.
+    /// Prints all problems in the order of the file, with the lines they refer to; in colour for terminals.
     pub fn render(&self, coloured: bool) -> String {
         let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();

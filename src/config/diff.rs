@@ -1,19 +1,19 @@
-//! What has changed between two readings of a configuration.
+//! Comparison of two readings of a configuration: finds the changes that need a restart.
 
 use super::Setting;
 use std::collections::BTreeMap;
 
-/// Sections and keys that a reload takes, with all that is below them.
+/// Sections and top-level keys that a reload applies, with everything below them.
 const TAKEN: [&str; 9] = ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
-/// The same of single keys of other sections.
+/// Single keys of other sections that a reload applies.
 const TAKEN_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
 
-/// Names what has changed since a process began with `before` and no reload takes: `[listener.x] address`, or `[listener.x]` where
-/// there is more or less of it than there was.
+/// Names the changes since the process started with `before` that no reload applies: `[listener.x] address`, or
+/// `[listener.x]` if the number of such sections changed.
 pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
     let (before, now) = (by_title(before), by_title(now));
     let mut names: Vec<String> = Vec::new();
@@ -34,7 +34,7 @@ pub fn needs_restart(before: &[Setting], now: &[Setting]) -> Vec<String> {
     names
 }
 
-/// Sections by title, those of the same title in the order of the file.
+/// Groups settings by section title; sections of the same title stay in the order of the file.
 fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
     let mut sections: BTreeMap<&str, BTreeMap<usize, Keys<'_>>> = BTreeMap::new();
     for setting in settings {
@@ -73,7 +73,7 @@ mod tests {
         let second = "listener.b = { address = \"127.0.0.1:2\", tls = \"none\", auth = \"none\" }\n";
         for (from, to, names) in [
             ("", "", &[][..]),
-            // Other places, and a default that is written out.
+            // Sections in other places, and a default that is written out.
             ("hostname", "# a comment\nhostname", &[]),
             ("tls = \"none\", auth", "xclient = [], tls = \"none\", auth", &[]),
             ("upstream =", "session = { idle-timeout = \"5m\" }\nupstream =", &[]),

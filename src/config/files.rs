@@ -1,4 +1,4 @@
-//! Files that belong to the policy: they are read with the configuration, and whoever watches it watches them, too.
+//! Files that the configuration names and that are read with it; a reload watches them, too.
 
 use crate::accounts::file::Changed;
 use std::fs::File;
@@ -13,18 +13,18 @@ pub struct Files {
 }
 
 impl Files {
-    /// Relative names are relative to this folder.
+    /// `folder`: relative names are relative to it.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), read: Vec::new() }
     }
 
-    /// The path of a file, and its text: UTF-8, of up to 64 MiB, without the mark that Windows editors begin it with. An error begins
-    /// with the path.
+    /// Returns the path and text of a file: UTF-8, up to 64 MiB, without a byte order mark. An error begins with the
+    /// path.
     pub fn read(&mut self, name: &str) -> Result<(PathBuf, String), String> {
         let path = self.folder.join(name);
-        // One that cannot be read may be mended, so it belongs to them.
+        // An unreadable file is watched, too: it may be corrected.
         if !self.read.iter().any(|(known, _)| *known == path) {
-            // Looked at before reading, so that a change in between is seen as one the next time.
+            // Taken before reading, so that a change in between is seen the next time.
             self.read.push((path.clone(), Changed::of(&path)));
         }
         match text(&path) {
@@ -34,18 +34,18 @@ impl Files {
         }
     }
 
-    /// Every file that was asked for, once, as it was then.
+    /// Returns every file asked for, once, with its metadata before reading.
     pub fn into_watched(self) -> Vec<(PathBuf, Changed)> {
         self.read
     }
 }
 
-/// What is wrong with a line of a file, with its place.
+/// Formats an error of one line of a file.
 pub fn at(path: &Path, line: usize, why: &str) -> String {
     format!("{}, line {line}: {why}", path.display())
 }
 
-/// What is wrong with the lines of a file: the first few are named, as where one is wrong many may be.
+/// Errors of the lines of a file: only the first few are named, as there may be many.
 pub struct Complaints<'a> {
     path: &'a Path,
     named: Vec<String>,
@@ -64,7 +64,7 @@ impl<'a> Complaints<'a> {
         }
     }
 
-    /// What is given, if there is nothing to complain of.
+    /// Returns `good` if there is no error.
     pub fn or<T>(mut self, good: T) -> Result<T, Vec<String>> {
         if self.others > 0 {
             self.named.push(format!("{}: {} more lines are wrong", self.path.display(), self.others));
@@ -73,7 +73,7 @@ impl<'a> Complaints<'a> {
     }
 }
 
-/// The first of many complaints, and how many more there are.
+/// Keeps the first few errors, and adds how many more there are.
 pub fn first_few(mut complaints: Vec<String>) -> Vec<String> {
     let others = complaints.len().saturating_sub(MOST_NAMED);
     complaints.truncate(MOST_NAMED);
@@ -83,7 +83,7 @@ pub fn first_few(mut complaints: Vec<String>) -> Vec<String> {
 
 const MOST_NAMED: usize = 5;
 
-/// Whether a text may be an item of a list or a field of a table.
+/// Checks a text for use as an item of a list or a field of a table.
 pub fn check_item(text: &str) -> Result<(), &'static str> {
     match text {
         _ if text.len() > MAX_ITEM => Err(TOO_LONG),
@@ -92,12 +92,12 @@ pub fn check_item(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// In octets: far beyond the longest address.
+/// Maximum item length in octets: far beyond the longest address.
 pub const MAX_ITEM: usize = 1_000;
 
 pub const TOO_LONG: &str = "it is longer than 1000 octets";
 
-/// A million addresses take half of it.
+/// Maximum file size in octets. A million addresses need half of it.
 const MAX_FILE: u64 = 64 << 20;
 
 enum Unreadable {
@@ -110,7 +110,7 @@ fn text(path: &Path) -> Result<String, Unreadable> {
         ErrorKind::NotFound => Unreadable::Whole("there is no such file".to_owned()),
         _ => Unreadable::Whole(error.to_string()),
     };
-    // A pipe that nobody writes to would be waited for.
+    // Opening a pipe without a writer would block.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Unreadable::Whole("it is no regular file".to_owned()));
     }
@@ -119,7 +119,7 @@ fn text(path: &Path) -> Result<String, Unreadable> {
     if content.len() as u64 > MAX_FILE {
         return Err(Unreadable::Whole("it is larger than 64 MiB".to_owned()));
     }
-    // Windows editors begin a file so.
+    // Windows editors write a byte order mark.
     if content.starts_with(b"\xef\xbb\xbf") {
         content.drain(..3);
     }

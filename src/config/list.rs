@@ -7,24 +7,24 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
-/// All lists. What their items mean is for the field that they are compared with.
+/// All lists. The meaning of their items depends on the field that they are compared with.
 #[derive(Debug, Default)]
 pub struct Lists(BTreeMap<String, List>);
 
 #[derive(Debug)]
 pub struct List {
     pub items: Vec<Item>,
-    /// Where they stand, if not in the configuration.
+    /// The file of the items; `None` if they are in the configuration.
     path: Option<PathBuf>,
-    /// The key that names them.
+    /// Position of the key that names them.
     span: Range<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// As it was written, without spaces around it.
+    /// As written, without surrounding spaces.
     pub text: Box<str>,
-    /// In the file; of `items`, which of them it is. From 1.
+    /// Line number in the file, or index in `items`; from 1.
     pub line: usize,
 }
 
@@ -33,19 +33,19 @@ impl Lists {
         self.0.get(name)
     }
 
-    /// In the order of the alphabet.
+    /// Returns the names in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 }
 
 impl List {
-    /// Where in the configuration it is.
+    /// Returns the position in the configuration.
     pub fn span(&self) -> &Range<usize> {
         &self.span
     }
 
-    /// What is wrong with an item, with its place.
+    /// Formats an error of one item.
     pub fn wrong(&self, item: &Item, why: &str) -> String {
         match &self.path {
             Some(path) => files::at(path, item.line, why),
@@ -54,7 +54,7 @@ impl List {
     }
 }
 
-/// Reads all lists, and the files they name.
+/// Reads all lists, and the files that they name.
 pub fn lists(named: Vec<(Placed<&str>, Section<'_>)>, files: &mut Files) -> Lists {
     let read = |(name, section): (Placed<&str>, Section<'_>)| {
         if !is_name(name.value) {
@@ -71,7 +71,7 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(is_fit)
 }
 
-/// One that cannot be read is empty.
+/// Reads a list; empty if it cannot be read.
 fn list(mut s: Section<'_>, name: Range<usize>, files: &mut Files) -> List {
     let file = s.optional("file", file_name);
     let items = s.optional("items", inline);
@@ -100,7 +100,7 @@ fn file_name(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// The items that stand in the configuration.
+/// Reads the items in the configuration.
 fn inline(value: &DeValue<'_>) -> Result<Vec<Item>, String> {
     let values = value.as_array().ok_or("a list of texts is expected, as in [\"192.0.2.0/24\"]")?;
     let read = |(n, value): (usize, &toml::Spanned<DeValue<'_>>)| {
@@ -125,7 +125,8 @@ fn of_file(s: &Section<'_>, file: &Placed<String>, files: &mut Files) -> Option<
     }
 }
 
-/// One item a line. Empty lines do not count, nor what follows a `#` at the start of a line or after a space.
+/// Reads a file with one item a line. Ignores empty lines, and text after a `#` at the start of a line or after a
+/// space.
 fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
     let (mut items, mut complaints) = (Vec::new(), Complaints::new(path));
     for (n, line) in text.lines().enumerate() {
@@ -140,7 +141,7 @@ fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
     complaints.or(items)
 }
 
-/// A `#` within an item is part of it: local parts may have one.
+/// A `#` inside an item is part of it: local parts may contain one.
 fn without_comment(line: &str) -> &str {
     let begins = |(at, _): &(usize, &str)| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
     line.match_indices('#').find(begins).map_or(line, |(at, _)| &line[..at])
@@ -152,7 +153,7 @@ mod tests {
     use crate::config::section::Source;
     use toml::de::DeTable;
 
-    /// The lists of a configuration in this folder, or what is said about it.
+    /// Returns the lists of a configuration in this folder, and the messages about it.
     fn read(folder: &Path, config: &str) -> (Lists, Vec<String>) {
         let document = DeTable::parse(config).unwrap();
         let source = Source::new(config);

@@ -1,4 +1,5 @@
-//! `weir.toml`, read into the Options of each room. Errors point at the place in the file, and there may be several.
+//! Configuration: reads `weir.toml` into the Options of each module. Errors refer to positions in the file, and several
+//! may be reported.
 
 mod addresses;
 mod admin;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
-/// A configuration that can be used, but for what certificates, keys and users files contain.
+/// A configuration without errors; certificates, keys and users files are not checked yet.
 pub struct Config {
     pub server: server::Options,
     pub listeners: Vec<server::ListenerOptions>,
@@ -46,21 +47,21 @@ pub struct Config {
     pub admin: crate::admin::Options,
     pub policy: Policy,
     pub log: log::Format,
-    /// The file, and the warnings about it.
+    /// The file and its warnings.
     pub problems: Diagnostics,
-    /// Every key that was asked for, with its value or default, in the order of reading.
+    /// Every key read, with its value or default, in the order of reading.
     pub settings: Vec<Setting>,
-    /// The files that this was read from and that are read again when they change, each as it was before it was read.
+    /// The files of this configuration that are read again when they change, each with its metadata before reading.
     pub watched: Vec<(PathBuf, Changed)>,
-    /// Who is named in limits.
+    /// The users and groups that limits name.
     named: limit::Named,
     places: Places,
 }
 
-/// Where in the file other files are named.
+/// Positions in the file of other files' names.
 #[derive(Default)]
 struct Places {
-    /// Of each certificate, the default first.
+    /// Positions of the certificates, the default first.
     certificates: Vec<Range<usize>>,
     upstreams: Vec<Range<usize>>,
     users: Range<usize>,
@@ -72,13 +73,13 @@ struct Places {
 pub enum ConfigError {
     /// The file cannot be read.
     Io(PathBuf, std::io::Error),
-    /// There is something wrong in it.
+    /// The file has errors.
     Diagnostics(Diagnostics),
 }
 
 /// Reads a configuration file. Relative paths in it are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
-    // Looked at before reading, so that a change in between is seen as one the next time.
+    // Taken before reading, so that a change in between is seen the next time.
     let file = (path.to_owned(), Changed::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
@@ -97,7 +98,8 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
     }
 }
 
-/// Where the Weir of this configuration takes orders. The file may be bad by now: what cannot be read of it is as it is by default.
+/// Returns the control socket of the Weir with this configuration. The file may have errors by now: unreadable keys
+/// have their defaults.
 pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     let bytes = std::fs::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -109,8 +111,8 @@ pub fn socket(path: &Path) -> std::io::Result<PathBuf> {
     Ok(admin::read(root.section("admin"), &reader.folder, &state.path, &places.state).socket)
 }
 
-/// Reads the text of a configuration file, and the lists that it names; `path` names it in messages and is what relative paths are
-/// relative to.
+/// Parses the text of a configuration file, and reads the lists that it names. `path` names the file in messages;
+/// relative paths are relative to its folder.
 pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
     let (document, syntax) = DeTable::parse_recoverable(&text);
     let source = Source::new(&text);
@@ -118,7 +120,7 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
         source.error(&error.span().unwrap_or_default(), error.message(), None);
     }
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    // After an error of syntax other errors may only follow from it.
+    // After a syntax error, other errors may only be its consequences.
     let draft = if syntax.is_empty() { Reader { folder }.read(Section::root(&document, &source)) } else { None };
     let (found, settings) = source.into_findings();
     let problems = Diagnostics { path: path.to_owned(), text: text.clone(), found };
@@ -129,7 +131,7 @@ pub fn parse(path: &Path, text: String) -> Result<Config, ConfigError> {
 }
 
 impl Config {
-    /// Reads the files that the configuration names, to see whether they will do at the moment.
+    /// Reads and checks the files that the configuration names.
     pub fn check_files(&self, now: Timestamp) -> Diagnostics {
         let mut problems = self.problems.clone();
         if let Some(tls) = &self.tls {
@@ -183,7 +185,7 @@ impl Config {
         problems
     }
 
-    /// The configuration as it is in force, in TOML: every key that there is, with its value or default.
+    /// Returns the effective configuration in TOML: every key, with its value or default.
     pub fn effective(&self) -> String {
         let mut text = String::new();
         let mut section = ("", 0);
@@ -209,7 +211,7 @@ struct Reader {
     folder: PathBuf,
 }
 
-/// Settings that several rooms share out among themselves.
+/// Settings that several modules share.
 struct Shared {
     hostname: String,
     max_message_size: u64,
@@ -219,7 +221,7 @@ struct Shared {
 }
 
 impl Reader {
-    /// Reads the whole file. `None` if something is missing without which there is no configuration at all.
+    /// Reads the whole file. `None` if something required is missing.
     fn read(&self, mut root: Section<'_>) -> Option<Config> {
         let hostname = root.optional("hostname", |value| host_name(&text(value)?));
         let hostname = hostname.map_or_else(system_hostname, |name| name.value);
@@ -320,13 +322,13 @@ impl Reader {
     }
 }
 
-/// Connections of one client by default: more than the mail programs behind one address have open, and few enough that it takes
-/// dozens of hosts to take all places.
+/// Default connections of one client: more than the mail programs behind one address open, and few enough that it takes
+/// dozens of hosts to use up all connections.
 const CONNECTIONS_PER_CLIENT: usize = 100;
 
 fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
     let max_connections = s.value("max-connections", "4000", count(1..=1_000_000));
-    // Nine tenths, so that no one client can take all places.
+    // Nine tenths, so that no single client can use up all connections.
     let of_trusted = (max_connections * 9 / 10).max(1);
     let of_one = of_trusted.min(CONNECTIONS_PER_CLIENT).to_string();
     let max_connections_per_client = s.value("max-connections-per-client", &of_one, count(1..=1_000_000));
@@ -359,7 +361,7 @@ fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
     (options, shared)
 }
 
-/// RFC 5321 §4.5.3.2 has clients wait for 5 min at most stages: they must not be gone before they are told.
+/// At most stages clients wait for 5 min (RFC 5321 §4.5.3.2): the upstream's timeout must be shorter.
 fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = timeout(value)?;
     let too_long = duration > Duration::from_secs(240);
@@ -437,7 +439,7 @@ fn host_name(name: &str) -> Result<String, String> {
     good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
 }
 
-/// A network in CIDR, or one address.
+/// Parses a network in CIDR notation, or one address.
 fn network(text: &str) -> Result<IpNet, String> {
     let bad = || format!("\"{text}\" is not a network: write \"192.0.2.0/24\", \"2001:db8::/32\" or one address");
     let network = match text.parse::<IpNet>() {

@@ -1,4 +1,4 @@
-//! `[notify.NAME]`: who is told when a limit's ladder says so.
+//! `[notify.NAME]`: notifications that a limit's ladder sends.
 
 use super::delay::web_address;
 use super::section::{Placed, Section, text};
@@ -17,14 +17,14 @@ use std::sync::Arc;
 pub struct Notifications(BTreeMap<String, Known>);
 
 struct Known {
-    /// `None`: something is wrong with it, which has been said.
+    /// `None`: the section has an error, which was reported.
     notification: Option<Arc<Notification>>,
     place: Range<usize>,
     is_used: Cell<bool>,
 }
 
 impl Notifications {
-    /// By its name; the error: there is none.
+    /// Finds a notification by name; the error lists the names that exist.
     pub fn get(&self, name: &str) -> Result<Option<Arc<Notification>>, String> {
         let Some(known) = self.0.get(name) else {
             let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
@@ -37,7 +37,7 @@ impl Notifications {
         Ok(known.notification.clone())
     }
 
-    /// Says which no limit names.
+    /// Warns of notifications that no limit uses.
     pub fn warn_of_unused(&self, root: &Section<'_>) {
         for (name, known) in self.0.iter().filter(|(_, known)| !known.is_used.get()) {
             root.warn(&known.place, format!("no limit notifies \"{name}\""), None);

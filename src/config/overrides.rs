@@ -1,30 +1,31 @@
-//! Tables of numbers for particular clients, users and so on, instead of a limit's own: CSV, whose header names the columns.
+//! Override tables: CSV files with rates for particular clients, users and so on, instead of a limit's own. The header
+//! names the columns.
 
 use super::files::{self, Complaints, Files, MAX_ITEM, TOO_LONG, check_item};
 use super::section::choose;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use std::path::{Path, PathBuf};
 
-/// A table as it was read. Patterns and numbers are still text: what they mean is for the limit.
+/// A table as read. Patterns and rates are still text: the limit interprets them.
 #[derive(Debug)]
 pub struct Overrides {
-    /// The column that says whom: one of [`WHOM`].
+    /// The column that rows match by: one of [`WHOM`].
     pub whom: &'static str,
     pub rows: Vec<Override>,
     path: PathBuf,
 }
 
-/// A row. At least one of the numbers is there.
+/// A row, with a rate or a burst or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// In the file, from 1.
+    /// Line number in the file, from 1.
     pub line: usize,
     pub whom: Box<str>,
     pub rate: Option<Box<str>>,
     pub burst: Option<Box<str>>,
 }
 
-/// The fields that a table may go by.
+/// The fields that rows may match by.
 pub const WHOM: [&str; 10] = [
     "user",
     "user-domain",
@@ -43,18 +44,18 @@ enum Column {
     Matcher(&'static str),
     Rate,
     Burst,
-    /// For people.
+    /// Ignored.
     Comment,
 }
 
 impl Overrides {
-    /// Reads a table. Everything that is wrong with it begins with its path.
+    /// Reads a table. Each error begins with the path.
     pub fn read(name: &str, files: &mut Files) -> Result<Self, Vec<String>> {
         let (path, text) = files.read(name).map_err(|why| vec![why])?;
         Self::parse(&path, &text)
     }
 
-    /// What is wrong with a row, with its place.
+    /// Formats an error of one row.
     pub fn wrong(&self, row: &Override, why: &str) -> String {
         files::at(&self.path, row.line, why)
     }
@@ -80,18 +81,18 @@ impl Overrides {
     }
 }
 
-/// The values of one line: each is read by itself, so that a quote that is not closed does not swallow others.
+/// Reads the values of one line. Lines are parsed one by one, so that an unclosed quote does not swallow others.
 fn values(line: &str) -> Result<StringRecord, String> {
     match line {
         _ if line.len() > MAX_ITEM => return Err(TOO_LONG.to_owned()),
-        // The reader would take it for the end of a line.
+        // The CSV reader would take it for the end of a line.
         _ if line.contains('\r') => return Err("there is a control character in it".to_owned()),
-        // Most have no quotes, and a reader takes long to make.
+        // Most lines have no quotes, and a CSV reader is slow to create.
         _ if !line.contains('"') => return Ok(line.split(',').map(str::trim).collect()),
         _ => {}
     }
     let mut reader = ReaderBuilder::new();
-    // Lengths are compared below, in words of our own.
+    // The number of values is compared below, with a message of our own.
     reader.has_headers(false).flexible(true).trim(Trim::All).buffer_capacity(MAX_ITEM);
     let first = reader.from_reader(line.as_bytes()).into_records().next();
     first.unwrap_or_else(|| Ok(StringRecord::new())).map_err(|error| error.to_string())
@@ -106,7 +107,8 @@ fn column(name: &str) -> Result<Column, String> {
     choose(name, &known).map_err(|why| format!("column {why}"))
 }
 
-/// The one column that says whom; every other is there once at most, and one of them has numbers.
+/// Returns the one column that rows match by. Every other column occurs once at most, and `rate` or `burst` is
+/// required.
 fn whom(columns: &[Column]) -> Result<&'static str, String> {
     let whom: Vec<&'static str> =
         columns.iter().filter_map(|c| if let Column::Matcher(name) = c { Some(*name) } else { None }).collect();

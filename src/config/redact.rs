@@ -1,7 +1,8 @@
-//! The text of a configuration as it may be shown: a password that stands in it by mistake is not drawn under serve into the journal.
+//! Redaction of a configuration's text before it is printed: a password written into it by mistake must not reach the
+//! journal.
 
-/// The text with stars for what stands behind keys that may hold a secret, as many as it has octets, so that places stay what they
-/// are. A file's name is none.
+/// Replaces the values of keys that may hold a secret by stars, one for each octet, so that positions stay the same. A
+/// file's name is no secret.
 pub fn veil(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -19,7 +20,7 @@ pub fn veil(text: &str) -> String {
     shown + rest
 }
 
-/// Whether the key that this ends with is one for a secret: also with a slip of the pen, or one that there is not.
+/// Returns whether the key at the end of `before` may hold a secret: also if it is misspelt or does not exist.
 fn is_secret(before: &str) -> bool {
     let line = before.rsplit('\n').next().unwrap_or_default().trim_end().trim_end_matches(['"', '\'']);
     let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
@@ -31,7 +32,7 @@ fn is_secret(before: &str) -> bool {
     (named || meant) && !key.ends_with("file")
 }
 
-/// Where a value ends: at the quote that closes it, or with its line where none does, as it is wrong then.
+/// Returns where a value ends: at its closing quote, or at the end of the line if there is none.
 fn value_end(text: &str) -> usize {
     let line = text.find('\n').unwrap_or(text.len());
     let start = text.len() - text.trim_start_matches([' ', '\t']).len();

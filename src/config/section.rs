@@ -1,5 +1,5 @@
-//! Reads the keys of a table one by one. What nobody asked for is an unknown key; what was asked for, with its value or default,
-//! is the effective configuration.
+//! Reads the keys of a table one by one. A key that is never read is an unknown key; the keys read, with their values
+//! or defaults, are the effective configuration.
 
 use super::diagnostic::{Diagnostic, Severity};
 use crate::time::parse_duration;
@@ -9,22 +9,22 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A file being read: its text, and what was found in it.
+/// A file being read: its text, problems and settings.
 pub struct Source<'a> {
     text: &'a str,
     problems: RefCell<Vec<Diagnostic>>,
     settings: RefCell<Vec<Setting>>,
 }
 
-/// A key that has been asked for.
+/// A key that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The section's title, as in `[session]`; empty at the top of the file.
     pub section: String,
-    /// Tells sections of the same title apart.
+    /// Position, which distinguishes sections of the same title.
     pub place: usize,
     pub key: &'static str,
-    /// In TOML, as it was written or as the default is. `None`: not given, and there is no default.
+    /// The value in TOML, as written or the default. `None`: not given, without a default.
     pub value: Option<String>,
     pub is_default: bool,
 }
@@ -38,14 +38,14 @@ pub struct Section<'a> {
     source: &'a Source<'a>,
 }
 
-/// A value with its place in the file.
+/// A value with its position in the file.
 #[derive(Clone, Debug)]
 pub struct Placed<T> {
     pub value: T,
     pub span: Range<usize>,
 }
 
-/// Longest time-out that may be configured: beyond that a typing error is likelier.
+/// Maximum configurable timeout: a longer one is more likely a typing error.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 impl<'a> Source<'a> {
@@ -66,14 +66,14 @@ impl<'a> Source<'a> {
         self.problem(Severity::Warning, span, message, help);
     }
 
-    /// The problems found and the settings read.
+    /// Returns the problems and the settings.
     pub fn into_findings(self) -> (Vec<Diagnostic>, Vec<Setting>) {
         (self.problems.into_inner(), self.settings.into_inner())
     }
 }
 
 impl<'a> Section<'a> {
-    /// The file as a whole.
+    /// The table of the whole file.
     pub fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
         // Problems of the file as a whole are shown at its beginning.
         Self { title: String::new(), table: Some(table.get_ref()), span: 0..0, asked: Vec::new(), source }
@@ -83,7 +83,7 @@ impl<'a> Section<'a> {
         Self { title, table, span, asked: Vec::new(), source: self.source }
     }
 
-    /// Where the section begins.
+    /// Returns the section's position.
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
         self.source.problem(Severity::Warning, span, message, help);
     }
 
-    /// A key that need not be there.
+    /// Reads an optional key.
     pub fn optional<T>(
         &mut self,
         key: &'static str,
@@ -106,7 +106,7 @@ impl<'a> Section<'a> {
         self.check(key, value.span(), read(value.get_ref()))
     }
 
-    /// A key that must be there; `example` is shown where it is not.
+    /// Reads a required key; the error shows `example`.
     pub fn required<T>(
         &mut self,
         key: &'static str,
@@ -121,8 +121,8 @@ impl<'a> Section<'a> {
         self.check(key, value.span(), read(value.get_ref()))
     }
 
-    /// A key with a default, given as it would be written in the file. After a wrong value, which is reported, the default serves
-    /// to go on reading.
+    /// Reads a key with a default, written as in the file. A wrong value is reported, and the default used to go on
+    /// reading.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -132,7 +132,7 @@ impl<'a> Section<'a> {
         self.placed(key, default, read).value
     }
 
-    /// The same, with its place: for a default, that of the section.
+    /// Reads a key with a default, and returns its position: the section's, if it is not given.
     pub fn placed<T>(
         &mut self,
         key: &'static str,
@@ -144,7 +144,7 @@ impl<'a> Section<'a> {
         given.unwrap_or_else(|| Placed { value: of_default(key, default, read), span: self.span() })
     }
 
-    /// A list of texts, each read by `read`. Required, unless there is a default.
+    /// Reads a list of texts, each by `read`. Required, unless there is a default.
     pub fn list<T>(
         &mut self,
         key: &'static str,
@@ -171,7 +171,7 @@ impl<'a> Section<'a> {
         Some(Placed { value: list, span: value.span() })
     }
 
-    /// The table of this name: empty, where there is none.
+    /// Returns the sub-table of this name; an empty one if there is none.
     pub fn section(&mut self, key: &'static str) -> Section<'a> {
         let read = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("a table", value)));
         let title = format!("[{}]", self.path_of(key));
@@ -181,7 +181,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether the file says anything about a key, right or wrong.
+    /// Returns whether the file has the key, right or wrong.
     pub fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
     }
@@ -190,18 +190,18 @@ impl<'a> Section<'a> {
         self.table.and_then(|table| table.get(key)).is_some_and(|value| value.get_ref().is_array())
     }
 
-    /// Where a list is that has nothing in it.
+    /// Returns the position of a list if it is empty.
     pub fn is_empty_list(&self, key: &str) -> Option<Range<usize>> {
         let value = self.table?.get(key)?;
         value.get_ref().as_array().is_some_and(|items| items.is_empty()).then(|| value.span())
     }
 
-    /// Whether the section is in the file.
+    /// Returns whether the file has the section.
     pub fn exists(&self) -> bool {
         self.table.is_some()
     }
 
-    /// The tables below this one, with their names: `[key.NAME]`.
+    /// Returns the sub-tables `[key.NAME]` with their names.
     pub fn named(&mut self, key: &'static str) -> Vec<(Placed<&'a str>, Section<'a>)> {
         let table = self.table_of(key, |value| value.as_table().ok_or_else(|| expected("tables with names", value)));
         let Some(table) = table else { return Vec::new() };
@@ -223,7 +223,7 @@ impl<'a> Section<'a> {
         named
     }
 
-    /// The tables of a list: `[[key]]`.
+    /// Returns the tables of the list `[[key]]`.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let title = format!("[[{}]]", self.path_of(key));
         let items =
@@ -239,7 +239,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// The table of this name, or the list of tables; none, where there is neither.
+    /// Returns the table of this name, or the tables of a list; none if there is neither.
     pub fn table_or_tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         match (self.has(key), self.is_list(key)) {
             (false, _) => {
@@ -251,22 +251,22 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether the table says nothing at all.
+    /// Returns whether the table has no keys.
     pub fn is_empty(&self) -> bool {
         self.table.is_none_or(DeTable::is_empty)
     }
 
-    /// Whether any of these keys is there.
+    /// Returns whether the table has any of these keys.
     pub fn has_any(&self, keys: &[&str]) -> bool {
         keys.iter().any(|key| self.has(key))
     }
 
-    /// What it is part of.
+    /// Returns the file that the section is in.
     pub fn source(&self) -> &'a Source<'a> {
         self.source
     }
 
-    /// Says which keys nobody asked for, and which was meant.
+    /// Reports unknown keys, with the most similar known one.
     pub fn finish(self) {
         for (key, _) in self.table.into_iter().flat_map(DeTable::iter) {
             let name: &str = key.get_ref();
@@ -281,7 +281,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A key below this section, as a title names it: `limit.action`.
+    /// Returns the full path of a key: `limit.action`.
     fn path_of(&self, key: &str) -> String {
         let above = self.title.trim_matches(['[', ']']);
         if above.is_empty() { key.to_owned() } else { format!("{above}.{key}") }
@@ -291,7 +291,7 @@ impl<'a> Section<'a> {
         if self.title.is_empty() { "the file" } else { &self.title }
     }
 
-    /// The value of a key, noted as a setting.
+    /// Returns the value of a key, and records the setting.
     fn take(&mut self, key: &'static str, default: Option<&str>) -> Option<&'a Spanned<DeValue<'a>>> {
         self.asked.push(key);
         let given = self.table.and_then(|table| table.get(key));
@@ -329,7 +329,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A default, read as if it stood in the file.
+/// Reads a default as if it were in the file.
 #[expect(clippy::panic, reason = "defaults are written in this room, and every reading of a file reads them")]
 fn of_default<T>(key: &str, default: &str, read: impl Fn(&DeValue<'_>) -> Result<T, String>) -> T {
     let parsed = DeValue::parse(default).map_err(|error| error.to_string());
@@ -337,17 +337,17 @@ fn of_default<T>(key: &str, default: &str, read: impl Fn(&DeValue<'_>) -> Result
     read.unwrap_or_else(|why| panic!("the default of {key}, {default}: {why}"))
 }
 
-/// A value that should be text.
+/// Reads a text.
 pub fn text(value: &DeValue<'_>) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| expected("text in quotes", value))
 }
 
-/// One of some words.
+/// Reads one of several words.
 pub fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
     move |value| choose(&text(value)?, words)
 }
 
-/// What a word stands for, of those that may stand here.
+/// Returns the value of a word; the error lists the words, and the most similar one.
 pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
         return Ok(*value);
@@ -358,7 +358,7 @@ pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     Err(format!("\"{word}\" is not one of {}{meant}", names.join(", ")))
 }
 
-/// A time-out: above 0, at most a day.
+/// Reads a timeout: above 0, at most a day.
 pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = parse_duration(&text(value)?).map_err(|e| e.to_string())?;
     if duration.is_zero() || duration > LONGEST_TIMEOUT {
@@ -367,12 +367,12 @@ pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Yes or no.
+/// Reads true or false.
 pub fn flag(value: &DeValue<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| expected("true or false", value))
 }
 
-/// A whole number within bounds.
+/// Reads a whole number within bounds.
 pub fn count(bounds: RangeInclusive<usize>) -> impl Fn(&DeValue<'_>) -> Result<usize, String> {
     move |value| {
         let number = value.as_integer().ok_or_else(|| expected("a whole number", value))?;
@@ -382,7 +382,7 @@ pub fn count(bounds: RangeInclusive<usize>) -> impl Fn(&DeValue<'_>) -> Result<u
     }
 }
 
-/// A number of octets: `50M`, K, M and G being 1024, 1024² and 1024³.
+/// Reads a number of octets: `50M`; K, M and G are 1024, 1024² and 1024³.
 pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
     let text = text(value)?;
     let (digits, scale) = match text.as_bytes().last() {
@@ -397,13 +397,13 @@ pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
     octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
 }
 
-/// A key as TOML writes it.
+/// Writes a key in TOML.
 fn key_text(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     if bare { key.to_owned() } else { quoted(key) }
 }
 
-/// A text as TOML writes it; what cannot be seen is escaped.
+/// Writes a text in TOML; invisible characters are escaped.
 pub fn quoted(plain: &str) -> String {
     let mut text = String::new();
     for c in plain.chars() {
@@ -417,7 +417,7 @@ pub fn quoted(plain: &str) -> String {
     format!("\"{text}\"")
 }
 
-/// The known word that was probably meant.
+/// Returns the most similar known word, if it is similar enough.
 fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     known
         .map(|known| (strsim::damerau_levenshtein(&word.to_lowercase(), known), known))

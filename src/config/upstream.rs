@@ -1,4 +1,4 @@
-//! `[[upstream]]`: the smart hosts.
+//! `[[upstream]]` and `[dns]`: the smart hosts, and how their names are looked up.
 
 use super::section::{Placed, Section, choice, count, flag, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
@@ -11,13 +11,13 @@ use std::path::Path;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// The port where TLS is not begun by STARTTLS.
+/// The port for implicit TLS.
 const IMPLICIT: u16 = 465;
 
-/// How long one look-up may take, where there is time enough.
+/// Default timeout of one DNS lookup, if `upstream-timeout` allows it.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads all of them. `places` gets where each is in the file.
+/// Reads all upstreams. `places` gets their positions in the file.
 pub fn read_all(root: &mut Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Vec<UpstreamOptions> {
     let sections = root.tables("upstream");
     if sections.is_empty() {
@@ -84,7 +84,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     if let Some(Placed { value: (_, IMPLICIT), span }) = &address
         && matches!(tls.policy, tls::Policy::Opportunistic | tls::Policy::Required)
     {
-        // Both would wait for the other to speak first.
+        // Both sides would wait for the other to speak first.
         s.warn(span, "port 465 is for TLS from the first octet (RFC 8314)", Some("add tls = \"implicit\""));
     }
     if let (Some(address), Some(login)) = (&address, &login) {
@@ -127,7 +127,7 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
     let certificate = s.optional("client-certificate", text);
     let key = s.optional("client-key", text);
 
-    // Who says what the certificate must be counts on its being looked at.
+    // These keys promise a check of the certificate.
     let checks = [
         ("certificate-name", name.as_ref().map(|name| &name.span)),
         ("certificate-pin", pins.as_ref().map(|pins| &pins.span)),
@@ -182,7 +182,7 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let password = s.optional("password-file", file).or(s.optional("password-env", variable));
     let token = s.optional("token-file", file).or(s.optional("token-env", variable));
     let unused: Vec<&str> = ["user"].into_iter().chain(given.iter().copied()).filter(|key| s.has(key)).collect();
-    // Who says auth = "none" beside them has turned the login off for a while.
+    // With an explicit auth = "none", the administrator has turned the login off for a while.
     if !unused.is_empty() && (matches!(auth, Auth::Client) || !s.has("auth")) {
         let message =
             format!("{}: Weir only logs in as somebody of its own where auth is \"fixed\"", unused.join(", "));
@@ -210,7 +210,7 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     Some(login::Options::Fixed(login::Fixed { user: user?.value, kind, place }))
 }
 
-/// Who logs in at an upstream.
+/// The login at an upstream.
 #[derive(Clone, Copy)]
 enum Auth {
     None,
@@ -218,7 +218,7 @@ enum Auth {
     Client,
 }
 
-/// Looks whether a secret would go to whoever is there, or in between. SCRAM tells nobody the password.
+/// Warns if a secret could go to an impostor or eavesdropper. SCRAM reveals no password.
 fn check_confidence(s: &Section<'_>, host: &str, policy: tls::Policy, login: &login::Options) {
     if policy.is_checked() || is_loopback(host) {
         return;
@@ -258,7 +258,7 @@ fn user_name(text: &str) -> Result<String, String> {
     sasl::is_user_name(text).then(|| text.to_owned()).ok_or_else(bad)
 }
 
-/// The name of an environment variable. What is none may be the secret itself, and is not repeated.
+/// Reads the name of an environment variable. An error does not quote the text: it may be the secret itself.
 fn variable(name: &str) -> Result<String, String> {
     let first = |c: char| c.is_ascii_alphabetic() || c == '_';
     let good = name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit());
@@ -266,10 +266,10 @@ fn variable(name: &str) -> Result<String, String> {
     good.then(|| name.to_owned()).ok_or_else(bad)
 }
 
-/// `[dns]`: how the names of upstreams are looked up, within the time for the whole opening of a connection.
+/// Reads `[dns]`. `whole` is the time for the whole handshake, of which lookups are a part.
 pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
     let servers = s.list("servers", Some("[]"), "", name_server).map_or(Vec::new(), |servers| servers.value);
-    // Half of the least time there is can still be written.
+    // At least 1 ms, so that half of it can still be written.
     let whole = whole.max(Duration::from_millis(1));
     let default = format!("\"{}\"", format_duration((whole / 2).min(DNS_TIMEOUT)));
     let timeout = s.value("timeout", &default, |value| {
@@ -286,7 +286,7 @@ pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
     relay::dns::Options { servers, timeout }
 }
 
-/// An address, with a port or for port 53.
+/// Reads the address of a name server; the default port is 53.
 fn name_server(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse().or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53)));
     let bad =
@@ -294,7 +294,7 @@ fn name_server(text: &str) -> Result<SocketAddr, String> {
     with_port.ok().filter(|address| address.port() > 0).ok_or_else(bad)
 }
 
-/// A number that has been read within bounds.
+/// Converts a number that was read within bounds.
 fn small(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }

@@ -1,4 +1,4 @@
-//! Who the mail is from, and how an upstream is told. Pure.
+//! The client that mail comes from, and the XCLIENT and XFORWARD lines that tell an upstream about it. Pure.
 
 use crate::smtp::attributes::{Attributes, address, commands};
 use crate::smtp::sasl::Credentials;
@@ -9,30 +9,30 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     pub address: IpAddr,
-    /// What it calls itself.
+    /// The name in the client's EHLO or HELO.
     pub helo: Option<Box<str>>,
-    /// It said EHLO rather than HELO.
+    /// The client said EHLO rather than HELO.
     pub extended: bool,
-    /// Who has logged in.
+    /// The user who has logged in.
     pub user: Option<Arc<str>>,
     pub logged_in: LoggedIn,
-    /// Its session's id in the log.
+    /// The session's id in the log.
     pub session: Arc<str>,
 }
 
-/// How a client has logged in here.
+/// How a client logged in to Weir.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoggedIn {
-    /// It has not, though a proxy may say who it is.
+    /// The client has not logged in, though a proxy may name its user.
     #[default]
     No,
     With(Arc<Credentials>),
-    /// With what is not known any more: no upstream wanted to be told.
+    /// The client logged in, and Weir no longer has its password: no upstream wanted it at that time.
     Somehow,
 }
 
 impl Client {
-    /// The lines of XCLIENT. `names_user`: with LOGIN.
+    /// Returns the lines of XCLIENT; with the attribute LOGIN if `names_user`.
     pub fn xclient(&self, taken: Attributes, names_user: bool) -> Vec<String> {
         let mut values = self.common().to_vec();
         if names_user {
@@ -41,19 +41,20 @@ impl Client {
         commands("XCLIENT", taken, &values)
     }
 
-    /// The lines of XFORWARD, for one message.
+    /// Returns the lines of XFORWARD for one message.
     pub fn xforward(&self, taken: Attributes) -> Vec<String> {
         let more = [("SOURCE", Some("REMOTE".to_owned())), ("IDENT", Some(self.session.to_string()))];
         commands("XFORWARD", taken, &[&self.common()[..], &more].concat())
     }
 
-    /// Whether both are the same to an upstream, but for their sessions.
+    /// Returns whether an upstream cannot tell the two clients apart, but for their sessions.
     pub fn is_like(&self, other: &Self) -> bool {
         let told = |client: &Self| Self { session: other.session.clone(), ..client.clone() };
         told(self) == told(other)
     }
 
-    /// What is not known is said, too: else the upstream would take Weir's own for the client's.
+    /// Attributes that both commands have. Unknown ones are sent as unknown: otherwise the upstream would take Weir's
+    /// own values for the client's.
     fn common(&self) -> [(&'static str, Option<String>); 5] {
         let protocol = if self.extended { "ESMTP" } else { "SMTP" };
         [

@@ -1,4 +1,4 @@
-//! Whether an upstream is told who the client is, and what has been logged of one that will not be told.
+//! Tells an upstream who the client is, if so configured, and logs once when the upstream refuses to be told.
 
 use super::client::Client;
 use crate::smtp::extensions::Extensions;
@@ -10,43 +10,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announce {
     None,
-    /// By XFORWARD before each message: for its log alone.
+    /// By XFORWARD before each message: the upstream only logs it.
     Xforward,
-    /// By XCLIENT at the beginning of a connection: it treats the client as if it had connected itself.
+    /// By XCLIENT at the start of a connection: the upstream treats the client as if it had connected directly.
     Xclient,
 }
 
-/// Tells one upstream, over any of its connections.
+/// Tells one upstream about clients, over any of its connections.
 pub struct Announcer {
     upstream: Arc<str>,
     how: Announce,
-    /// That it cannot be told has been logged: said once, not for each message.
+    /// The log line that the upstream lacks XFORWARD or XCLIENT has been written: once, not for each message.
     not_offered: AtomicBool,
     refused: AtomicBool,
 }
 
 impl Announcer {
-    /// For the upstream of this name.
+    /// `upstream` is the upstream's name in the log.
     pub fn new(upstream: Arc<str>, how: Announce) -> Self {
         Self { upstream, how, not_offered: AtomicBool::new(false), refused: AtomicBool::new(false) }
     }
 
-    /// Whether a connection is for one client alone, where this is offered.
+    /// Returns whether a connection with these extensions serves one client alone.
     pub fn is_for_one(&self, offered: &Extensions) -> bool {
         self.how == Announce::Xclient && !offered.xclient.is_empty()
     }
 
-    /// The client that the opening of a connection tells of.
+    /// Returns the client that the handshake of a connection announces by XCLIENT.
     pub fn for_opening(&self, client: Option<&Client>) -> Option<Client> {
         client.filter(|_| self.how == Announce::Xclient).cloned()
     }
 
-    /// What to say before MAIL.
+    /// Returns the lines to send before MAIL.
     pub fn before_mail(&self, client: &Client, offered: &Extensions) -> Vec<String> {
         if self.how == Announce::Xforward { client.xforward(offered.xforward) } else { Vec::new() }
     }
 
-    /// Looks whether what is configured is offered at all.
+    /// Warns once if the upstream does not offer the configured command.
     pub fn check(&self, offered: &Extensions) {
         let (name, taken) = match self.how {
             Announce::None => return,
@@ -59,7 +59,7 @@ impl Announcer {
         }
     }
 
-    /// Takes what it said to XFORWARD.
+    /// Takes the reply to XFORWARD, and warns once if it is a refusal.
     pub fn heard(&self, reply: &Reply) {
         let was = self.refused.swap(!reply.is_positive(), Ordering::Relaxed);
         if !reply.is_positive() && !was {

@@ -1,4 +1,4 @@
-//! Why an upstream is of no use.
+//! Errors of an upstream.
 
 use super::{login, tls};
 use crate::smtp::reply::{Garbage, Reply};
@@ -6,48 +6,48 @@ use crate::smtp::scram;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Why it is of no use.
+/// Why an upstream could not be used.
 #[derive(Debug)]
 pub enum RelayError {
     Unreachable(std::io::Error),
-    /// It did not answer in time.
+    /// The upstream did not answer in time.
     Silent,
     Closed,
-    /// It is to get no mail, nor is any other.
+    /// No upstream that may have the mail is enabled.
     Disabled,
-    /// All connections that it takes, or that one client network may have, are in use.
+    /// All connections that the upstream accepts, or that one client network may have, are in use.
     Busy,
-    /// It is at this address, where Weir itself listens.
+    /// The upstream's address is one where Weir itself listens.
     Itself(SocketAddr),
     Io(std::io::Error),
     Garbage(Garbage),
-    /// It refused to go on, in these words.
+    /// The upstream refused to go on, with this reply.
     Refused(Reply),
-    /// It said this where nothing, or something else, was expected.
+    /// The upstream sent this reply where another, or none, was expected.
     Unexpected(Reply),
     NoTls,
-    /// It offers STARTTLS, and says this to it.
+    /// The upstream offers STARTTLS, and refused it with this reply.
     StartTls(Reply),
     Tls(std::io::Error),
-    /// Weir has nothing to log in with.
+    /// Weir has no usable secret to log in with.
     Secret(login::SecretError),
-    /// It has none of these mechanisms for the login that it should want.
+    /// The upstream offers none of these mechanisms for the configured login.
     NoLogin(&'static str),
-    /// It refused Weir's login, in these words and these details, which are none of the client's business.
+    /// The upstream refused Weir's login with this reply and these details; clients must not see them.
     Login(Reply, String),
-    /// It wants the client's login, which is not known any more.
+    /// The upstream needs the client's login, and Weir no longer has the password.
     Forgotten,
-    /// It refused the login of the client itself, who is told so.
+    /// The upstream refused the client's own login; the client gets this reply.
     ClientLogin(Reply),
-    /// It does not keep its side of a SCRAM login.
+    /// The upstream violated the SCRAM exchange.
     Scram(scram::Error),
-    /// It refused to be told who the client is, in these words, which are none of the client's business.
+    /// The upstream refused XCLIENT with this reply; clients must not see it.
     Xclient(Reply),
 }
 
 impl RelayError {
-    /// Whether the login is refused for good, so that it would be wherever and as often as it is tried. One that does not prove itself
-    /// is another matter: another address may.
+    /// Returns whether the login is refused for good: at every address and at every try. A failed proof by the upstream
+    /// is not: another address may succeed.
     pub fn is_refused_login(&self) -> bool {
         match self {
             Self::Login(reply, _) => reply.code() >= 500,
@@ -56,12 +56,12 @@ impl RelayError {
         }
     }
 
-    /// Whether it refuses to serve, which may be for whom it is told of or logs in.
+    /// Returns whether the upstream refused to serve, perhaps because of the client that was announced or logged in.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Xclient(_) | Self::Refused(_) | Self::Login(..) | Self::ClientLogin(_))
     }
 
-    /// The same, where the login is the client's: whoever is refused for good is told so.
+    /// Turns a permanent refusal of a login into one of the client's login, which the client is told.
     pub fn of_client(self) -> Self {
         let words = match &self {
             fault if !fault.is_refused_login() => return self,
@@ -118,7 +118,7 @@ mod tests {
         ] {
             assert!(matches!(&fault, RelayError::ClientLogin(_)) && fault.to_string().ends_with(words), "{fault}");
         }
-        // May be taken another time, or elsewhere.
+        // May be accepted at another time, or at another address.
         for fault in [scram(scram::Error::Signature), login(454), RelayError::Silent.of_client()] {
             assert!(!matches!(fault, RelayError::ClientLogin(_)), "{fault}");
         }

@@ -1,9 +1,9 @@
-//! The way out: to the upstream, in step with the client. There is no queue.
+//! Relay: sends mail to an upstream, in step with the client. There is no queue.
 //!
-//! [`Relay`] asks the upstreams, in the [`selection`] of their priorities, weights and health. An [`upstream`] has a [`pool`] of
-//! connections that wait, and opens new ones: where [`dns`] says, with [`tls`] and [`login`], telling of the [`client`] as
-//! [`client_identity`] has it. Over a [`connection`] goes what the [`dialogue`] says of a [`transaction`]. [`error`] is why an upstream is of
-//! no use.
+//! [`Relay`] tries the upstreams in the order of [`selection`]: by priority, weight and health. An [`upstream`] has a
+//! [`pool`] of idle connections. It opens new ones with addresses from [`dns`], with [`tls`] and [`login`], and
+//! announces the [`client`] as [`client_identity`] is configured. A [`transaction`] uses one [`connection`], which
+//! speaks the [`dialogue`]. [`error`] has the errors.
 
 mod client;
 mod client_identity;
@@ -42,22 +42,23 @@ use tokio::time::Instant;
 use upstream::Slot;
 use upstreams::{Upstreams, is_among};
 
-/// Asks the upstreams.
+/// The relay to all upstreams.
 pub struct Relay {
     upstreams: Arc<Upstreams>,
 }
 
-/// How long a client waits for the answers to a whole run of commands, though they keep coming: less than the 5 min that RFC 5321
-/// §4.5.3.2.3 has it wait for one.
+/// Timeout for the answers to all commands of one envelope, even if they keep coming: less than the 5 min for which a
+/// client waits for one reply (RFC 5321 §4.5.3.2.3).
 const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
 
-/// The same for DATA, which RFC 5321 §4.5.3.2.4 has it wait 2 min for.
+/// Timeout for DATA: less than the 2 min for which a client waits (RFC 5321 §4.5.3.2.4).
 const DATA_PATIENCE: Duration = Duration::from_secs(110);
 
-/// How long a client waits to be told what the upstreams offer.
+/// How long EHLO may wait until the upstreams' extensions are known.
 const ACQUAINTANCE: Duration = Duration::from_secs(1);
 
-/// RFC 5321 §4.5.3.2.6: after the final dot the upstream may have the message already, and giving up makes duplicates.
+/// Timeout for the reply to the final dot. The upstream may have the message already: giving up early makes duplicates
+/// (RFC 5321 §4.5.3.2.6).
 const FINAL_PATIENCE: Duration = Duration::from_secs(600);
 
 impl Relay {
@@ -65,36 +66,36 @@ impl Relay {
         Ok(Self { upstreams: Arc::new(Upstreams::new(options, &metrics.upstreams)?) })
     }
 
-    /// All that are configured, enabled or not.
+    /// Returns all configured upstreams, enabled or not.
     pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
         self.upstreams.list().all.clone()
     }
 
-    /// Takes the upstreams and name servers of another configuration, and nothing else of it, while mail is under way: nobody notices.
-    /// The error leaves all as it was. Needs a runtime.
+    /// Replaces the upstreams and name servers, and nothing else, by those of another configuration. Mail in progress
+    /// goes on. An error changes nothing. Needs a runtime.
     pub fn set_upstreams(&self, options: &Options) -> Result<(), Unusable> {
         self.upstreams.set(options)
     }
 
-    /// Looks after the upstreams, whichever they are, for as long as it is polled.
+    /// Maintains the upstreams for as long as the future is polled, also those that a reload adds.
     pub fn look_after(&self) -> impl Future<Output = ()> + Send + use<> {
         let upstreams = self.upstreams.clone();
         async move { upstreams.look_after().await }
     }
 
-    /// Whether clients have to be logged in with what they logged in with here.
+    /// Returns whether an upstream needs the clients' own passwords.
     pub fn wants_credentials(&self) -> bool {
         self.upstreams.list().all.iter().any(|upstream| upstream.options().wants_credentials())
     }
 
-    /// What the upstreams that get mail at present, or to which limits route it, all offer, as far as it is known.
+    /// Returns the extensions that are common to all upstreams in use, as far as known.
     pub fn offered(&self) -> Extensions {
         let in_use = self.in_use();
         let offers = in_use.iter().filter_map(|upstream| upstream.offered());
         offers.reduce(|one, other| one.common(&other)).unwrap_or_default()
     }
 
-    /// Makes sure that it is known what the upstreams offer, if that can be learnt soon: before a client is told.
+    /// Learns the extensions of the upstreams in use, if it can be done soon, before EHLO is answered.
     pub async fn acquaint(&self) {
         let in_use = self.in_use();
         if !in_use.iter().any(|upstream| upstream.is_doubtful()) {
@@ -109,11 +110,11 @@ impl Relay {
         self.in_use().iter().for_each(|upstream| upstream.has_been_waited_for());
     }
 
-    /// Begins a transaction of this client with MAIL, or goes on with the one under way; and passes recipients on. One answer a recipient.
-    /// `route` names the upstream that is to have it, and no other.
+    /// Begins a transaction of this client with MAIL, or continues the current one; sends recipients. Returns one
+    /// answer for each recipient. `route` names the only upstream that may have the mail.
     ///
-    /// An upstream that goes away before it has any of the message is replaced by another, which is told the same. After a fault
-    /// there is no transaction.
+    /// If an upstream fails before it has any of the message, another is sent the same commands. After an error there
+    /// is no transaction.
     pub async fn envelope(
         &self,
         transaction: &mut Option<Box<Transaction>>,
@@ -135,7 +136,7 @@ impl Relay {
         Ok(answers)
     }
 
-    /// Asks to begin the message.
+    /// Sends DATA. If the upstream fails, another is sent the transaction.
     pub async fn data(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let asked = async {
@@ -158,7 +159,7 @@ impl Relay {
         Ok(reply)
     }
 
-    /// Passes a piece of the message on. The error ends the message: with the upstream's own words, if it had some.
+    /// Sends a piece of the message. An error ends the message; it contains the upstream's reply, if there was one.
     pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         under_way.connection.write(bytes).await.inspect_err(|_| under_way.upstream.lost())?;
@@ -166,7 +167,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Sends the final dot and waits for what the upstream says to the message. That is the end of the transaction.
+    /// Sends the final dot and returns the upstream's reply to the message. The transaction has then ended.
     pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let ended = under_way.connection.end(FINAL_PATIENCE).await;
@@ -175,21 +176,23 @@ impl Relay {
         Ok(reply)
     }
 
-    /// Ends a transaction. In mid-message its connection is cut, so that no half message counts; else it serves the next one.
+    /// Ends a transaction. In mid-message the connection is cut, so that no half message counts; otherwise it is kept
+    /// for the next transaction.
     pub fn release(&self, transaction: Option<Box<Transaction>>) {
         if let Some(transaction) = transaction {
             transaction.upstream.release(transaction.connection);
         }
     }
 
-    /// Takes leave of all upstreams.
+    /// Closes the idle connections to all upstreams.
     pub async fn close(&self) {
         for upstream in self.upstreams() {
             upstream.close().await;
         }
     }
 
-    /// Those that get mail at present; and those to which limits route it: what is told at EHLO is good for whoever is over, too.
+    /// Returns the upstreams that get mail at present, and those that limits route mail to: the extensions in the reply
+    /// to EHLO must hold for routed mail, too.
     fn in_use(&self) -> Vec<Arc<Upstream>> {
         let list = self.upstreams.list();
         let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.is_on(None)).collect();
@@ -200,7 +203,7 @@ impl Relay {
         in_use
     }
 
-    /// The upstream to ask next about a message, of those that there are now; the one that was `left` for its fault last.
+    /// Returns the next upstream to try, from the current list; the `left` one, which failed, comes last.
     fn next(
         &self,
         mail: &Mail,
@@ -213,12 +216,12 @@ impl Relay {
         let Some((left, fault)) = left else { return candidates.into_iter().next() };
         let is_left = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, left);
         let other = candidates.iter().find(|upstream| !is_left(upstream));
-        // One that is silent would only be waited for again.
+        // A silent upstream would be waited for again.
         let again = || candidates.iter().find(|upstream| is_left(upstream) && !matches!(fault, RelayError::Silent));
         other.or_else(again).cloned()
     }
 
-    /// The upstreams in the order in which to ask them about a message.
+    /// Returns the upstreams in the order in which a message tries them.
     fn candidates(&self, mail: &Mail, route: Option<&Arc<str>>) -> Vec<Arc<Upstream>> {
         let enabled = self.upstreams.list().enabled.clone();
         let enabled: Vec<_> = enabled.into_iter().filter(|upstream| upstream.is_on(route)).collect();
@@ -228,7 +231,7 @@ impl Relay {
         };
         let standings: Vec<Standing> = enabled.iter().map(standing).collect();
         let draw = |total: u32| getrandom::u32().unwrap_or(0) % total.max(1);
-        // One for which it is too large would refuse for good what another takes, once that is back.
+        // An upstream whose SIZE is too small would refuse for good a message that another accepts, once that is back.
         let is_too_large =
             |upstream: &Arc<Upstream>| upstream.offered().is_some_and(|offered| mail.is_too_large_for(&offered));
         let is_of_use = !enabled.iter().all(is_too_large);
@@ -236,8 +239,8 @@ impl Relay {
         order.filter(|upstream| !(is_of_use && is_too_large(upstream))).cloned().collect()
     }
 
-    /// Begins a transaction over the connection of the one before, if that will do: whoever gives up one after the other needs no
-    /// connection for each.
+    /// Begins a transaction over the connection of the former one, if possible: a client that abandons one transaction
+    /// after the other needs no connection for each.
     async fn begin_after(
         &self,
         former: Option<Box<Transaction>>,
@@ -261,8 +264,8 @@ impl Relay {
         self.begin(client, mail, recipients, None, route).await
     }
 
-    /// Tells one upstream after the other, until one takes part; the one that was `left` for its fault last. Which there are is looked at
-    /// each time: one may be disabled, and another take its place, while it is asked.
+    /// Tries one upstream after the other until one accepts the commands; the `left` one, which failed, comes last. The
+    /// list is read anew each time: an upstream may be disabled, and another added, meanwhile.
     async fn begin(
         &self,
         client: &Client,
@@ -285,7 +288,7 @@ impl Relay {
             }
             asked.push(upstream);
         }
-        // Another one would have been as good at once.
+        // Wait for a busy upstream only if no other accepted the commands at once.
         match busy {
             Some(upstream) => {
                 let told = tell(&upstream, client, mail, recipients, WAIT).await?;
@@ -310,8 +313,8 @@ impl Relay {
         }
     }
 
-    /// Tells another upstream, or this one anew, what the one that went away had accepted. Whoever has been told that his
-    /// recipients are accepted must not lose one of them: then it is as if nobody else were there.
+    /// Sends the transaction of a failed upstream to another one, or to the same again. No recipient that the client
+    /// believes accepted may be lost: if one is, the original error stands.
     async fn replace(
         &self,
         lost: Box<Transaction>,
@@ -319,7 +322,7 @@ impl Relay {
         fault: RelayError,
     ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
         let Transaction { upstream, connection, client, mail, accepted, route } = *lost;
-        // So that it may take the slot of this one.
+        // The new connection may use the slot of this one.
         drop(connection);
         upstream.doubted(&client, &fault);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
@@ -336,7 +339,7 @@ impl Relay {
     }
 }
 
-/// Tells an upstream of a message, as soon as there is a connection for it within `patience`.
+/// Sends an envelope to an upstream, as soon as there is a connection within `timeout`.
 async fn tell(
     upstream: &Upstream,
     client: &Client,
@@ -353,7 +356,7 @@ async fn tell(
     }
 }
 
-/// The same, in this slot: first over a connection that waits, which may prove to be dead, then over a new one.
+/// Sends an envelope in this slot: first over an idle connection, which may prove to be dead, then over a new one.
 async fn tell_in(
     slot: Slot,
     upstream: &Upstream,
@@ -370,7 +373,7 @@ async fn tell_in(
                 connection.occupy(slot);
                 return Ok((connection, answers));
             }
-            // It is there, and would be silent again.
+            // The upstream is there, and would be silent again.
             Err(fault @ RelayError::Silent) if connection.is_proven() => {
                 upstream.doubted(client, &fault);
                 return Err(fault);

@@ -1,4 +1,4 @@
-//! What is configured about the way out.
+//! Configuration of the relay.
 
 use super::{Announce, dns, login, pool, tls};
 use std::fmt;
@@ -7,56 +7,57 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where mail goes and how.
+/// The upstreams, and the settings that they share.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What Weir calls itself.
+    /// Weir's host name, for EHLO.
     pub hostname: String,
     /// At least one.
     pub upstreams: Vec<UpstreamOptions>,
-    /// The names of those to which limits route mail.
+    /// Names of the upstreams that limits route mail to.
     pub routed: Vec<Arc<str>>,
-    /// How long an upstream may take for its greeting, TLS and login, and for any one answer but that to the final dot.
+    /// Timeout of the greeting, TLS and login together, and of each reply except the one to the final dot.
     pub timeout: Duration,
-    /// How long one may go without taking anything of a message (RFC 5321 §4.5.3.2.5 gives its client 3 min).
+    /// How long an upstream may go without accepting any octet of a message (RFC 5321 §4.5.3.2.5 gives its client 3
+    /// min).
     pub data_timeout: Duration,
     pub dns: dns::Options,
-    /// Where Weir itself listens: mail that came round would take all places there are.
+    /// Addresses on which Weir itself listens: mail that looped back would use up all connections.
     pub listening: Vec<SocketAddr>,
 }
 
-/// One upstream.
+/// The configuration of one upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamOptions {
-    /// Its name in logs and metrics, like no other's.
+    /// Unique name, in logs and metrics.
     pub name: Arc<str>,
-    /// Whether it gets mail.
+    /// Whether the upstream gets mail.
     pub enabled: bool,
-    /// Whether it gets only mail that a limit routes to it.
+    /// Whether the upstream gets only mail that a limit routes to it.
     pub only_routed: bool,
     /// Host name or address, and port.
     pub host: String,
     pub port: u16,
-    /// Whether the host is a domain whose mail exchangers are meant, instead of its own addresses (RFC 5321 §5.1).
+    /// Whether `host` is a domain whose mail exchangers are used, instead of its own addresses (RFC 5321 §5.1).
     pub mx: bool,
-    /// How long one of its addresses may take to be connected to, before the next is tried.
+    /// Timeout of a TCP connection to one address, before the next is tried.
     pub connect_timeout: Duration,
-    /// Those of the lowest number that are well share the mail; the others wait.
+    /// Healthy upstreams of the lowest number share the mail; the others are reserves.
     pub priority: u16,
-    /// Its share among those of its priority.
+    /// Share of the mail among upstreams of the same priority.
     pub weight: u16,
     pub tls: tls::Options,
-    /// What is logged in with there.
+    /// The login at the upstream.
     pub login: Option<login::Options>,
-    /// How many connections may be open to it at once for mail; 0: as many as it takes.
+    /// Maximum connections in use for mail; 0: as many as the upstream accepts.
     pub max_connections: usize,
     pub pool: pool::Options,
-    /// Whether it is told who the client is.
+    /// Whether and how the upstream is told who the client is.
     pub announce: Announce,
 }
 
 impl UpstreamOptions {
-    /// The file of Weir's secret.
+    /// Returns the file with Weir's secret.
     pub fn secret_file(&self) -> Option<&PathBuf> {
         match self.login.as_ref()? {
             login::Options::Fixed(login) => login.file(),
@@ -64,24 +65,24 @@ impl UpstreamOptions {
         }
     }
 
-    /// Whether it is the same upstream, but for whether it gets mail.
+    /// Returns whether two configurations differ at most in `enabled`.
     pub fn is_like(&self, other: &Self) -> bool {
         *self == Self { enabled: self.enabled, ..other.clone() }
     }
 
-    /// Whether clients are logged in with what they logged in with here.
+    /// Returns whether the upstream needs the clients' own passwords.
     pub fn wants_credentials(&self) -> bool {
         matches!(self.login, Some(login::Options::Client(_)))
     }
 }
 
-/// Why a configured upstream cannot be used at all.
+/// Why a configured upstream cannot be used.
 #[derive(Debug)]
 pub enum ConfigError {
     Ca(PathBuf, String),
     NoRoots,
     Secret(login::SecretError),
-    /// Of Weir's own certificate or its key.
+    /// Error of Weir's client certificate or its key.
     Identity(PathBuf, String),
     Name(String),
     Tls(rustls::Error),

@@ -1,23 +1,23 @@
-//! Which upstream to ask first. Pure.
+//! Order in which upstreams are tried. Pure.
 
 use std::cmp::Reverse;
 
-/// What speaks for an upstream.
+/// Properties of an upstream that decide its place in the order.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// Lower numbers come first, as in MX and SRV records.
     pub priority: u16,
-    /// Its share among those of its priority; at least 1.
+    /// Share among the upstreams of the same priority; at least 1.
     pub weight: u16,
-    /// It was not found to be of no use.
+    /// Health checks have not found the upstream down.
     pub is_well: bool,
-    /// It offers what the message needs, as far as is known.
+    /// The upstream offers the extensions that the message needs, as far as known.
     pub is_able: bool,
 }
 
-/// All upstreams in the order in which to ask them: those that are able and well by priority, within a priority by chance
-/// according to their weights (RFC 2782 has it so for SRV); then those that are not well, since what was wrong may be over.
-/// `draw` gives a number below its argument, each as likely as any other.
+/// Returns all upstreams in the order to try them: able ones first, among these the healthy ones, then by priority; at
+/// random by weight within a priority (as RFC 2782 does for SRV). Unhealthy ones are tried, too: they may be back by
+/// now. `draw` returns a uniform random number below its argument.
 pub fn order(standings: &[Standing], mut draw: impl FnMut(u32) -> u32) -> Vec<usize> {
     let rank = |index: &usize| {
         let Standing { priority, is_well, is_able, .. } = standings[*index];
@@ -42,7 +42,7 @@ pub fn order(standings: &[Standing], mut draw: impl FnMut(u32) -> u32) -> Vec<us
     order
 }
 
-/// Those that get the mail at present: of the lowest priority among the well ones; among all, if none is well.
+/// Returns the upstreams in use: the healthy ones of the lowest priority; if none is healthy, the same among all.
 pub fn in_use(standings: &[Standing]) -> impl Iterator<Item = usize> {
     let any_well = standings.iter().any(|standing| standing.is_well);
     let candidates = move |standing: &&Standing| standing.is_well || !any_well;
@@ -74,7 +74,7 @@ mod tests {
     fn shares_are_as_the_weights() {
         let all = [standing(0, 1), standing(0, 3), standing(0, 4)];
         let mut firsts = [0; 3];
-        // Every draw there is, once.
+        // Tries every possible draw once.
         for number in 0..8 {
             let mut first = true;
             let order = order(&all, |total| if std::mem::take(&mut first) { number % total } else { 0 });

@@ -1,4 +1,4 @@
-//! One message's way to an upstream, from MAIL to what is said to the final dot.
+//! One message's transaction with an upstream, from MAIL to the reply to the final dot.
 
 use super::client::Client;
 use super::connection::Connection;
@@ -7,15 +7,15 @@ use super::upstream::Upstream;
 use crate::smtp::envelope::{Mail, Rcpt};
 use std::sync::Arc;
 
-/// A transaction that an upstream has accepted MAIL or recipients of; or has refused them, and may be asked for others.
+/// A transaction whose MAIL or recipients an upstream has accepted; or has refused, while more recipients may follow.
 pub struct Transaction {
     pub(super) upstream: Arc<Upstream>,
     pub(super) connection: Connection,
-    /// What another upstream has to be told should this one go away before the message has begun.
+    /// The client, to send the transaction to another upstream if this one fails before the message begins.
     pub(super) client: Client,
     pub(super) mail: Mail,
     pub(super) accepted: Vec<Rcpt>,
-    /// The upstream that is to have it, if it matters.
+    /// The only upstream that may have the mail; `None`: any.
     pub(super) route: Option<Arc<str>>,
 }
 
@@ -48,7 +48,8 @@ impl Transaction {
         self.accepted.extend(heard.filter(|(_, answer)| is_accepted(answer)).map(|(rcpt, _)| (*rcpt).clone()));
     }
 
-    /// Waits until its connection is wanted for clients of other networks: this one has lasted long, and its client has more than a share.
+    /// Waits until clients of other networks need the transaction's connection: the transaction has lasted long, and
+    /// its client's network uses more than its share.
     pub fn revoked(transaction: Option<&Self>) -> impl Future<Output = ()> + Send + use<> {
         let revoked = transaction.and_then(|transaction| transaction.connection.revoked());
         async move {
@@ -61,7 +62,7 @@ impl Transaction {
         }
     }
 
-    /// The upstream's name in logs.
+    /// Returns the upstream's name in logs.
     pub fn upstream(&self) -> &Arc<str> {
         self.upstream.name()
     }

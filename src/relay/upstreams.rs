@@ -1,4 +1,4 @@
-//! The upstreams that are configured, which may change while mail is under way.
+//! List of the configured upstreams, which a reload may change while mail is in progress.
 
 use super::dns::Resolver;
 use super::options::{ConfigError, Options, UpstreamOptions};
@@ -9,27 +9,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// All of them, and what makes new ones.
+/// All upstreams, and the parts to create new ones.
 pub struct Upstreams {
-    /// What they were made with. The lock is held while they are changed, so that this is done by one at a time: files are read
-    /// meanwhile, but nothing is awaited.
+    /// The current options. The lock is held during a change, so that changes happen one at a time; files are read
+    /// under it, but nothing is awaited.
     options: Mutex<Options>,
-    /// The watch's own lock is held to copy or replace it.
+    /// The watch channel's own lock is held to copy or replace the list.
     list: watch::Sender<Arc<List>>,
     resolver: Arc<Resolver>,
     metrics: Arc<metrics::Upstreams>,
 }
 
-/// The upstreams at one time.
+/// The upstreams at one moment.
 pub struct List {
     pub all: Vec<Arc<Upstream>>,
-    /// Those of them that get mail.
+    /// The upstreams that get mail.
     pub enabled: Vec<Arc<Upstream>>,
-    /// Those of the enabled to which limits route mail.
+    /// The enabled upstreams that limits route mail to.
     pub routed: Vec<Arc<Upstream>>,
 }
 
-/// An upstream that cannot be used, and why.
+/// Error of an upstream that cannot be used.
 #[derive(Debug)]
 pub struct Unusable(Arc<str>, ConfigError);
 
@@ -62,16 +62,16 @@ impl Upstreams {
         Ok(this)
     }
 
-    /// Those that there are now.
+    /// Returns the current list.
     pub fn list(&self) -> Arc<List> {
         self.list.borrow().clone()
     }
 
-    /// Takes upstreams and name servers of another configuration. Those that are as they were go on; those that are gone, not enabled or
-    /// other than they were end what they have begun. The error leaves everything as it was. Needs a runtime.
+    /// Takes the upstreams and name servers of another configuration. Unchanged upstreams go on; removed, disabled or
+    /// changed ones finish the mail in progress. An error changes nothing. Needs a runtime.
     pub fn set(&self, wanted: &Options) -> Result<(), Unusable> {
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
-        // Names, times and Weir's own addresses stay those that the rest of Weir goes by.
+        // Weir's name, timeouts and own addresses stay: the rest of Weir uses the former ones.
         let (upstreams, routed, dns) = (wanted.upstreams.clone(), wanted.routed.clone(), wanted.dns.clone());
         let wanted = Options { upstreams, routed, dns, ..options.clone() };
         let made = self.make(&wanted)?;
@@ -82,7 +82,7 @@ impl Upstreams {
         let same = |new: &Arc<Upstream>| former.all.iter().find(|old| old.options().is_like(new.options())).cloned();
         let all: Vec<_> = made.into_iter().map(|new| same(&new).unwrap_or(new)).collect();
         let list = Arc::new(List::of(all, &wanted));
-        // Nobody finds that there is none while one takes another's place: they begin before it is told, and end after that.
+        // New upstreams start before the list is published, old ones stop after, so the list is never empty in between.
         for upstream in list.enabled.iter().filter(|upstream| !is_among(&former.enabled, upstream)) {
             upstream.enable();
         }
@@ -100,7 +100,7 @@ impl Upstreams {
         Ok(())
     }
 
-    /// Looks after all of them, and after those that come, for as long as Weir serves.
+    /// Maintains all upstreams, also those added later, for as long as Weir serves.
     pub async fn look_after(&self) {
         let mut changes = self.list.subscribe();
         let (mut minders, mut minded) = (JoinSet::new(), Vec::<Arc<Upstream>>::new());
@@ -113,7 +113,7 @@ impl Upstreams {
             minded = all;
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                // Of one that was removed.
+                // A removed upstream's task has ended.
                 Some(_) = minders.join_next() => {}
             }
         }
@@ -138,7 +138,7 @@ impl Upstreams {
 }
 
 impl List {
-    /// `options`: theirs, in the same order, as they are now.
+    /// `options`: those of `all`, in the same order.
     fn of(all: Vec<Arc<Upstream>>, options: &Options) -> Self {
         let enabled = all.iter().zip(&options.upstreams).filter(|(_, options)| options.enabled);
         let enabled: Vec<_> = enabled.map(|(upstream, _)| upstream.clone()).collect();
@@ -151,12 +151,12 @@ impl List {
     }
 }
 
-/// Whether it is this very one, and not another of the same name.
+/// Returns whether the list has this very upstream, not just one of the same name.
 pub fn is_among(list: &[Arc<Upstream>], upstream: &Arc<Upstream>) -> bool {
     list.iter().any(|other| Arc::ptr_eq(other, upstream))
 }
 
-/// Tells the administrator what has changed.
+/// Logs the changes.
 fn tell(before: &List, now: &List) {
     for upstream in &now.all {
         let name = &**upstream.name();

@@ -1,4 +1,4 @@
-//! `[[limit.action]]`: what happens to whoever is over.
+//! `[[limit.action]]`: the actions of a limit that is exceeded.
 
 use super::Context;
 use crate::config::section::{self, Section, flag, text};
@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
 
-/// A rung, and where it stands.
+/// A rung with its position in the file.
 type Placed = (Rung, Range<usize>);
 
-/// Reads all rungs of a limit, which is without them yet. `is_climbed` is whether levels rise beyond what is refused.
+/// Reads all rungs of a limit (`limit` has none yet). `is_climbed`: levels rise although refused attempts are not let
+/// through.
 pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context<'_>) -> Ladder {
     let mut rungs: Vec<Placed> = s.tables("action").into_iter().flat_map(|table| rung(table, limit, cx)).collect();
     rungs.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
@@ -31,7 +32,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     if rungs.is_empty() { Ladder::standard() } else { Ladder::new(rungs.into_iter().map(|(rung, _)| rung).collect()) }
 }
 
-/// The actions of one table, all from the same level on.
+/// Reads the actions of one table, all for the same level.
 fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     let at = s.value("at", "1.0", times);
     let mut actions: Vec<(Action, Range<usize>)> = Vec::new();
@@ -43,7 +44,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     add(s.optional("delay", |value| delay(&text(value)?, limit.count).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
         let read = s.optional(key, |value| words(value, verb, cx));
-        // Beside a suspension it says how long that is.
+        // Beside `suspend`, the refusal's text says how long the suspension lasts.
         if let Some(read) = read.as_ref().filter(|_| !(verb == Verb::Deny && s.has("suspend"))) {
             check_promise(&s, verb, read.value.as_deref(), &read.span);
         }
@@ -69,7 +70,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
 
 const VERBS: [&str; 8] = ["warn", "delay", "defer", "deny", "drop", "route", "suspend", "notify"];
 
-/// The upstream that is to have the mail.
+/// Finds the upstream that a route names.
 fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, String> {
     cx.upstreams.iter().find(|upstream| *upstream.name == *name).ok_or_else(|| {
         let names: Vec<&str> = cx.upstreams.iter().map(|upstream| &*upstream.name).collect();
@@ -77,7 +78,7 @@ fn upstream<'a>(name: &str, cx: &Context<'a>) -> Result<&'a UpstreamOptions, Str
     })
 }
 
-/// From how many times the limit on.
+/// Reads a level: a multiple of the limit.
 fn times(value: &DeValue<'_>) -> Result<f64, String> {
     let written = match value {
         DeValue::Float(number) => number.as_str().to_owned(),
@@ -88,7 +89,7 @@ fn times(value: &DeValue<'_>) -> Result<f64, String> {
     number.ok_or_else(|| format!("{written} is not from 0.01 to 1000 times the limit"))
 }
 
-/// For how long.
+/// Reads a duration above 0.
 fn period(text: &str) -> Result<Duration, String> {
     match parse_duration(text).map_err(|error| error.to_string())? {
         time if time.is_zero() => Err("write for how long, as in \"1d\"".to_owned()),
@@ -96,7 +97,7 @@ fn period(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The words of a refusal: a text, or `true` for the standard one.
+/// Reads the text of a refusal; `true` is the standard text.
 fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc<Template>>, String> {
     match value.as_bool() {
         Some(true) => return Ok(None),
@@ -115,7 +116,7 @@ fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc
     }
 }
 
-/// Nothing that is for good may be said to pass later.
+/// Warns if a text says "try later" and the code says "never".
 fn check_promise(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
     let Some(text) = text.filter(|text| text.says_later()) else { return };
     if verb == Verb::Deny || text.code().is_some_and(|code| code.basic >= 500) {
@@ -145,7 +146,7 @@ fn delay(text: &str, count: Count) -> Result<Delay, String> {
     Ok(units.map_or(Delay::For(time), |units| Delay::Per { time, units }))
 }
 
-/// Whatever is refused is not charged, so that nobody gets higher.
+/// Refused attempts are not charged, so the level does not rise beyond the first refusing rung.
 fn check_order(s: &Section<'_>, rungs: &[Placed]) {
     let Some((refusing, _)) = rungs.iter().find(|(rung, _)| rung.action.refuses()) else { return };
     for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing.at) {
@@ -157,7 +158,7 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-/// Of the same verb the highest rung that is reached holds: of two that are equally high one would say nothing.
+/// Of the same action only the highest rung reached takes effect, so two at one level conflict.
 fn check_doubles(s: &Section<'_>, rungs: &[Placed]) {
     for (n, (rung, span)) in rungs.iter().enumerate() {
         let is_other = |(other, _): &Placed| other.at == rung.at && other.action.name() == rung.action.name();
@@ -167,7 +168,7 @@ fn check_doubles(s: &Section<'_>, rungs: &[Placed]) {
     }
 }
 
-/// Of several refusals that are reached the strongest holds.
+/// Of several refusals reached only the strongest takes effect.
 fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
     let verb = |rung: &Rung| if let Action::Refuse(verb, _) = rung.action { Some(verb) } else { None };
     let refusals: Vec<_> = rungs.iter().filter_map(|(rung, span)| Some((rung.at, verb(rung)?, span))).collect();

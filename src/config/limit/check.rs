@@ -1,4 +1,4 @@
-//! What a limit says that does not go together, or that never happens.
+//! Checks a limit for keys that contradict each other, and for conditions that never hold.
 
 use super::{Context, rate};
 use crate::config::section::{Placed, Section};
@@ -10,27 +10,27 @@ use crate::policy::quota::{Quota, Scope};
 use crate::time::{format_amount, format_duration};
 use std::ops::Range;
 
-/// A limit as it was read, and where.
+/// A limit as read, with the positions of its keys.
 pub struct Draft<'a> {
-    /// Without its rates and its ladder.
+    /// Without rates and ladder.
     pub limit: Limit,
     pub rates: Option<&'a Placed<Vec<Quota>>>,
     pub count: Placed<Count>,
     pub stage: Option<Placed<Stage>>,
     pub charge: Placed<Charge>,
     pub per: Option<Placed<Vec<Field>>>,
-    /// Of `match` and `except`.
+    /// The keys of `match` and `except`.
     pub keys: Vec<Placed<&'static str>>,
-    /// The column of `overrides` that says for whom.
+    /// The column of `overrides` that its rows match by.
     pub column: Option<Placed<&'static str>>,
     pub distinct: Option<Placed<Distinct>>,
     pub remember: Option<Range<usize>>,
 }
 
-/// When a limit is asked: not everything is known then.
+/// The moment at which a limit is checked: not every field is known then.
 pub struct Moment {
     pub stage: Stage,
-    /// `None`: it watches another limit.
+    /// `None` for a limit that watches another.
     pub count: Option<Count>,
 }
 
@@ -43,7 +43,7 @@ impl Draft<'_> {
         self.quotas().iter().any(is)
     }
 
-    /// Whether levels rise beyond what is refused.
+    /// Returns whether levels rise although attempts are refused.
     pub fn is_climbed(&self) -> bool {
         self.limit.charge == Charge::Attempts || self.limit.count == Count::Rejections
     }
@@ -68,7 +68,7 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     }
 }
 
-/// What is charged has to be able to be, and to be given back.
+/// `charge` must suit the algorithm and the count.
 fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
     let Draft { limit, charge, .. } = draft;
     let is_counter = |quota: &Quota| matches!(quota, Quota::Counter { .. });
@@ -100,7 +100,7 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
     }
 }
 
-/// Everything that the limit looks at must be known when it is charged.
+/// Every field that the limit uses must be known when it is charged.
 fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
     let limit = &draft.limit;
     if let Some(Placed { value: stage, span }) = draft.stage.as_ref().filter(|stage| stage.value != limit.stage) {
@@ -123,7 +123,7 @@ fn check_stage(s: &Section<'_>, draft: &Draft<'_>) {
     check_recipients(s, draft);
 }
 
-/// Budgets of recipients that nobody could bound, or that nothing would be charged to.
+/// Budgets per recipient must be bounded, and something must be charged to them.
 fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
     let limit = &draft.limit;
     let Some(per) = draft.per.as_ref().filter(|_| limit.is_per_recipient()) else { return };
@@ -140,7 +140,7 @@ fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
 }
 
 impl Moment {
-    /// Says when something that a limit looks at is never known.
+    /// Reports a key that is not known at this moment.
     pub fn check(&self, s: &Section<'_>, span: &Range<usize>, key: &str, is_match: bool) {
         if self.knows(key, is_match) {
             return;
@@ -153,7 +153,7 @@ impl Moment {
         s.error(span, format!("{key}: {} {when}", self.absence(key)), Some(self.remedy(key)));
     }
 
-    /// Of recipients, those of a whole message will do for a match.
+    /// In a match, a recipient key applies to any recipient of a whole message.
     fn knows(&self, key: &str, is_match: bool) -> bool {
         let is_at_message = matches!(self.stage, Stage::Data | Stage::End);
         match key {
@@ -198,7 +198,7 @@ impl Moment {
 
 const NO_AUTH: &str = "no listener has auth = \"required\" or \"optional\"";
 
-/// Says when a limit is for users and nobody logs in.
+/// Warns if a limit is for users and no listener has logins.
 fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let is_login = |key: &str| matches!(key, "user" | "user-domain" | "group" | "own-sender");
     let counts_logins = matches!(draft.limit.count, Count::Logins | Count::LoginFailures);
@@ -214,7 +214,7 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     }
 }
 
-/// A value that is the same for all of a budget, or that an event does not have, is never new.
+/// A value that is the same in all of a budget, or that an event does not have, is never new.
 fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let (Placed { value: Distinct { what, .. }, span }, limit) = (distinct, &draft.limit);
     let has_recipient = matches!(limit.count, Count::Recipients | Count::Rejections);
@@ -245,7 +245,7 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
     }
 }
 
-/// What was seen has to have room, and to be known for long enough.
+/// The filter must have room for the distinct values, and remember them for long enough.
 fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let all = || {
         let others = draft.limit.overrides.iter();
@@ -278,10 +278,10 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
     }
 }
 
-/// Filters larger than this are warned of where clients choose whose they are: 4 KiB is a filter for 2,048 values.
+/// Larger filters are warned about if clients choose the key: 4 KiB is a filter for 2,048 values.
 const MAX_CHOSEN_FILTER: usize = 4096;
 
-/// Warns of large filters in budgets that one client can create at will, by sending from or to ever new addresses.
+/// Warns of large filters in budgets that one client can create at will, by ever new sender or recipient addresses.
 fn warn_of_chosen_keys(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>) {
     let Some(per) = &draft.per else { return };
     let is_chosen = |field: &&Field| {

@@ -1,4 +1,4 @@
-//! What limits are read with: the lists that they name, and the rest of the configuration that they are about.
+//! Context in which limits are read: the lists that they name, and the parts of the configuration that they refer to.
 
 use super::super::files::{Files, first_few};
 use super::super::list::Lists;
@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a limit may refer to.
+/// The things that a limit may refer to.
 pub struct Context<'a> {
     pub source: &'a Source<'a>,
     pub lists: &'a Lists,
@@ -26,18 +26,18 @@ pub struct Context<'a> {
     pub folding: &'a AddressNormalizer,
     /// The names of all listeners, in lower case.
     pub listeners: Vec<String>,
-    /// Whether anybody can log in here.
+    /// Whether a listener has logins.
     pub has_auth: bool,
-    /// Whether proxies name users, who need have no account.
+    /// Whether proxies name users by XCLIENT; such users need no account.
     pub has_xclient: bool,
-    /// All upstreams, and whoever can be told.
+    /// All upstreams and notifications.
     pub upstreams: &'a [UpstreamOptions],
     pub notifications: &'a Notifications,
-    /// How late answers may be.
+    /// The maximum delays.
     pub lateness: Lateness,
-    /// Where users find help.
+    /// URL of the page for users.
     pub help_url: Option<Arc<str>>,
-    /// Lists as they have been compiled: several limits may name one.
+    /// Compiled lists: several limits may name the same one.
     pub compiled: Compiled,
     /// The users and groups that limits name.
     pub named: Named,
@@ -46,17 +46,17 @@ pub struct Context<'a> {
 #[derive(Default)]
 pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
-    /// By the list's name, and by what folds its items.
+    /// By the list's name, its shape, and whether its items are user names.
     tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
-    /// Whom the rows of tables of numbers are for, by the file's name.
+    /// Matchers of the rows of override tables, by the file's name.
     rows: HashMap<String, Arc<Rows>>,
-    /// What limits make of the numbers.
+    /// Override tables as compiled for limits.
     overrides: Vec<Arc<Overrides>>,
     used: BTreeSet<String>,
 }
 
 impl Context<'_> {
-    /// A list, as networks. Each of its faults is named where the list is.
+    /// Returns a list as networks. Its errors are reported at the list's position.
     pub(super) fn networks(&mut self, s: &Section<'_>, span: &Range<usize>, name: &str) -> Option<Arc<Networks<()>>> {
         if let Some(known) = self.compiled.networks.get(name) {
             return Some(known.clone());
@@ -70,7 +70,7 @@ impl Context<'_> {
         Some(networks)
     }
 
-    /// A list, as patterns for the values of a key.
+    /// Returns a list as patterns for a key.
     pub(super) fn table(
         &mut self,
         s: &Section<'_>,
@@ -89,8 +89,8 @@ impl Context<'_> {
         Some(table)
     }
 
-    /// Whom the rows of a table of numbers are for, and what is wrong with that, by the places of the rows: said once, where the
-    /// table is read first.
+    /// Returns the row matchers of an override table, and the errors by row index: reported once, when the table is
+    /// first read.
     pub(super) fn rows(
         &mut self,
         name: &str,
@@ -116,7 +116,7 @@ impl Context<'_> {
         (rows, wrong)
     }
 
-    /// What several limits make of a table is mostly the same, and long.
+    /// Shares equal override tables: several limits often make the same of a long table.
     pub(super) fn share(&mut self, made: Overrides) -> Arc<Overrides> {
         let overrides = &mut self.compiled.overrides;
         let known = overrides.iter().position(|known| known.is_same(&made)).unwrap_or_else(|| {
@@ -157,13 +157,13 @@ impl Context<'_> {
         Some(())
     }
 
-    /// Says what is wrong with some of many: where one is wrong, many may be.
+    /// Reports the first few of many errors.
     pub(super) fn some_errors(&self, span: &Range<usize>, wrong: Vec<String>, help: Option<&str>) {
         first_few(wrong).into_iter().for_each(|why| self.source.error(span, why, help));
     }
 
-    /// Says when a value is one that nothing has; of users and groups later, when it is known who there is. `place` is what such
-    /// words begin with.
+    /// Warns of a name that does not exist. Users and groups are noted, and checked when the users file is read.
+    /// `place` is the prefix of the message.
     pub(super) fn check_name(&mut self, span: &Range<usize>, key: Key, pattern: &str, place: impl FnOnce() -> String) {
         let naming = |place| Naming { pattern: pattern.into(), span: span.clone(), place };
         match key {
@@ -186,12 +186,12 @@ impl Context<'_> {
         is_good && self.listeners.iter().any(|name| table.find(name).is_some())
     }
 
-    /// Whether anybody is ever known as a user.
+    /// Returns whether a session may have a user.
     pub(super) fn has_logins(&self) -> bool {
         self.has_auth || self.has_xclient
     }
 
-    /// Says which lists no limit names.
+    /// Warns of lists that no limit names.
     pub(super) fn warn_of_unused(&self) {
         for name in self.lists.names().filter(|name| !self.compiled.used.contains(*name)) {
             if let Some(list) = self.lists.get(name) {

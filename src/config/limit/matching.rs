@@ -1,4 +1,4 @@
-//! `match`, `except` and `overrides`: for whom a limit is, and who has other numbers.
+//! `match`, `except` and `overrides`: the sessions and recipients that a limit applies to, and those with other rates.
 
 use super::rate::refuses_all;
 use super::{Context, unsupported};
@@ -22,10 +22,10 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// For whom a limit is, and the keys that say so.
+/// A limit's matcher, and the keys that it uses.
 pub struct Read {
     pub whom: Matcher,
-    /// Of `match` and `except`, each as often as it stands there.
+    /// Keys of `match` and `except`, each as often as it occurs.
     pub keys: Vec<Placed<&'static str>>,
 }
 
@@ -42,14 +42,14 @@ pub fn whom(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     Read { whom: Matcher { matches, except }, keys }
 }
 
-/// One table, all keys of which have to hold.
+/// Reads one table; all its keys must match.
 fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'static str>>) -> AllOf {
     let mut conditions = Vec::new();
     let mut add = |key, span, condition: Option<Condition>| {
         keys.push(Placed { value: key, span });
         conditions.extend(condition);
     };
-    // What is cheap to look at comes first.
+    // Cheap conditions come first.
     let tls: fn(bool) -> Condition = Condition::Tls;
     for (key, condition) in
         [("tls", tls), ("authenticated", Condition::Authenticated), ("own-sender", Condition::OwnSender)]
@@ -80,7 +80,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
     AllOf(conditions)
 }
 
-/// What a key of a table, or the column of a table of numbers, looks at.
+/// The field of a key in `match`, or of a column in an override table.
 #[derive(Clone, Copy)]
 pub(super) enum Key {
     Field(Field, &'static str),
@@ -109,7 +109,7 @@ impl Key {
         }
     }
 
-    /// Puts a pattern into a table; a problem is named as the pattern was written.
+    /// Adds a pattern to a table; an error quotes the pattern as written.
     pub(super) fn insert<T>(
         self,
         table: &mut Table<T>,
@@ -123,11 +123,12 @@ impl Key {
         })
     }
 
-    /// A pattern, so that it can be found by values that are folded.
+    /// Normalizes a pattern like the values that it is compared with.
     fn fold<'t>(self, folding: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
         match self {
             Self::Field(Field::Helo, _) => domain::pattern(text),
-            // What has no domain means any, what has a `*` is more than one address, and what has no local part is none.
+            // Not one address: a pattern without a domain matches any domain, one with `*` several addresses, one with
+            // `@` first is a domain.
             _ if !text.contains('@') || text.contains('*') || text.starts_with('@') => text.into(),
             Self::Field(Field::User, _) => folding.user(text),
             Self::Field(Field::Sender | Field::Recipient, _) => folding.address(text),
@@ -170,7 +171,7 @@ fn hours(text: &str) -> Result<Hours, String> {
     Hours::parse(text).map_err(|error| error.to_string())
 }
 
-/// `None` if there is something wrong with a value.
+/// Reads the patterns of a key. `None` if a value is wrong.
 fn values_of(
     s: &Section<'_>,
     key: Key,
@@ -206,14 +207,15 @@ fn values_of(
     })
 }
 
-/// A network in CIDR, or one address.
+/// Reads a network in CIDR notation, or one address.
 pub(super) fn network(text: &str) -> Result<IpNet, String> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     let network = text.parse::<IpNet>().ok().or_else(address);
     network.ok_or_else(|| format!("\"{text}\" is not a network: write 192.0.2.0/24 or 2001:db8::/32"))
 }
 
-/// Reads `overrides`: other numbers for some, one quota for each of the limit's own. With them the column that says for whom.
+/// Reads `overrides`: for each row, one quota for each of the limit's own. Returns also the column that its rows match
+/// by.
 pub fn overrides(
     s: &mut Section<'_>,
     cx: &mut Context<'_>,
@@ -254,7 +256,7 @@ pub fn overrides(
     Some((overrides, Placed { value: key.name(), span }))
 }
 
-/// Puts a row of a table of numbers where it is found.
+/// Adds a row of an override table to the matchers.
 pub(super) fn put(rows: &mut Rows, key: Key, whom: &str, row: Row, folding: &AddressNormalizer) -> Result<(), String> {
     match rows {
         Rows::Client(networks) => networks.insert(network(whom)?, row).map_err(|error| error.to_string()),

@@ -1,4 +1,4 @@
-//! `[[limit]]`: the policy language, checked and compiled.
+//! `[[limit]]`: reads, checks and compiles limits.
 
 mod action;
 mod check;
@@ -25,7 +25,7 @@ use toml::de::DeValue;
 
 /// Reads all limits; problems are added to those of the file.
 pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
-    // A limit that watches comes after all that it may watch.
+    // Watching limits come after all limits that they may watch.
     let (watching, counting): (Vec<_>, Vec<_>) = sections.into_iter().partition(|s| s.has("watch"));
     let mut names = HashSet::new();
     let mut limits = Vec::new();
@@ -42,7 +42,7 @@ pub fn limits(sections: Vec<Section<'_>>, cx: &mut Context<'_>) -> Vec<Limit> {
     limits
 }
 
-/// A limit's name, which no other one has.
+/// Reads a limit's name, which must be unique.
 fn name(s: &mut Section<'_>, names: &mut HashSet<String>) -> Option<String> {
     let Placed { value: name, span } = s.required("name", "\"user-recipients\"", |value| checked(&text(value)?))?;
     if !names.insert(name.clone()) {
@@ -52,7 +52,7 @@ fn name(s: &mut Section<'_>, names: &mut HashSet<String>) -> Option<String> {
     Some(name)
 }
 
-/// It is part of replies, metrics and stored keys.
+/// A limit's name is part of replies, metrics and stored keys.
 fn checked(name: &str) -> Result<String, String> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
@@ -60,7 +60,7 @@ fn checked(name: &str) -> Result<String, String> {
         .ok_or_else(|| format!("\"{name}\" is not a name: use up to 64 letters, digits, hyphens, dots and underscores"))
 }
 
-/// A limit, once for each of its rates.
+/// Reads a limit; returns one for each of its rates.
 fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Option<Vec<Limit>> {
     let count = s.required("count", "\"recipients\"", choice(&Count::ALL.map(|count| (count.name(), count))))?;
     let (terms, rates) = amounts(&mut s, count.value);
@@ -70,7 +70,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let mode = mode(&mut s);
     let stage = stage(&mut s, count.value);
     let (distinct, remember) = distinct(&mut s).unzip();
-    // Keys before the tables within: so they are printed.
+    // Keys before sub-tables: they are printed in this order.
     let overrides = matching::overrides(&mut s, cx, terms, quotas);
     let matching::Read { whom, keys } = matching::whom(&mut s, cx);
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
@@ -93,7 +93,7 @@ fn mode(s: &mut Section<'_>) -> Mode {
     s.value("mode", "\"enforce\"", choice(&Mode::ALL.map(|known| (known.name(), known))))
 }
 
-/// How much is allowed, in all its terms.
+/// Reads the rates and the keys that belong to them.
 fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Quota>>>) {
     let algorithm = s.placed("algorithm", "\"ewma\"", choice(&Algorithm::ALL.map(|known| (known.name(), known))));
     let terms = RateTerms { count, algorithm: algorithm.value, burst: None, of: Count::Recipients, at_least: 0.0 };
@@ -120,7 +120,7 @@ fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Q
     (terms, rates)
 }
 
-/// What all are of which a share is counted, and how many of them say something.
+/// Reads `of` and `at-least`, the keys of a rate that is a share of rejections.
 fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
     if may_be {
         let known = [Count::Recipients, Count::Messages].map(|of| (of.name(), of));
@@ -137,7 +137,7 @@ fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
     }
 }
 
-/// A number, or a text as in a rate.
+/// Reads a number, or a text as in a rate.
 fn number(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::Integer(number) => Ok(number.to_string()),
@@ -146,7 +146,7 @@ fn number(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// One rate, or several.
+/// Reads one rate or several.
 fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
     let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };
     if items.is_empty() {
@@ -162,7 +162,7 @@ fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
 }
 
 fn per(s: &mut Section<'_>, quotas: &[Quota]) -> Option<Placed<Vec<Field>>> {
-    // What a message or a connection counts by itself needs nobody else.
+    // A message or connection has its own counter, so `per` may be left out.
     let is_of_session =
         |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. });
     let default = (!quotas.is_empty() && quotas.iter().all(is_of_session)).then_some("[]");
@@ -174,7 +174,7 @@ fn per(s: &mut Section<'_>, quotas: &[Quota]) -> Option<Placed<Vec<Field>>> {
     Some(per)
 }
 
-/// Something about an event that has a value: a word of `per` and `distinct`.
+/// Parses a field: a word of `per` and `distinct`.
 fn field(word: &str) -> Result<Field, String> {
     if let Some(found) = Field::parse(word) {
         return Ok(found);
@@ -190,7 +190,7 @@ fn field(word: &str) -> Result<Field, String> {
     choose(word, &names)
 }
 
-/// Where it is charged, if the limit says so.
+/// Reads the stage at which the limit is charged, if given.
 fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
     let stage = s.optional("stage", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
     if let Some(stage) = stage.as_ref().filter(|stage| !count.stages().contains(&stage.value)) {
@@ -216,7 +216,7 @@ fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
     stage.or(partial)
 }
 
-/// What has to be new, and where it says for how long.
+/// Reads `distinct` and `remember`; the range is the position of `remember`.
 fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
     let what = s.optional("distinct", |value| field(&text(value)?));
     let remember = s.optional("remember", |value| match parse_duration(&text(value)?).map_err(|e| e.to_string())? {

@@ -1,4 +1,4 @@
-//! How much a limit allows, as it is written.
+//! Rates of override tables, and checks of rates.
 
 use crate::config::overrides::Override;
 use crate::engine::Rule;
@@ -9,7 +9,7 @@ use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount
 use std::time::Duration;
 
 impl RateTerms {
-    /// The numbers of a row of overrides: several rates are separated by semicolons.
+    /// Reads the rates of an override row; several are separated by semicolons.
     pub fn numbers(self, row: &Override, own: &[Quota]) -> Result<Box<[Quota]>, String> {
         let burst = row.burst.as_deref().map(|burst| self.amount(burst)).transpose()?;
         if burst.is_some() && !(self.algorithm.is_bucket() && own.iter().all(Quota::may_be_rate)) {
@@ -20,7 +20,7 @@ impl RateTerms {
         let other = |rate: &str, own: &Quota| self.other_quota(rate, *own, burst);
         match rates[..] {
             [] => Ok(own.iter().map(|quota| self.with_burst(*quota, burst)).collect()),
-            // For all rates of the limit.
+            // One value for all rates of the limit.
             [one] if one.starts_with('x') || matches!(one, "0" | "unlimited") => {
                 own.iter().map(|quota| other(one, quota)).collect()
             }
@@ -32,7 +32,7 @@ impl RateTerms {
         }
     }
 
-    /// A rate in any of its forms, or so many times what the limit itself allows: `x0.5`.
+    /// Reads a rate in any form, or a multiple of the limit's own: `x0.5`.
     fn other_quota(self, text: &str, own: Quota, burst: Option<f64>) -> Result<Quota, String> {
         let Some(factor) = text.strip_prefix('x') else {
             let quota = Self { burst: burst.or(self.burst), ..self }.quota(text)?;
@@ -49,7 +49,7 @@ impl RateTerms {
         Ok(self.with_burst(own.times(factor), burst))
     }
 
-    /// The same rate, with this burst if there is one.
+    /// Returns the same rate, with this burst if there is one.
     fn with_burst(self, quota: Quota, burst: Option<f64>) -> Quota {
         match quota {
             Quota::Rate { rate, .. } if burst.is_some() => Quota::rate(self.algorithm, rate, burst),
@@ -58,10 +58,10 @@ impl RateTerms {
     }
 }
 
-/// Whether a number lets nothing through, though it is not "0": what there is to say, and what to write instead.
+/// Checks whether a rate refuses everything though it is not "0"; returns the warning and the remedy.
 pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)> {
     let rule = quota.rule()?;
-    // Messages of less than an octet there are none, and of what is only a part one says nothing.
+    // A message has at least one octet, and a share says nothing about a single event.
     if count == Count::Bytes
         || matches!(quota, Quota::Share(_))
         || !rule.step(None, Timestamp::from_micros(0), 1.0).1.over
@@ -70,7 +70,7 @@ pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)
     }
     Some(match quota {
         Quota::Rate { rate, rule: Rule::Ewma(_) } => {
-            // The smallest multiple at which one event is not over.
+            // The smallest multiple of the rate at which one event does not exceed the limit.
             let times = (1.0 / rate.amount).floor() + 1.0;
             let period = Duration::try_from_secs_f64(rate.period.as_secs_f64() * times).unwrap_or(LONGEST_PERIOD);
             let (amount, period) = (format_amount(rate.amount * times), format_duration(period));
@@ -94,7 +94,7 @@ mod tests {
         RateTerms { count, algorithm, burst, of: Count::Recipients, at_least: 20.0 }
     }
 
-    /// The burst and what comes back in a second, for a row of overrides.
+    /// Returns the burst and the refill per second of an override row.
     fn numbers(terms: RateTerms, own: &str, rate: &str, burst: &str) -> (f64, f64) {
         let text = |text: &str| if text.is_empty() { None } else { Some(Box::from(text)) };
         let row = Override { line: 2, whom: "alice".into(), rate: text(rate), burst: text(burst) };

@@ -1,4 +1,4 @@
-//! Users and groups that limits name. Whether there are any is known when the users file is read.
+//! Users and groups that limits name. They are checked when the users file is read.
 
 use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
@@ -9,24 +9,24 @@ use crate::policy::pattern::{Shape, Table};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// All that are named.
+/// All names that limits use.
 #[derive(Debug, Default)]
 pub struct Named {
     pub users: Vec<Naming>,
     pub groups: Vec<Naming>,
 }
 
-/// One of them, or a pattern of some.
+/// A name, or a pattern of names.
 #[derive(Debug)]
 pub struct Naming {
     pub pattern: Box<str>,
     pub span: Range<usize>,
-    /// What words about it begin with: of a file, its name and the line.
+    /// Prefix of a message about it: for a file, its path and line.
     pub place: String,
 }
 
 impl Named {
-    /// Says who of them is not there.
+    /// Warns of names that do not exist.
     pub fn check(&self, users: &Users, folding: &AddressNormalizer) -> Vec<Diagnostic> {
         let logins: HashSet<String> = users.iter().map(|user| folding.user(&user.name).into_owned()).collect();
         let locals = logins.iter().filter_map(|login| login.rsplit_once('@')).map(|(local, _)| local.to_owned());
@@ -54,7 +54,7 @@ fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
 
 fn missing(named: &[Naming], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
-    // Those of one list or table stand together.
+    // References at one position, in one list or table, are adjacent.
     for alike in named.chunk_by(|one, next| one.span == next.span) {
         let missing = alike.iter().filter(|naming| !is_there(&naming.pattern));
         let said = missing.map(|naming| format!("{}{}", naming.place, words(&naming.pattern))).collect();

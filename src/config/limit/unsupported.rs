@@ -1,6 +1,6 @@
-//! Words of the policy language that this version cannot do yet: to take them and do nothing would be a lie.
+//! Words of the policy language that this version does not support: to accept and ignore them would mislead.
 
-/// Fields that need to know where an address is.
+/// Fields that need the location of an IP address.
 pub const FIELDS: [&str; 2] = ["asn", "country"];
 
 pub fn field(name: &str) -> String {

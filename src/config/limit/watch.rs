@@ -1,4 +1,4 @@
-//! A limit that looks at another one's budget: `watch`.
+//! `watch`: a limit that acts on another limit's budget.
 
 use super::check::Moment;
 use super::{Context, action, matching, mode};
@@ -8,7 +8,8 @@ use crate::policy::limit::{Count, Limit};
 use crate::policy::quota::Quota;
 use std::collections::HashSet;
 
-/// Reads it, once for each rate of the limit that it watches. `known` are those that count, `names` those of all limits so far.
+/// Reads a watching limit; returns one for each rate of the watched limit. `known` are the counting limits, `names`
+/// those of all limits so far.
 pub fn limits(
     mut s: Section<'_>,
     name: Option<String>,
@@ -31,7 +32,7 @@ pub fn limits(
         (limit.stage, limit.count) = (*stage, first.count);
     }
     (limit.mode, limit.whom) = (mode, whom);
-    // Whose budget it is decides whom a suspension would be of.
+    // The watched limit's budgets decide which client or user a suspension is of.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
     limit.ladder = action::ladder(
         &mut s,
@@ -48,7 +49,7 @@ pub fn limits(
     watchers.map(|(watcher, (place, _))| Limit { watch: Some(place), ..watcher }).collect()
 }
 
-/// Says what is for the limit that is watched.
+/// Refuses the keys that only the watched limit may have.
 fn refuse_own(s: &mut Section<'_>) {
     for key in WATCHED {
         if s.has(key) {
@@ -73,7 +74,7 @@ const WATCHED: [&str; 12] = [
     "overrides",
 ];
 
-/// The watched limit, with its place among all: one for each of its rates.
+/// Returns the watched limits with their indices: one for each rate.
 fn places<'l>(
     s: &Section<'_>,
     watched: &Placed<String>,
@@ -87,7 +88,7 @@ fn places<'l>(
         s.error(span, format!("\"{name}\" has no budget, as it watches another limit itself"), Some("watch that one"));
         return Vec::new();
     }
-    // One that is there and wrong has been reported.
+    // A limit that is there and wrong has been reported.
     if all.is_empty() && !names.contains(name) {
         s.error(span, format!("there is no limit \"{name}\" that could be watched"), None);
     }

@@ -1,18 +1,19 @@
-//! What to say to an upstream about a message, and what its replies mean. Pure: the [`Connection`](super::Connection) carries the octets.
+//! The commands of a message's envelope and the meaning of the upstream's replies. Pure: the
+//! [`Connection`](super::Connection) carries the octets.
 
 use crate::relay::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 
-/// MAIL and RCPTs on their way: what to send, and which reply belongs to what.
+/// An envelope in transit: the MAIL and RCPT commands to send, and which reply belongs to which command.
 pub struct Envelope {
     commands: Vec<(Command, String)>,
     sent: usize,
     replied: usize,
     pipelining: bool,
     mail_refused: Option<Reply>,
-    /// What it said to XFORWARD: `None` where it was not asked.
+    /// The reply to XFORWARD; `None` if XFORWARD was not sent.
     xforward: Option<Reply>,
     answers: Vec<Answered>,
 }
@@ -23,24 +24,24 @@ enum Command {
     Xforward,
     Mail,
     Rcpt,
-    /// A recipient that the upstream is not asked about, as it no longer knows this parameter of it.
+    /// A recipient that is not sent to the upstream, because the upstream no longer offers this parameter.
     Unasked(&'static str),
 }
 
-/// What the upstream said to a recipient.
+/// The upstream's answer to one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
     Reply(Reply),
-    /// It refused MAIL, with this reply.
+    /// The upstream refused MAIL with this reply.
     MailRefused(Reply),
 }
 
-/// Commands on their way at once: some 30 kB, which the buffers of a connection hold. With more, both sides could come to wait for
-/// the other to read (RFC 2920 §3.1).
+/// Maximum commands without a reply: some 30 kB, which the buffers of a connection hold. With more, both sides could
+/// wait for each other to read (RFC 2920 §3.1).
 const WINDOW: usize = 500;
 
 impl Envelope {
-    /// An envelope for an upstream that offers this. `reset` begins with RSET, since the connection has been used.
+    /// An envelope for an upstream with these extensions. `reset` begins with RSET, since the connection has been used.
     pub fn new(mail: Option<&Mail>, recipients: &[&Rcpt], reset: bool, offered: &Extensions) -> Self {
         let mut commands = Vec::with_capacity(recipients.len() + 2);
         let mut mail_refused = None;
@@ -48,7 +49,8 @@ impl Envelope {
             commands.push((Command::Rset, "RSET\r\n".to_owned()));
         }
         if let Some(mail) = mail {
-            // The session announced it, so the upstream has lost it since: to leave it out would be a promise broken in silence.
+            // The session announced this parameter, so the upstream has lost it since. To leave the parameter out would
+            // break a promise silently.
             mail_refused = mail.beyond(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
@@ -73,7 +75,8 @@ impl Envelope {
         envelope
     }
 
-    /// Says these lines before MAIL, if MAIL is said: Postfix forgets them at the end of each transaction (XFORWARD_README).
+    /// Sends these lines before MAIL, if MAIL is sent: Postfix forgets them at the end of each transaction
+    /// (XFORWARD_README).
     pub fn announcing(mut self, lines: Vec<String>) -> Self {
         if let Some(mail) = self.commands.iter().position(|(command, _)| *command == Command::Mail) {
             self.commands.splice(mail..mail, lines.into_iter().map(|line| (Command::Xforward, line)));
@@ -81,12 +84,12 @@ impl Envelope {
         self
     }
 
-    /// What the upstream said to the lines before MAIL: its refusal, if there was one.
+    /// Returns the reply to the lines before MAIL: the first refusal, if there was one.
     pub fn announced(&self) -> Option<&Reply> {
         self.xforward.as_ref()
     }
 
-    /// Octets to send now; `None` while replies must come first.
+    /// Returns the octets to send now; `None` while replies must come first.
     pub fn next_write(&mut self) -> Option<String> {
         let window = if self.pipelining { WINDOW } else { 1 };
         self.sent = self.sent.max(self.replied);
@@ -96,12 +99,12 @@ impl Envelope {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Whether every command has its reply.
+    /// Returns whether every command has its reply.
     pub fn is_done(&self) -> bool {
         self.replied == self.commands.len()
     }
 
-    /// Takes the reply to the oldest command without one. An error means that the connection is of no more use.
+    /// Takes the reply to the oldest command without one. After an error the connection cannot be used any more.
     pub fn reply(&mut self, reply: Reply) -> Result<(), RelayError> {
         let Some((command, _)) = self.commands.get(self.replied) else {
             return Err(RelayError::Unexpected(reply));
@@ -114,7 +117,7 @@ impl Envelope {
             (Command::Rset, _) if reply.is_positive() => {}
             (Command::Rset, _) => return Err(RelayError::Unexpected(reply)),
             (Command::Xforward, _) => {
-                // The message is good without it.
+                // A refused XFORWARD does not stop the message.
                 let was_good = self.xforward.as_ref().is_none_or(Reply::is_positive);
                 self.xforward = Some(reply).filter(|_| was_good).or(self.xforward.take());
             }
@@ -127,21 +130,21 @@ impl Envelope {
             }
             (Command::Rcpt, None) => self.answers.push(Answered::Reply(reply)),
             (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(RelayError::Unexpected(reply)),
-            // 503, since MAIL did not hold.
+            // 503, since MAIL was refused.
             (Command::Rcpt, Some(refused)) => self.answers.push(Answered::MailRefused(refused.clone())),
-            // They are answered as soon as it is their turn.
+            // Unasked recipients are answered as soon as it is their turn.
             (Command::Unasked(_), _) => return Err(RelayError::Unexpected(reply)),
         }
         self.answer_unasked();
         Ok(())
     }
 
-    /// One answer a recipient.
+    /// Returns one answer for each recipient.
     pub fn into_answers(self) -> Vec<Answered> {
         self.answers
     }
 
-    /// Answers those whose turn it is and that the upstream is not asked about.
+    /// Answers the recipients that are next in turn and are not sent to the upstream.
     fn answer_unasked(&mut self) {
         while let Some((Command::Unasked(parameter), _)) = self.commands.get(self.replied) {
             self.replied += 1;
@@ -152,7 +155,7 @@ impl Envelope {
         }
     }
 
-    /// MAIL is refused: the commands not sent yet are not sent.
+    /// Drops the commands not sent yet, if MAIL was refused.
     fn give_up(&mut self) {
         if let Some(refused) = &self.mail_refused {
             let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::Unasked(_));
@@ -163,7 +166,8 @@ impl Envelope {
     }
 }
 
-/// Temporary, as a client that connects anew learns that it is not offered, and can do without or give up for good reasons.
+/// Returns a temporary refusal: when the client connects again, it learns that the parameter is not offered, and can
+/// send without it or give up.
 fn no_longer(parameter: &str) -> Reply {
     let text =
         format!("4.3.5 The mail server behind this one no longer takes the parameter {parameter}; say EHLO again");
@@ -266,7 +270,7 @@ mod tests {
         }
         let mut closing = envelope("MAIL FROM:<a@b>", false, true).announcing(lines());
         assert!(closing.next_write().is_some() && closing.reply(reply("421 bye")).is_err());
-        // Where MAIL is not said, nobody is told of.
+        // Without MAIL there is no XFORWARD.
         let rcpt = Rcpt::parse("TO:<a@b>").unwrap();
         let mut more = Envelope::new(None, &[&rcpt], false, &Extensions::default()).announcing(lines());
         assert_eq!((more.next_write().as_deref(), more.announced()), (Some("RCPT TO:<a@b>\r\n"), None));

@@ -1,5 +1,5 @@
-//! How a connection to the upstream begins: greeting, EHLO, TLS and login. Pure: the [`Connection`](super::Connection) carries the
-//! octets.
+//! Handshake at the start of a connection to an upstream: greeting, EHLO, TLS and login. Pure: the
+//! [`Connection`](super::Connection) carries the octets.
 
 use crate::relay::RelayError;
 use crate::relay::client::Client;
@@ -11,17 +11,17 @@ use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
 use std::collections::VecDeque;
 
-/// The opening of a connection: greeting, EHLO, STARTTLS, EHLO again; or all of it within TLS.
+/// A handshake: greeting, EHLO, STARTTLS, EHLO again; or all of it within TLS.
 pub struct Handshake {
     hostname: String,
     tls: Policy,
     login: Option<Login>,
-    /// Whom the upstream is to be told of, until it has been.
+    /// The client to announce by XCLIENT, until it is announced.
     client: Option<Client>,
-    /// What EHLO says once it has.
+    /// The name for EHLO after XCLIENT.
     client_helo: Option<Box<str>>,
     secured: bool,
-    /// Why it goes on without TLS, where it does so.
+    /// The reason why the connection goes on without TLS, if it does.
     plain: Plain,
     stage: Stage,
 }
@@ -31,26 +31,27 @@ enum Stage {
     Ehlo,
     Helo,
     StartTls(Extensions),
-    /// The rest of what is to be said by XCLIENT.
+    /// The XCLIENT lines that are still to be sent.
     Xclient(Extensions, VecDeque<String>),
-    /// EHLO after XCLIENT, and what was offered before it.
+    /// EHLO after XCLIENT, with the extensions offered before it.
     Anew(Extensions),
     Auth(Extensions, Box<Authentication>),
 }
 
-/// What to do next in an opening. It is not to be printed: there may be a password in a line.
+/// The next step of a handshake. Never print it: a line may contain a password.
 pub enum Next {
     Send(String),
-    /// Begin TLS, then go on with [`Handshake::secured`]. What was offered before counts no more.
+    /// Begin TLS, then call [`Handshake::secured`]. The extensions offered before are void.
     Handshake,
-    /// Derive these keys, which is long work, then go on with [`Handshake::keys`].
+    /// Derive these keys, which takes long, then call [`Handshake::keys`].
     Derive(Salting),
     Ready(Extensions),
     Failed(RelayError),
 }
 
 impl Handshake {
-    /// An opening that waits for the greeting. `hostname` is what EHLO says; `login` is what the upstream wants of Weir.
+    /// A handshake that waits for the greeting. `hostname` is the name for EHLO; `login` is Weir's login at the
+    /// upstream.
     pub fn new(hostname: &str, tls: Policy, login: Option<Login>) -> Self {
         Self {
             hostname: hostname.to_owned(),
@@ -64,50 +65,50 @@ impl Handshake {
         }
     }
 
-    /// Tells the upstream of this client, as far as it offers XCLIENT.
+    /// Announces this client to the upstream, as far as the upstream offers XCLIENT.
     pub fn announcing(self, client: Option<Client>) -> Self {
         Self { client, ..self }
     }
 
-    /// Whether TLS is established: where it is implicit, it has to be before the greeting.
+    /// Returns whether TLS is established. Implicit TLS is established before the greeting.
     pub fn is_within_tls(&self) -> bool {
         self.secured
     }
 
-    /// Why there is no TLS at the end of it; `None`, if there is.
+    /// Returns why the finished handshake has no TLS; `None` if it has.
     pub fn plain(self) -> Option<Plain> {
         if self.secured { None } else { Some(self.plain) }
     }
 
-    /// TLS is established.
+    /// Continues after TLS is established.
     pub fn secured(&mut self) -> Next {
         self.secured = true;
         self.say_ehlo()
     }
 
-    /// Takes the reply to what was sent last.
+    /// Takes the reply to the last line sent.
     pub fn reply(&mut self, reply: Reply) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
-            // A server that does not know EHLO is asked the old way, unless that would leave out TLS.
+            // A server that does not know EHLO gets HELO, unless that would leave out TLS.
             Stage::Ehlo if reply.code() / 100 == 5 && !self.tls.is_checked() && self.login.is_none() => {
                 self.stage = Stage::Helo;
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
             Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
-            // It said STARTTLS and does not mean it: without it where that will do.
+            // The server offers STARTTLS and refuses it: go on without, where plain text is allowed.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic && self.login.is_none() => {
                 self.plain = Plain::Refused(reply);
                 self.log_in(offered)
             }
             Stage::StartTls(_) => Next::Failed(RelayError::StartTls(reply)),
             Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
-            // It sends this client away.
+            // The upstream refuses this client.
             Stage::Xclient(..) => Next::Failed(RelayError::Xclient(reply)),
             Stage::Anew(before) if reply.is_positive() => {
-                // The client may not use XCLIENT, so that Postfix may offer it no more: but Weir may.
+                // Postfix may offer XCLIENT no more, as the client may not use it; but Weir may.
                 let Extensions { xclient, xforward, .. } = before;
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
@@ -121,14 +122,14 @@ impl Handshake {
         }
     }
 
-    /// The keys that were asked for.
+    /// Continues with the keys from [`Next::Derive`].
     pub fn keys(&mut self, keys: &Keys) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.keys(keys);
                 self.go_on(offered, authentication, step)
             }
-            // Nobody has asked.
+            // The handshake did not ask for keys.
             _ => Next::Failed(RelayError::Closed),
         }
     }
@@ -145,7 +146,7 @@ impl Handshake {
     }
 
     fn ready(&self, mut offered: Extensions) -> Next {
-        // RFC 8689 §4.2.1: it may go only where the certificate has been checked.
+        // RFC 8689 §4.2.1: REQUIRETLS mail may go only where the certificate has been checked.
         offered.require_tls &= self.tls.is_checked();
         Next::Ready(offered)
     }
@@ -168,8 +169,8 @@ impl Handshake {
         }
     }
 
-    /// Goes on with XCLIENT; after it the dialogue begins anew, in the client's place (XCLIENT_README). Postfix takes the name from the
-    /// last EHLO, whatever HELO= said.
+    /// Sends XCLIENT. After it the dialogue begins again, on the client's behalf (XCLIENT_README). Postfix takes the
+    /// name from the last EHLO, not from HELO=.
     fn say_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
         match lines.pop_front() {
             Some(line) => {
@@ -183,10 +184,10 @@ impl Handshake {
         }
     }
 
-    /// Goes on with AUTH, where Weir has to log in (RFC 4954). No password goes out in plain text, unless that was asked for.
+    /// Sends AUTH, if Weir has to log in (RFC 4954). Never sends a password in plain text, unless so configured.
     fn log_in(&mut self, offered: Extensions) -> Next {
         if let Some(client) = self.client.take() {
-            // A user that is named has logged in already: then Weir could not.
+            // XCLIENT with LOGIN counts as a login: Weir could then not log in itself.
             let lines = client.xclient(offered.xclient, self.login.is_none());
             if !lines.is_empty() {
                 self.client_helo = client.helo;
@@ -211,7 +212,7 @@ mod tests {
     use crate::relay::login::{Mechanism, Secret};
     use crate::smtp::sasl::Credentials;
 
-    /// Plays an opening: what was sent, and how it ended.
+    /// Plays a handshake; returns the lines sent, and how it ended.
     fn open(tls: Policy, replies: &[&[&str]]) -> (Vec<String>, String) {
         play(Handshake::new("weir.example", tls, None), replies)
     }

@@ -1,6 +1,6 @@
-//! A connection to the upstream: carries what the dialogue says, and keeps replies in step with commands.
+//! Connection to an upstream: sends the commands of a message and matches replies to commands.
 //!
-//! It begins as [`handshake`] says, goes on as [`dialogue`] says, and its octets go over a [`wire`].
+//! [`handshake`] defines its start, [`dialogue`] the envelope; a [`wire`] carries its octets.
 
 pub mod dialogue;
 mod handshake;
@@ -26,33 +26,33 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use wire::Wire;
 
-/// A connection to an upstream, past its opening.
+/// A connection to an upstream, after the handshake.
 pub struct Connection {
     wire: Wire,
     data_patience: Duration,
     offered: Extensions,
     plain: Option<Plain>,
     announcer: Arc<Announcer>,
-    /// The client that its opening told of or logged in.
+    /// The client that the handshake announced or logged in.
     client: Option<Client>,
-    /// It logged in as that client, or did not where another might.
+    /// Clients log in to this upstream with their own passwords: the connection serves one client, logged in or not.
     is_of_login: bool,
     state: State,
     opened: Instant,
-    /// The upstream has answered since it was taken up for its transaction.
+    /// The upstream has answered at least once in the current transaction.
     is_proven: bool,
-    /// It refused DATA. Were the refusal a stray reply, the next one would not be that to the next command.
+    /// The upstream refused DATA. If the refusal was a stray reply, the next reply does not belong to the next command.
     has_refused_data: bool,
-    /// Messages that were begun over it.
+    /// Number of transactions begun on this connection.
     messages: u32,
-    /// While it is in use for a client's mail.
+    /// Held while a client's mail uses the connection.
     slot: Option<Slot>,
     _counted: Counted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing is under way.
+    /// No transaction.
     Idle,
     /// MAIL was sent.
     Transaction,
@@ -60,14 +60,15 @@ enum State {
     Message,
 }
 
-/// How long an upstream may take to answer RSET on a connection that has waited: a firewall may have forgotten it.
+/// Time for the reply to RSET on an idle connection: a firewall may have dropped the connection.
 const RSET_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long what an upstream said before it hung up may be on its way.
+/// Time to wait for a reply that the upstream may have sent before it hung up, and for the reply to QUIT.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// Connects to one address and goes through the opening, TLS and login included; `client` is whom it may tell of or log in.
+    /// A connection that is past its handshake. `is_of_login`: clients log in to this upstream with their own
+    /// passwords.
     pub async fn open(
         connector: &Connector,
         address: SocketAddr,
@@ -88,7 +89,8 @@ impl Connection {
                     next = opening.reply(wire.reply().await?);
                 }
                 Next::Handshake => {
-                    // What came unasked before it is an attempt to put words into the upstream's mouth (CVE-2011-0411).
+                    // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies
+                    // (CVE-2011-0411).
                     wire.check_quiet().await?;
                     wire = wire.secure(connector.tls()).await?;
                     next = opening.secured();
@@ -117,27 +119,27 @@ impl Connection {
         }
     }
 
-    /// It is in use from now on, in this slot.
+    /// Marks the connection as in use, in this slot.
     pub fn occupy(&mut self, slot: Slot) {
         self.slot = Some(slot);
     }
 
-    /// Turns true when its slot is wanted back for another client.
+    /// Turns true when another client needs the slot.
     pub fn revoked(&self) -> Option<watch::Receiver<bool>> {
         self.slot.as_ref().map(Slot::revoked)
     }
 
-    /// It is in use no more.
+    /// Marks the connection as idle; returns its slot.
     pub fn vacate(&mut self) -> Option<Slot> {
         self.slot.take()
     }
 
-    /// What it said to EHLO.
+    /// Returns the extensions in the reply to EHLO.
     pub fn offered(&self) -> Extensions {
         self.offered
     }
 
-    /// Why it has no TLS; `None`, if it has.
+    /// Returns why the connection has no TLS; `None` if it has.
     pub fn plain(&self) -> Option<&Plain> {
         self.plain.as_ref()
     }
@@ -146,12 +148,12 @@ impl Connection {
         now.duration_since(self.opened)
     }
 
-    /// How many transactions were begun over it.
+    /// Returns the number of transactions begun on this connection.
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
-    /// Whether the upstream has answered since the connection was taken up for its transaction.
+    /// Returns whether the upstream has answered in the current transaction.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }
@@ -160,24 +162,25 @@ impl Connection {
         self.state == State::Idle
     }
 
-    /// Whether it waits for the rest of a message.
+    /// Returns whether the upstream waits for the rest of a message.
     pub fn in_message(&self) -> bool {
         self.state == State::Message
     }
 
-    /// Whether the upstream has neither spoken nor hung up meanwhile. Does not wait.
+    /// Returns whether the upstream has neither sent anything nor hung up. Does not wait.
     pub async fn is_quiet(&mut self) -> bool {
         self.wire.is_quiet().await.unwrap_or(false)
     }
 
-    /// Whether it may carry mail of this client. One that was opened for somebody else may not, if it told of him by XCLIENT or logged
-    /// in as he did.
+    /// Returns whether the connection may carry mail of this client. It may not if its handshake announced another
+    /// client by XCLIENT or logged in as another client.
     pub fn speaks_for(&self, client: &Client) -> bool {
         let is_his = self.client.as_ref().is_some_and(|his| his.is_like(client));
         is_his || !(self.is_of_login || self.announcer.is_for_one(&self.offered))
     }
 
-    /// Sends MAIL of this client, if given, and recipients; one answer a recipient. A connection that was used before begins with RSET.
+    /// Sends MAIL (if given) and recipients of this client; returns one answer for each recipient. A used connection
+    /// begins with RSET.
     pub async fn envelope(
         &mut self,
         client: &Client,
@@ -207,7 +210,7 @@ impl Connection {
         Ok(envelope.into_answers())
     }
 
-    /// Ends a transaction before its message has begun.
+    /// Ends a transaction whose message has not begun.
     pub async fn reset(&mut self) -> Result<(), RelayError> {
         if self.state == State::Transaction {
             self.wire.check_quiet().await?;
@@ -221,7 +224,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks to begin the message: 354, or why not.
+    /// Sends DATA; returns 354 or the refusal.
     pub async fn data(&mut self) -> Result<Reply, RelayError> {
         if self.has_refused_data {
             return Err(RelayError::Closed);
@@ -233,26 +236,26 @@ impl Connection {
             354 => self.state = State::Message,
             421 => return Err(RelayError::Refused(reply)),
             400.. => self.has_refused_data = true,
-            // Whoever takes DATA for something else may be one reply behind from here on.
+            // After an unexpected success the replies may be one behind from here on.
             _ => return Err(RelayError::Unexpected(reply)),
         }
         Ok(reply)
     }
 
-    /// Passes octets of the message on, unless the upstream speaks meanwhile: then its word counts.
+    /// Sends octets of the message. If the upstream replies meanwhile, that reply is the error.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
         match self.wire.send_unless_spoken_to(bytes, self.data_patience).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.patience).await?),
-            // It has been waited for long enough.
+            // The timeout has passed already.
             Err(RelayError::Silent) => Err(RelayError::Silent),
-            // It may have said why before it hung up.
+            // The upstream may have sent the reason before it hung up.
             Err(fault) => Err(self.early_reply(LAST_WORDS).await.unwrap_or(fault)),
         }
     }
 
-    /// Ends the message: the final dot, and what the upstream says to it within `patience`. A reply that came before the final dot
-    /// is no acknowledgement.
+    /// Ends the message: sends the final dot and returns the reply, if it comes within `timeout`. A reply that came
+    /// before the final dot is no acknowledgement.
     pub async fn end(&mut self, patience: Duration) -> Result<Reply, RelayError> {
         self.write(b".\r\n").await?;
         let reply = self.wire.reply_within(patience).await?;
@@ -264,7 +267,7 @@ impl Connection {
         }
     }
 
-    /// Takes leave of the upstream. In mid-message the connection is cut instead, so that no half message counts.
+    /// Sends QUIT and closes. In mid-message the connection is cut instead, so that no half message counts.
     pub async fn quit(mut self) {
         if self.state == State::Message {
             return;
@@ -276,7 +279,7 @@ impl Connection {
         let _ = tokio::time::timeout(LAST_WORDS, quit).await;
     }
 
-    /// What the upstream said in mid-message.
+    /// Reads the reply that the upstream sent in mid-message.
     async fn early_reply(&mut self, patience: Duration) -> Result<RelayError, RelayError> {
         let reply = self.wire.reply_within(patience).await?;
         Ok(if reply.code() >= 400 { RelayError::Refused(reply) } else { RelayError::Unexpected(reply) })

@@ -1,4 +1,4 @@
-//! Octets to and from an upstream, and replies out of them.
+//! Stream of octets to and from an upstream; parses replies.
 
 use crate::relay::RelayError;
 use crate::relay::tls::Tls;
@@ -9,20 +9,20 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// What goes to and fro.
+/// A stream, in plain text or TLS, with the octets read in advance.
 pub struct Wire {
     stream: Box<dyn Stream>,
-    /// How long the upstream may take for one reply, or to take what is sent.
+    /// Timeout for one reply, and for sending.
     pub patience: Duration,
     pub reader: Reader,
-    /// Octets that were read and are not used yet.
+    /// Octets that were read and not parsed yet.
     unused: Vec<u8>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Octets read at once: a few replies.
+/// Octets per read: a few replies.
 const READ: usize = 4096;
 
 impl Wire {
@@ -46,7 +46,8 @@ impl Wire {
         sent.map_err(RelayError::Io)
     }
 
-    /// Sends octets, listening at the same time; false if the upstream began to speak. `patience` is for each octet that it takes.
+    /// Sends octets while listening. Returns false if the upstream began to reply. `timeout` applies to each piece that
+    /// the upstream accepts.
     pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], patience: Duration) -> Result<bool, RelayError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -98,7 +99,7 @@ impl Wire {
         }
     }
 
-    /// Before a command nothing may be waiting to be read: it would be taken for the reply.
+    /// Fails if unread octets wait before a command: they would be taken for its reply.
     pub async fn check_quiet(&mut self) -> Result<(), RelayError> {
         if self.is_quiet().await? {
             return Ok(());
@@ -107,7 +108,7 @@ impl Wire {
         if reply.code() == 421 { Err(RelayError::Refused(reply)) } else { Err(RelayError::Unexpected(reply)) }
     }
 
-    /// Whether the upstream has said nothing unasked. Reads what is there without waiting.
+    /// Returns whether the upstream has sent nothing unasked. Reads available octets without waiting.
     pub async fn is_quiet(&mut self) -> Result<bool, RelayError> {
         if !self.unused.is_empty() || self.reader.is_inside() {
             return Ok(false);

@@ -1,24 +1,24 @@
-//! Why a name leads nowhere.
+//! Errors of DNS lookups.
 
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use std::fmt;
 
-/// Why a question has no answer.
+/// Why a lookup has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// NXDOMAIN.
     NoSuchName(String),
-    /// The name exists, and has no such records.
+    /// The name exists, but has no records of this type.
     NoRecord(String),
-    /// RFC 7505: who has this name takes no mail.
+    /// The domain takes no mail (RFC 7505).
     NullMx(String),
-    /// No name server could tell, for this reason.
+    /// No name server could answer, for this reason.
     Server(String),
 }
 
 impl Failure {
-    /// What is wrong with a name server, as an administrator would say it.
+    /// Describes a name server's error in an administrator's words.
     pub fn of(server: &str, error: &NetError) -> Self {
         let complaint = match error {
             NetError::Timeout => "does not answer".to_owned(),
@@ -31,12 +31,12 @@ impl Failure {
         Self::Server(format!("the name server {server} {complaint}"))
     }
 
-    /// Whether it says nothing about the name.
+    /// Returns whether the error is temporary: it says nothing about the name.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Server(_))
     }
 
-    /// The same, of the name that was asked for, whatever it was looked for under.
+    /// Replaces the name in the error by the configured name; the lookup may have used another, from a search domain.
     pub fn about(self, name: &str) -> Self {
         match self {
             Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
@@ -46,7 +46,7 @@ impl Failure {
     }
 }
 
-/// Fit for a log line and a terminal: a name out of DNS may have any octet in it.
+/// Safe for a log line and a terminal: a name from DNS may contain any octet, so control characters become `?`.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
@@ -61,7 +61,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A name without the dot that says it is whole.
+/// Removes the final dot of an absolute name.
 pub fn bare(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }

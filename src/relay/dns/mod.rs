@@ -1,6 +1,7 @@
-//! Where an upstream is: its host's addresses, by literal, /etc/hosts or DNS, in the order in which they are to be tried.
+//! Address lookup for upstreams: from an address literal, /etc/hosts or DNS, in the order in which addresses are tried.
 //!
-//! [`servers`] are asked, [`stale`] answers serve while they cannot tell, and [`lookup_error`] is why a name leads nowhere.
+//! [`servers`] are the name servers, [`stale`] keeps old answers for when they fail, and [`lookup_error`] has the
+//! errors.
 
 mod lookup_error;
 mod servers;
@@ -22,28 +23,28 @@ use tokio::time::Instant;
 /// How names are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The name servers to ask; those of /etc/resolv.conf, if empty.
+    /// The name servers to ask; those of /etc/resolv.conf if empty.
     pub servers: Vec<SocketAddr>,
-    /// How long one look-up may take, over all of them.
+    /// Timeout of one lookup, over all name servers.
     pub timeout: Duration,
 }
 
-/// Looks up names, for all upstreams. Answers are kept for their TTL, and serve longer while no name server can tell.
+/// Resolver for all upstreams. Caches answers for their TTL, and longer while no name server answers.
 pub struct Resolver {
-    /// The lock is held to compare and replace what it guards.
+    /// The lock is held to compare and replace the value.
     asked: Mutex<Asked>,
     addresses: Memory<Vec<IpAddr>>,
     exchangers: Memory<Vec<(u16, String)>>,
-    /// It has been said that old answers must serve.
+    /// The warning that old answers are in use has been logged.
     warned: AtomicBool,
-    /// It has been said that /etc/hosts cannot be read.
+    /// The warning that /etc/hosts cannot be read has been logged.
     no_hosts: AtomicBool,
 }
 
-/// Who is asked.
+/// The name servers in use, and the options they come from.
 struct Asked {
     options: Options,
-    /// The name servers, with the text of resolv.conf by which they were found.
+    /// The name servers, with the text of the resolv.conf that lists them.
     servers: Option<(Source, Arc<Servers>)>,
 }
 
@@ -57,14 +58,14 @@ pub struct Route<'a> {
 /// The text of resolv.conf, or why it cannot be read.
 type Source = Result<Vec<u8>, String>;
 
-/// Of a domain's mail exchangers, how many are looked up at most.
+/// Maximum number of a domain's mail exchangers that are looked up.
 const MOST_EXCHANGERS: usize = 20;
 
-/// How long name servers may take where the last answer could serve as well (RFC 8767 §5, the client response timer).
+/// Timeout of a lookup for which there is an old answer (RFC 8767 §5, the client response timer).
 const STALE_PATIENCE: Duration = Duration::from_millis(1800);
 
 impl Resolver {
-    /// Nothing is read or asked before the first name is looked up.
+    /// Reads and asks nothing before the first lookup.
     pub fn new(options: &Options) -> Self {
         Self {
             asked: Mutex::new(Asked { options: options.clone(), servers: None }),
@@ -75,7 +76,7 @@ impl Resolver {
         }
     }
 
-    /// Looks up names otherwise from now on. What is known stays, for when nobody can tell. True: it is not as it was before.
+    /// Changes the options. Old answers stay, for when no name server answers. Returns whether the options differ.
     pub fn change(&self, options: &Options) -> bool {
         let mut asked = self.asked();
         let is_news = asked.options != *options;
@@ -85,7 +86,8 @@ impl Resolver {
         is_news
     }
 
-    /// The way to a host: its own addresses or, with `mx`, those of its mail exchangers (RFC 5321 §5.1), looked up in this time at most.
+    /// Returns the addresses to try for a host: its own or, with `mx`, those of its mail exchangers (RFC 5321 §5.1).
+    /// `timeout` bounds the lookup of the exchangers.
     pub async fn route(&self, host: &str, mx: bool, patience: Duration) -> Result<Route<'_>, Failure> {
         let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
@@ -98,14 +100,15 @@ impl Resolver {
         Ok(route)
     }
 
-    /// The mail exchangers of a domain in the order of preference; the names end with a dot.
+    /// Returns the mail exchangers of a domain in the order of preference; the names end with a dot.
     async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<String>, Failure> {
         let domain = &*format!("{domain}.");
         let ask = |patience| {
             let servers = self.servers();
             async move {
                 match servers.exchangers(domain, patience).await {
-                    // RFC 5321 §5.1: a domain without MX is its own exchanger. One in /etc/hosts alone is none at all for DNS.
+                    // RFC 5321 §5.1: a domain without MX is its own exchanger. A name that only /etc/hosts has does not
+                    // exist in DNS.
                     Err(Failure::NoRecord(_) | Failure::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
                     outcome => outcome,
                 }
@@ -116,7 +119,7 @@ impl Resolver {
     }
 
     async fn addresses(&self, host: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
-        // Read anew each time, as getaddrinfo does: it is small, and whoever changes it restarts nothing.
+        // Read anew each time, as getaddrinfo does: the file is small, and a change needs no restart.
         let known = of_hosts(&self.hosts(), host);
         if !known.is_empty() {
             return Ok(known);
@@ -128,10 +131,10 @@ impl Resolver {
         self.ask(&self.addresses, host, patience, ask).await
     }
 
-    /// What is in /etc/hosts.
+    /// Reads /etc/hosts.
     fn hosts(&self) -> Hosts {
         let read = match std::fs::read("/etc/hosts") {
-            // Many a container has none.
+            // Many containers have no such file.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read,
         };
@@ -145,7 +148,7 @@ impl Resolver {
         })
     }
 
-    /// Asks the name servers, unless what was known before must serve.
+    /// Asks the name servers, unless an old answer must serve.
     async fn ask<T: Clone, F: Future<Output = Result<T, Failure>>>(
         &self,
         memory: &Memory<T>,
@@ -180,7 +183,8 @@ impl Resolver {
         }
     }
 
-    /// The name servers. What the system says of them may change: on a machine that moves, or that has no network yet when Weir starts.
+    /// Returns the name servers. Those of the system may change: on a laptop that moves, or when Weir starts before the
+    /// network.
     fn servers(&self) -> Arc<Servers> {
         let is_of_system = self.asked().options.servers.is_empty();
         let source = match is_of_system {
@@ -210,7 +214,7 @@ impl Resolver {
 }
 
 impl Route<'_> {
-    /// The next address to try, looked up in this time at most, or why an exchanger has none; `None` at the end.
+    /// Returns the next address to try, or why an exchanger has none; `None` at the end. `timeout` bounds the lookup.
     pub async fn next(&mut self, patience: Duration) -> Option<Result<IpAddr, Failure>> {
         while self.addresses.is_empty() {
             match self.resolver.addresses(&self.exchangers.pop_front()?, patience).await {
@@ -221,19 +225,19 @@ impl Route<'_> {
         self.addresses.pop_front().map(Ok)
     }
 
-    /// Whether nothing comes after what was given last.
+    /// Returns whether no address or exchanger is left.
     pub fn is_at_end(&self) -> bool {
         self.addresses.is_empty() && self.exchangers.is_empty()
     }
 }
 
-/// Exchangers by preference, the lowest number first, and in random order where it is the same (RFC 5321 §5.1).
+/// Sorts exchangers by preference, lowest number first; equal ones in random order (RFC 5321 §5.1).
 fn in_order(
     domain: &str,
     mut exchangers: Vec<(u16, String)>,
     mut random: impl FnMut() -> u64,
 ) -> Result<Vec<String>, Failure> {
-    // RFC 7505 §3: the root alone says that no mail is taken; beside others it says nothing.
+    // RFC 7505 §3: a root MX alone means that the domain takes no mail; beside others it means nothing.
     exchangers.retain(|(_, name)| name != ".");
     if exchangers.is_empty() {
         return Err(Failure::NullMx(domain.trim_end_matches('.').to_owned()));
@@ -243,14 +247,15 @@ fn in_order(
     Ok(exchangers.into_iter().map(|(_, name)| name).collect())
 }
 
-/// Reads a hosts file. An octet that is not UTF-8, in a comment say, spoils its own word and no other line.
+/// Parses a hosts file. An octet that is not UTF-8 (in a comment, say) damages its own word and no other line.
 fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
     let mut hosts = Hosts::default();
     hosts.read_hosts_conf(String::from_utf8_lossy(octets).as_bytes())?;
     Ok(hosts)
 }
 
-/// What /etc/hosts says of a name; DNS is then not asked, of the other kind of address neither.
+/// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, for the other address family
+/// neither.
 fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
     name.set_fqdn(true);
@@ -304,7 +309,7 @@ mod tests {
 
     #[tokio::test]
     async fn literals_and_localhost_need_no_name_server() {
-        // Nobody answers there.
+        // No server answers at this address.
         let options = Options { servers: vec!["192.0.2.1:1".parse().unwrap()], timeout: Duration::from_millis(1) };
         let resolver = Resolver::new(&options);
         for (host, address) in [("192.0.2.7", "192.0.2.7"), ("[2001:db8::7]", "2001:db8::7")] {

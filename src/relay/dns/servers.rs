@@ -1,4 +1,4 @@
-//! Name servers: which they are, and what they answer to one question.
+//! Name servers: their list, and lookups of a single question.
 
 use super::lookup_error::{Failure, bare};
 use hickory_resolver::TokioResolver;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Name servers, asked one after the other until one knows.
+/// Name servers, asked in turn until one knows the answer.
 pub struct Servers {
     servers: Vec<Server>,
-    /// The one that answered last: a dead one costs its time only once.
+    /// Index of the server that answered last: a dead one costs its timeout only once.
     preferred: AtomicUsize,
-    /// Names with fewer dots are looked for in the domains of `search` first (resolv.conf(5)).
+    /// Names with fewer dots are looked up in the domains of `search` first (resolv.conf(5)).
     ndots: usize,
     search: Vec<String>,
-    /// Why these are not the ones that the system should have.
+    /// Why these are not the system's name servers.
     note: Option<String>,
 }
 
@@ -30,26 +30,26 @@ struct Server {
     resolver: TokioResolver,
 }
 
-/// How long an answer may be used: the least spares the name servers a question for each connection, the most bounds how long a TTL
-/// can hold a change back.
+/// Bounds of an answer's TTL. The minimum spares the name servers a question per connection; the maximum bounds how
+/// long a TTL can delay a change.
 const LEAST_TTL: Duration = Duration::from_secs(5);
 const MOST_TTL: Duration = Duration::from_secs(3600);
 
-/// The same for "there is none": whoever has just added the record waits for it.
+/// The maximum for "no such record": the administrator who just added the record waits for it.
 const MOST_NEGATIVE_TTL: Duration = Duration::from_secs(60);
 
-/// When hickory gives a question up that is still waited for.
+/// Timeout in hickory for one question: beyond every caller's own timeout.
 const LONGEST_QUESTION: Duration = Duration::from_secs(60);
 
-/// Answers kept for one name server: there are few names.
+/// Cached answers for each name server: there are few names.
 const CACHE: u64 = 256;
 
-/// How long the other question of the two for A and AAAA may take, once one has found addresses: some servers never answer to AAAA.
-/// RFC 8305 §3 has 50 ms, for a person who waits.
+/// Time for the second of the two questions for A and AAAA, after the first found addresses: some servers never answer
+/// AAAA. RFC 8305 §3 has 50 ms, for a person who waits.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Servers {
-    /// Those that are configured.
+    /// The configured name servers.
     pub fn of(addresses: &[SocketAddr]) -> Self {
         let connection = |mut connection: ConnectionConfig, port| {
             connection.port = port;
@@ -63,7 +63,8 @@ impl Servers {
         Self::new(addresses.iter().map(server).collect(), Vec::new(), ResolverOpts::default(), None)
     }
 
-    /// Those of the system, by the text of its resolv.conf. Without one, the name server of this machine, as resolv.conf(5) has it.
+    /// The system's name servers, from the text of resolv.conf. Without a file, the name server of this machine
+    /// (resolv.conf(5)).
     pub fn of_system(text: Result<&[u8], &str>) -> Self {
         let why = |error| match error {
             NetError::Io(error) => error.to_string(),
@@ -96,13 +97,13 @@ impl Servers {
         Self { servers, preferred: AtomicUsize::new(0), ndots, search, note }
     }
 
-    /// Why these are not the name servers that the system should have.
+    /// Returns why these are not the system's name servers.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// The addresses of a name, IPv6 and IPv4 in turn. A name that ends with a dot is looked up as it stands, any other in the domains
-    /// of `search`, too, where `ndots` says so.
+    /// Returns the addresses of a name, IPv6 and IPv4 in turn. A name that ends with a dot is looked up as it stands;
+    /// any other in the domains of `search`, too, as `ndots` says.
     pub async fn addresses(&self, name: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
         let deadline = Instant::now() + patience;
         let mut failure = Failure::NoSuchName(name.to_owned());
@@ -110,7 +111,7 @@ impl Servers {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.addresses_of(&candidate, left).await {
                 Ok(addresses) => return Ok(addresses),
-                // What could not be told may be there all the same.
+                // A name that could not be looked up may exist: keep that error.
                 Err(_) if failure.is_passing() => {}
                 Err(why) => failure = why,
             }
@@ -141,7 +142,7 @@ impl Servers {
         }
     }
 
-    /// The mail exchangers of a domain, with their preferences; the names end with a dot.
+    /// Returns the mail exchangers of a domain with their preferences; the names end with a dot.
     pub async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<(u16, String)>, Failure> {
         let records = self.ask(domain, RecordType::MX, patience).await?;
         let exchanger = |record: &RData| match record {
@@ -193,19 +194,19 @@ impl Servers {
     }
 }
 
-/// Why an answer without records says nothing about the name, if it does not: whoever knows that there are none sends a SOA (RFC 2308 §2.2),
-/// though not all do.
+/// Returns why an answer without records says nothing about the name, if so. A server that knows that there are none
+/// sends a SOA (RFC 2308 §2.2), but not all do.
 async fn evasion(
     resolver: &TokioResolver,
     question: &Name,
     none: &NoRecords,
     patience: Duration,
 ) -> Option<&'static str> {
-    // A lame one.
+    // A lame server.
     if none.ns.as_ref().is_some_and(|servers| !servers.is_empty()) {
         return Some("only refers to others");
     }
-    // hickory does not tell a circle of aliases from an alias without records.
+    // hickory reports a loop of aliases like an alias without records.
     let aliases = tokio::time::timeout(patience, resolver.lookup(question.clone(), RecordType::CNAME)).await;
     matches!(aliases, Ok(Ok(_))).then_some("has an alias that leads nowhere")
 }
@@ -215,7 +216,7 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     let own = builder.options_mut();
     *own = options;
-    // hickory sends a question again and again meanwhile, and the caller's patience ends it.
+    // hickory repeats the question meanwhile; the caller's timeout ends it.
     own.timeout = LONGEST_QUESTION;
     own.attempts = 1;
     own.use_hosts_file = ResolveHosts::Never;
@@ -225,7 +226,7 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     builder.build()
 }
 
-/// The second of two answers, for which nobody waits long when the first is good.
+/// Waits for the second of two answers, but only for [`GRACE`] if the first is good.
 async fn soon<T>(first: &Result<T, Failure>, second: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     if first.is_err() {
         return second.await;
@@ -234,9 +235,9 @@ async fn soon<T>(first: &Result<T, Failure>, second: impl Future<Output = Result
     tokio::time::timeout(GRACE, second).await.unwrap_or_else(|_| late())
 }
 
-/// The names to look up for one, in order (resolv.conf(5)). A name with enough dots is only itself: elsewhere it could only be found by
-/// mistake, say under the wildcard of a domain of `search`. One without any is looked for there whatever `ndots` is, which then says
-/// what comes first.
+/// Returns the names to look up for one, in order (resolv.conf(5)). A name with enough dots is looked up as it is:
+/// elsewhere it could only be found by mistake, say under the wildcard of a search domain. A name without dots is
+/// always looked up in the search domains, too; `ndots` says whether first or last.
 fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
     let dots = name.matches('.').count();
     if name.ends_with('.') || (dots >= ndots && dots > 0) {
@@ -247,7 +248,7 @@ fn candidates(name: &str, ndots: usize, search: &[String]) -> Vec<String> {
     if dots >= ndots { itself.into_iter().chain(below).collect() } else { below.chain(itself).collect() }
 }
 
-/// Addresses of both kinds in turn, IPv6 first (RFC 8305 §4), so that where one kind leads nowhere the next is of the other.
+/// Alternates IPv6 and IPv4, IPv6 first (RFC 8305 §4): if one family does not work, the next address is of the other.
 pub fn interleave(six: Vec<IpAddr>, four: Vec<IpAddr>) -> Vec<IpAddr> {
     let (mut six, mut four) = (six.into_iter(), four.into_iter());
     let mut all = Vec::with_capacity(six.len() + four.len());
@@ -311,7 +312,8 @@ mod tests {
         );
         assert_eq!((servers.ndots, &servers.search[..], servers.note()), (3, &["a.example".to_owned()][..], None));
     }
-    /// A name server that gives one answer to all questions: records after the question, in octets, and in which section they are.
+    /// A name server that gives one answer to all questions: the records after the question, in octets, and the section
+    /// they are in.
     fn name_server(record: &'static [u8], is_answer: bool) -> SocketAddr {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
@@ -336,7 +338,7 @@ mod tests {
         for server in [lame, circular] {
             let failure = Servers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
             assert!(failure.is_passing(), "{failure}");
-            // One that knows is asked after it.
+            // A server that knows the name is asked next.
             let knows = name_server(b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\xc0\0\x02\x07", true);
             let found = Servers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;
             assert_eq!(found, Ok(addresses(&["192.0.2.7"])));

@@ -1,38 +1,39 @@
-//! What was known last, for when nobody can tell anew: DNS that fails must not stop the mail (RFC 8767, "serve stale").
+//! Cache of old answers for times when no name server answers: failing DNS must not stop the mail (RFC 8767, "serve
+//! stale").
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The last good answer to each question. The lock is held to look one up or to replace it.
+/// The last good answer to each question. The lock is held to look up or replace one.
 pub struct Memory<T>(Mutex<HashMap<String, Entry<T>>>);
 
 struct Entry<T> {
     answer: T,
     learnt: Instant,
-    /// When it was last asked in vain, since it was learnt.
+    /// When a lookup last failed, since the answer was learnt.
     failing: Option<Instant>,
 }
 
-/// How well a question is known.
+/// The state of a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Standing<T> {
-    /// Not at all.
+    /// There is no answer.
     Unknown,
-    /// It is time to ask, and there is something to fall back on.
+    /// It is time to ask, and there is an old answer for the case of failure.
     Known,
-    /// It was asked in vain a moment ago: this must serve.
+    /// A lookup failed a moment ago: use this answer.
     BadAddresses(T),
 }
 
-/// How long an answer may serve when it cannot be learnt anew (RFC 8767 §5: days).
+/// How long an old answer may be used (RFC 8767 §5: days).
 const STALE: Duration = Duration::from_secs(3 * 86_400);
 
-/// How long to leave failing name servers alone (RFC 9520 §3.2: from 1 s to 5 min).
+/// Pause before failing name servers are asked again (RFC 9520 §3.2: from 1 s to 5 min).
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Questions remembered at once: those of a few upstreams and their mail exchangers.
+/// Maximum answers kept: enough for a few upstreams and their mail exchangers.
 const CAPACITY: usize = 256;
 
 impl<T> Default for Memory<T> {
@@ -42,7 +43,7 @@ impl<T> Default for Memory<T> {
 }
 
 impl<T: Clone> Memory<T> {
-    /// Whether to ask. Of those who come while name servers are failing, one in a while is told to.
+    /// Returns whether to ask. While name servers fail, one caller per pause is told to ask.
     pub fn standing(&self, name: &str, now: Instant) -> Standing<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE) else {
@@ -58,7 +59,7 @@ impl<T: Clone> Memory<T> {
         }
     }
 
-    /// Takes a new answer. True: the question failed before.
+    /// Stores a new answer. Returns whether the question failed before.
     pub fn learn(&self, name: &str, answer: T, now: Instant) -> bool {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= CAPACITY && !entries.contains_key(name) {
@@ -68,7 +69,7 @@ impl<T: Clone> Memory<T> {
         before.is_some_and(|before| before.failing.is_some())
     }
 
-    /// Asked in vain: the last answer, if there is one that may still serve.
+    /// Notes a failed lookup. Returns the old answer, if it may still be used.
     pub fn recall(&self, name: &str, now: Instant) -> Option<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE)?;
@@ -76,7 +77,7 @@ impl<T: Clone> Memory<T> {
         Some(entry.answer.clone())
     }
 
-    /// There is no such thing any more.
+    /// Removes the answer: the name does not exist any more.
     pub fn forget(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }

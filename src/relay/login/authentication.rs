@@ -1,4 +1,4 @@
-//! How Weir logs in at an upstream (RFC 4954): the strongest mechanism that both know, said step by step. Pure.
+//! Login at an upstream (RFC 4954), step by step, by the strongest mechanism that both sides know. Pure.
 
 use super::redaction::Redaction;
 use crate::relay::RelayError;
@@ -10,11 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::VecDeque;
 
-/// What one login is made with.
+/// The secret and the nonce of one login.
 #[derive(Clone, Debug)]
 pub struct Login {
     pub secret: Secret,
-    /// Printable, without commas, and never used before.
+    /// Printable, without commas, never used before.
     pub nonce: String,
 }
 
@@ -24,56 +24,57 @@ pub enum Secret {
     Token(Bearer),
 }
 
-/// By which mechanism a password may go.
+/// The mechanism for a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// The strongest that is offered.
+    /// The strongest mechanism offered.
     Any,
     ScramSha256,
     Plain,
     Login,
 }
 
-/// A login under way.
+/// A login in progress.
 pub struct Authentication {
-    /// What did not fit into the line of AUTH, and waits to be asked for.
+    /// The initial response, if it did not fit into the AUTH line: sent when the server asks for it.
     held: Option<String>,
     stage: Stage,
     said: Redaction,
 }
 
 enum Stage {
-    /// What is said whenever the server goes on asking.
+    /// Answers to the server's next challenges.
     Answers(VecDeque<String>),
     Token,
-    /// The server has said why.
+    /// The server has sent the reason.
     TokenRefused(String),
     ScramFirst(ClientFirst),
     ScramKeys(Challenge),
     ScramFinal(Proof),
-    /// The server has shown that it knows the password.
+    /// The server has proven that it knows the password.
     ScramVerified,
     Over,
 }
 
-/// What to do next in a login.
+/// The next step of a login.
 pub enum Step {
-    /// Send this line, without its end.
+    /// Send this line; CRLF is not included.
     Say(String),
-    /// Derive the keys, then go on with [`Authentication::keys`].
+    /// Derive the keys, then call [`Authentication::keys`].
     Derive(Salting),
     Done,
     Failed(RelayError),
 }
 
-/// The longest command (RFC 5321 §4.5.3.1.4), CRLF left out: what does not fit behind AUTH is said when it is asked for (RFC 4954 §4).
+/// Maximum command length without CRLF (RFC 5321 §4.5.3.1.4). A longer initial response is sent when the server asks
+/// for it (RFC 4954 §4).
 const MAX_COMMAND: usize = 510;
 
-/// How much of what a server says about a token goes into the log.
+/// Maximum characters of a server's message about a token in the log.
 const MAX_DETAIL: usize = 300;
 
 impl Authentication {
-    /// A login by the strongest mechanism that is offered and allowed, and its first line.
+    /// Begins a login by the strongest mechanism offered and allowed; returns its first line.
     pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), RelayError> {
         let mut said = Redaction::default();
         said.add(login.secret.in_clear());
@@ -100,7 +101,7 @@ impl Authentication {
         }
     }
 
-    /// Takes the reply to what was said last.
+    /// Takes the reply to the last line.
     pub fn reply(&mut self, reply: Reply) -> Step {
         match self.heard(reply) {
             Step::Failed(RelayError::Login(reply, detail)) => {
@@ -115,7 +116,7 @@ impl Authentication {
 
     fn heard(&mut self, reply: Reply) -> Step {
         match (std::mem::replace(&mut self.stage, Stage::Over), reply.code()) {
-            // Whoever cannot show that it knows the password may be anybody, and would get all mail.
+            // A server that does not prove that it knows the password may be an impostor, and would get all mail.
             (Stage::ScramFirst(_) | Stage::ScramFinal(_) | Stage::ScramKeys(_), 235) => {
                 Step::Failed(RelayError::Scram(Error::Signature))
             }
@@ -126,7 +127,7 @@ impl Authentication {
         }
     }
 
-    /// The keys have been derived.
+    /// Continues with the derived keys.
     pub fn keys(&mut self, keys: &Keys) -> Step {
         let Stage::ScramKeys(challenge) = std::mem::replace(&mut self.stage, Stage::Over) else {
             return Step::Failed(RelayError::Scram(Error::Signature));
@@ -136,7 +137,7 @@ impl Authentication {
         self.go_on(Stage::ScramFinal(proof), message)
     }
 
-    /// The server wants more, or has more to say.
+    /// Answers a 334: the server wants more, or has more to say.
     fn challenged(&mut self, stage: Stage, reply: Reply) -> Step {
         if let Some(initial) = self.held.take() {
             return self.go_on(stage, initial);
@@ -146,7 +147,7 @@ impl Authentication {
                 Some(answer) => self.go_on(Stage::Answers(left), answer),
                 None => Step::Failed(RelayError::Login(reply, String::new())),
             },
-            // The refusal comes after an empty answer.
+            // The server sends the refusal after an empty answer.
             Stage::Token => self.go_on(Stage::TokenRefused(detail(&reply)), String::new()),
             Stage::ScramFirst(first) => match first.challenged(&text(&reply)) {
                 Ok(challenge) => {
@@ -174,7 +175,7 @@ impl Authentication {
 }
 
 impl Secret {
-    /// What is secret in it.
+    /// Returns the password or token.
     fn in_clear(&self) -> &str {
         match self {
             Self::Password(credentials, _) => &credentials.password,
@@ -183,7 +184,7 @@ impl Secret {
     }
 }
 
-/// The mechanism for a password; never [`Mechanism::Any`].
+/// Returns the mechanism for a password; never [`Mechanism::Any`].
 fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, RelayError> {
     let strongest_first = [
         (Mechanism::ScramSha256, offered.auth_scram_sha_256),
@@ -201,13 +202,13 @@ fn choose(allowed: Mechanism, offered: &Extensions) -> Result<Mechanism, RelayEr
     }))
 }
 
-/// What a 334 says, decoded; empty, if it is nothing.
+/// Decodes the text of a 334; empty if it is not base64 or not UTF-8.
 fn text(reply: &Reply) -> String {
     let decoded = STANDARD.decode(reply.texts().next().unwrap_or_default().trim());
     decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// The same, fit for a log line.
+/// Decodes the text of a 334, safe for a log line.
 fn detail(reply: &Reply) -> String {
     text(reply).chars().take(MAX_DETAIL).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
@@ -241,7 +242,7 @@ mod tests {
         format!("334 {}", encoded(text))
     }
 
-    /// Plays a login: what was said, with the decoded text behind the mechanism's name, and how it ended.
+    /// Plays a login; returns the lines sent, with the decoded text after the mechanism's name, and how it ended.
     fn play(secret: Secret, mechanisms: &str, replies: &[&str]) -> (Vec<String>, String) {
         let decoded = |text: &str| match STANDARD.decode(text) {
             Ok(bytes) => String::from_utf8(bytes).unwrap(),
@@ -370,7 +371,7 @@ mod tests {
         let (said, ended) = play(token(&long), "XOAUTH2", &["334 ", "334 e30=", "535 no"]);
         assert_eq!(said, ["AUTH XOAUTH2", &message, ""]);
         assert!(ended.ends_with("535 no; before that: {}"), "{ended}");
-        // `AUTH PLAIN ` and 499 octets, which base64 does not have: 496, or 500.
+        // `AUTH PLAIN ` leaves 499 octets, which is no length of base64: 496 fits, 500 does not.
         for (length, lines) in [(366, 1), (367, 2)] {
             let credentials = Credentials::new("user", &"p".repeat(length)).unwrap();
             let (said, ended) = play(

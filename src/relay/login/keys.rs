@@ -1,17 +1,18 @@
-//! The keys of SCRAM at an upstream, derived once and not for each connection (RFC 5802 §5.1 allows the client to keep them).
+//! Cache of the SCRAM keys of an upstream, so that they are not derived for each connection (RFC 5802 §5.1 allows the
+//! client to keep them).
 
 use crate::relay::RelayError;
 use crate::smtp::scram::{Keys, Salting};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// The keys of the last login. The lock goes along into the work and is held until its end, also when nobody waits for it any more:
-/// whatever an upstream asks for, it has one thread of this machine work for it at a time.
+/// The keys of the last login. The lock moves into the computation and is held until its end, even if the caller no
+/// longer waits: whatever an upstream asks for, it occupies one thread of this machine at a time.
 #[derive(Clone, Default)]
 pub struct KeyRing(Arc<Mutex<Option<(Salting, Keys)>>>);
 
 impl KeyRing {
-    /// The keys for this password, salt and number of iterations.
+    /// Returns the keys for this password, salt and iteration count.
     pub async fn derive(&self, salting: Salting) -> Result<Keys, RelayError> {
         let mut last = self.0.clone().lock_owned().await;
         if let Some((known, keys)) = &*last
@@ -24,7 +25,7 @@ impl KeyRing {
             *last = Some((salting, keys.clone()));
             keys
         });
-        // It ends early only with the process.
+        // The task fails only when the process ends.
         derived.await.map_err(|error| RelayError::Io(error.into()))
     }
 }
@@ -48,7 +49,7 @@ mod tests {
         ] {
             let first = ClientFirst::new(&Credentials::new("user", password).unwrap(), "n");
             let salting = first.challenged(challenge).unwrap().salting().clone();
-            // Only another nonce makes no difference.
+            // Another nonce alone makes no difference.
             assert_eq!(kept().await.is_some_and(|kept| kept == salting), challenge.starts_with("r=ny"), "{challenge}");
             ring.derive(salting.clone()).await.unwrap();
             assert!(kept().await.is_some_and(|kept| kept == salting), "{challenge}");

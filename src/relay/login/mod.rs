@@ -1,7 +1,8 @@
-//! What Weir logs in with at an upstream, and where that is kept. It is read for each connection: a new password needs no restart.
+//! Weir's login at an upstream, and where its secret is kept. The secret is read for each connection, so a new password
+//! needs no restart.
 //!
-//! [`authentication`] says it, with [`keys`] that are derived once; [`refusal`] is what became of it, and [`redaction`] keeps it out of
-//! the log.
+//! [`authentication`] is the exchange, with [`keys`] derived once; [`refusal`] backs off from refused logins, and
+//! [`redaction`] keeps secrets out of the log.
 
 mod authentication;
 mod keys;
@@ -23,9 +24,9 @@ use std::path::PathBuf;
 /// The login that is configured for an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Options {
-    /// Always the same: Weir's own.
+    /// Weir's own login, the same for every client.
     Fixed(Fixed),
-    /// That of each client, by such a mechanism.
+    /// Each client's own login, by this mechanism.
     Client(Mechanism),
 }
 
@@ -36,15 +37,15 @@ pub struct Fixed {
     pub place: Place,
 }
 
-/// What the secret is.
+/// The kind of the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Password(Mechanism),
-    /// Of OAuth 2.0.
+    /// An OAuth 2.0 token.
     Token,
 }
 
-/// Where the secret is: its first line.
+/// The source of the secret: its first line counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     File(PathBuf),
@@ -52,7 +53,7 @@ pub enum Place {
     Variable(String),
 }
 
-/// Why there is no secret.
+/// Why the secret cannot be read.
 #[derive(Debug)]
 pub struct SecretError {
     what: &'static str,
@@ -60,14 +61,14 @@ pub struct SecretError {
     why: String,
 }
 
-/// How much of a file is read at most: a byte order mark, a secret and the end of its line.
+/// Maximum octets read from a file: a byte order mark, a secret and the end of its line.
 const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
 
-/// Octets of chance in a nonce: as many as RFC 5802's example has, and a whole number of base64.
+/// Random octets in a nonce: as many as in RFC 5802's example, and a whole number of base64 groups.
 const NONCE: usize = 18;
 
 impl Fixed {
-    /// The file that the secret is in.
+    /// Returns the file that contains the secret.
     pub fn file(&self) -> Option<&PathBuf> {
         match &self.place {
             Place::File(path) => Some(path),
@@ -75,7 +76,7 @@ impl Fixed {
         }
     }
 
-    /// Reads the secret, from a disk perhaps that is slow, for one login.
+    /// Reads the secret for one login. Blocks: the disk may be slow.
     pub fn read(&self) -> Result<Login, SecretError> {
         let what = if self.kind == Kind::Token { "token" } else { "password" };
         let bad = |why: String| SecretError { what, place: self.place.clone(), why };
@@ -96,7 +97,7 @@ impl Fixed {
     }
 }
 
-/// A word that was never used before.
+/// Returns a word that was never used before.
 pub fn nonce() -> Result<String, getrandom::Error> {
     let mut random = [0; NONCE];
     getrandom::fill(&mut random)?;
@@ -107,7 +108,7 @@ impl Place {
     fn first_line(&self) -> Result<String, String> {
         let content = match self {
             Self::File(path) => {
-                // A pipe that nobody writes to would be waited for.
+                // Opening a pipe without a writer would block.
                 let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
                 if !kind.is_file() {
                     return Err("it is no regular file".to_owned());
@@ -119,7 +120,7 @@ impl Place {
             }
             Self::Variable(name) => std::env::var_os(name).ok_or("it is not set")?.into_vec(),
         };
-        // Windows editors begin a file so.
+        // Windows editors write a byte order mark.
         let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&content);
         let line = content.split(|b| *b == b'\n').next().unwrap_or_default();
         String::from_utf8(line.to_vec()).map_err(|_| "it is not UTF-8".to_owned())

@@ -1,28 +1,30 @@
-//! What a server repeats of a login must not reach the log, nor a terminal: `500 Command unrecognized: "AUTH PLAIN AHdl…"`. Pure.
+//! Redaction of secrets that a server repeats, before its words reach the log or a terminal: `500 Command unrecognized:
+//! "AUTH PLAIN AHdl…"`. Pure.
 
 use std::ops::Range;
 
-/// What was said in a login.
+/// The secrets that were sent in a login, in lower case.
 #[derive(Default)]
 pub struct Redaction(Vec<String>);
 
-/// How much of what was said, in a row, is too much: a server may cut what it repeats. Fewer characters may be there by chance.
+/// Length from which a repeated part is redacted: a server may cut the line that it repeats. A shorter match may be
+/// chance.
 const TELLING: usize = 8;
 
-/// What is shorter than this stays: to cut it out of other words would only tell what it is.
+/// Secrets shorter than this are not redacted: to cut them out of other words would only reveal them.
 const SHORTEST: usize = 4;
 
 const REDACTED: &str = "<redacted>";
 
 impl Redaction {
-    /// Has this be kept out of what is shown.
+    /// Adds a secret.
     pub fn add(&mut self, secret: &str) {
         if secret.len() >= SHORTEST {
             self.0.push(secret.to_ascii_lowercase());
         }
     }
 
-    /// The text without any part of what was said, in whatever case.
+    /// Returns the text without any part of the secrets, in whatever case.
     pub fn apply(&self, text: &str) -> String {
         let lower = text.to_ascii_lowercase();
         let mut clean = String::with_capacity(text.len());
@@ -36,7 +38,7 @@ impl Redaction {
         clean
     }
 
-    /// Where something is repeated, in order; what touches is one.
+    /// Returns the ranges to redact, in order; ranges that touch are merged.
     fn places(&self, text: &str) -> Vec<Range<usize>> {
         let mut places: Vec<Range<usize>> = Vec::new();
         for start in 0..text.len() {
@@ -72,7 +74,7 @@ mod tests {
             ("open sesame: no; Open Sesame", "<redacted>: no; <redacted>"),
             ("open sesameAHdlaXIAc2VzYW1lc2VzYW1l", "<redacted>"),
             ("p\u{e4}ss, \u{fc}p\u{e4}sst", "<redacted>, \u{fc}<redacted>t"),
-            // Words that are in it by chance.
+            // These words contain parts of the secret by chance.
             ("open the door, abc", "open the door, abc"),
             ("", ""),
         ] {

@@ -1,4 +1,5 @@
-//! A login that was refused: the same again for every message would have the account locked, or Weir itself shut out.
+//! Back-off for refused logins: to repeat a refused login for every message could lock the account, or get Weir
+//! blocked.
 
 use super::authentication::Secret;
 use crate::relay::RelayError;
@@ -8,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What was refused last. The lock is held to look it up or to replace it.
+/// The login that was refused last. The lock is held to look it up or replace it.
 #[derive(Default)]
 pub struct Refusals(Mutex<Option<Refused>>);
 
@@ -17,28 +18,28 @@ struct Refused {
     verdict: Verdict,
     times: u32,
     pause: Duration,
-    /// When it may be tried again.
+    /// When the login may be tried again.
     retry_at: Instant,
-    /// One has been let through since it was refused last.
+    /// A login has been tried since the last refusal.
     is_tried: bool,
 }
 
-/// The fault of a login that is refused wherever and as often as it is tried.
+/// The error of a login that is refused for good.
 #[derive(Clone)]
 enum Verdict {
     Reply(Reply, String),
     Scram(scram::Error),
 }
 
-/// Refusals after which the same secret is tried again at once: what is wrong at the upstream may be mended soon.
+/// Refusals after which the same secret is still tried at once: an error at the upstream may be corrected soon.
 const FREE: u32 = 3;
 
-/// How long after the next one to try the same secret again; twice as long after each further one.
+/// Pause after the next refusal of the same secret; doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 impl Refusals {
-    /// The fault that a login with this secret would only meet again. Of those who come when a pause is over, one is let through.
+    /// Returns the known error of a login with this secret. After a pause, one caller may try again.
     pub fn known(&self, secret: &Secret, now: Instant) -> Option<RelayError> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
@@ -49,12 +50,12 @@ impl Refusals {
         Some(refused.verdict.fault())
     }
 
-    /// Takes the fault of a login with this secret. How long it will not be tried again, if it was refused.
+    /// Takes the error of a login with this secret. Returns the pause before the next try, if there is one.
     pub fn learn(&self, secret: &Secret, fault: &RelayError, now: Instant) -> Option<Duration> {
         let verdict = Verdict::of(fault)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (times, pause) = match &*last {
-            // However many have been under way when the first was refused.
+            // Logins that were in progress at the first refusal count once.
             Some(before) if before.secret == *secret && !before.is_tried => (before.times, before.pause),
             Some(before) if before.secret == *secret && before.times >= FREE => {
                 (before.times + 1, (before.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE))
@@ -67,7 +68,7 @@ impl Refusals {
         Some(pause).filter(|pause| !pause.is_zero())
     }
 
-    /// A login has been accepted.
+    /// Notes that a login was accepted.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -109,7 +110,7 @@ mod tests {
             assert!(refusals.known(&wrong, now).is_none());
         }
         for pause in [10, 20, 40, 80, 160, 300, 300] {
-            // Two were under way.
+            // Two logins were in progress.
             for _ in 0..2 {
                 assert_eq!(refusals.learn(&wrong, &refused(), now), Some(Duration::from_secs(pause)));
             }

@@ -1,4 +1,4 @@
-//! Whether connections to an upstream are encrypted, and what has been logged where they are not though they could be.
+//! Log of connections to an upstream that lack TLS though they could have it.
 
 use crate::smtp::reply::Reply;
 use std::collections::HashSet;
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Plain {
     Unwanted,
     NotOffered,
-    /// It offers STARTTLS, and says this to it.
+    /// The upstream offers STARTTLS, and refused it with this reply.
     Refused(Reply),
-    /// The handshake failed, for this reason.
+    /// The handshake failed for this reason.
     Failed(String),
 }
 
-/// How the connections to one upstream fare. The lock is held to look that up or to replace it.
+/// TLS state of the connections to one upstream. The lock is held to look it up or replace it.
 pub struct DowngradeLog {
     upstream: Arc<str>,
     state: Mutex<State>,
@@ -25,25 +25,25 @@ pub struct DowngradeLog {
 
 #[derive(Default)]
 struct State {
-    /// Of the last connection: `Some(None)`, if it had TLS.
+    /// The last connection: `Some(None)` if it had TLS.
     last: Option<Option<Plain>>,
-    /// There has been TLS.
+    /// Some connection had TLS.
     had: bool,
-    /// The addresses that are complained of.
+    /// The addresses that were warned about.
     lapsed: HashSet<SocketAddr>,
 }
 
-/// Addresses that are complained of: more are no news.
+/// Maximum addresses remembered; further ones are not logged.
 const MOST: usize = 64;
 
 impl DowngradeLog {
-    /// For the upstream of this name.
+    /// `upstream` is the upstream's name in the log.
     pub fn new(upstream: Arc<str>) -> Self {
         Self { upstream, state: Mutex::default() }
     }
 
-    /// Takes why a connection to this address has no TLS; `None`, if it has. The administrator is told once where it is lost: the mail
-    /// does not show it, and whoever is in between can have it so.
+    /// Takes why a connection to this address has no TLS; `None` if it has. Warns once when TLS is lost: the mail does
+    /// not show it, and an attacker in between can strip TLS.
     pub fn learn(&self, address: SocketAddr, plain: Option<Plain>) {
         let upstream = &*self.upstream;
         let is_news = self.state.lock().unwrap_or_else(PoisonError::into_inner).learn(address, plain.clone());
@@ -54,14 +54,14 @@ impl DowngradeLog {
         }
     }
 
-    /// Why the last connection had no TLS, and `Some(None)` if it had; `None`, if there was no connection yet.
+    /// Returns why the last connection had no TLS, `Some(None)` if it had; `None` if there was no connection yet.
     pub fn last(&self) -> Option<Option<Plain>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }
 }
 
 impl State {
-    /// Whether that is worth a line in the log.
+    /// Returns whether to write a log line.
     fn learn(&mut self, address: SocketAddr, plain: Option<Plain>) -> bool {
         let is_lapse = match &plain {
             None => {
@@ -101,7 +101,7 @@ mod tests {
         let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
         let refused = || Some(Plain::Refused(Reply::new(454, "no")));
         for (address, plain, is_news) in [
-            // Never had.
+            // TLS was never there.
             (one, Some(Plain::NotOffered), false),
             (one, refused(), true),
             (one, Some(Plain::Failed("TLS: no".to_owned())), false),

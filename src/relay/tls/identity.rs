@@ -1,4 +1,5 @@
-//! The certificate that Weir shows to an upstream that asks for one. It is renewed under way, so each connection looks at its files.
+//! Weir's client certificate for an upstream that asks for one. Each connection checks the files, as the certificate
+//! may be renewed at any time.
 
 use crate::relay::ConfigError;
 use rustls::client::Resumption;
@@ -11,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_rustls::TlsConnector;
 
-/// Where a certificate chain and its key are, both PEM.
+/// Paths of a certificate chain and its key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// A certificate that is shown, and what else is the same for each handshake with its upstream.
+/// A client certificate, and the TLS configuration of its upstream.
 pub struct Identity {
     paths: Paths,
     config: ClientConfig,
@@ -28,13 +29,13 @@ pub struct Identity {
 
 struct Shown {
     connector: TlsConnector,
-    /// What the files held when both were good.
+    /// The content of the files when both were last good.
     files: Files,
-    /// What has been logged of files that are bad since: said once, not each time.
+    /// The last logged error of bad files: logged once, not for each connection.
     complaint: Option<String>,
 }
 
-/// The octets of both: a few kilobytes, so that a change is seen whatever the clock of the file system says.
+/// The octets of both files, a few kilobytes: a change is seen even if the modification time does not show it.
 #[derive(PartialEq, Eq)]
 struct Files {
     certificate: Vec<u8>,
@@ -42,7 +43,7 @@ struct Files {
 }
 
 impl Identity {
-    /// Reads the certificate. `config` is that for the upstream, without a certificate of Weir's own.
+    /// Reads the certificate. `config` is the upstream's TLS configuration, without a client certificate.
     pub fn read(paths: &Paths, config: ClientConfig) -> Result<Self, ConfigError> {
         let files = Files::read(paths)?;
         let connector = connector(&config, files.parse(paths)?);
@@ -50,7 +51,7 @@ impl Identity {
         Ok(Self { paths: paths.clone(), config, shown })
     }
 
-    /// What begins TLS, with the certificate that the files hold now; the former one, while they are bad. Blocks.
+    /// Returns a connector with the certificate now in the files; with the former one, while they are bad. Blocks.
     pub fn connector(&self) -> TlsConnector {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         match self.renew(&shown.files) {
@@ -79,7 +80,7 @@ impl Identity {
     }
 }
 
-/// What shows this certificate. A resumed session would be one of the certificate before: none is.
+/// A connector with this certificate. No session is resumed: it would be one of the former certificate.
 fn connector(config: &ClientConfig, key: CertifiedKey) -> TlsConnector {
     let mut config = config.clone();
     config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
@@ -115,7 +116,7 @@ impl Files {
     }
 }
 
-/// Whether a key in PEM is encrypted, as PKCS #8 has it or as OpenSSL had it before.
+/// Returns whether a PEM key is encrypted, in the form of PKCS #8 or in OpenSSL's older one.
 fn is_encrypted(key: &[u8]) -> bool {
     let marks = ["-----BEGIN ENCRYPTED ", "Proc-Type: 4,ENCRYPTED"];
     String::from_utf8_lossy(key).lines().any(|line| marks.iter().any(|mark| line.starts_with(mark)))

@@ -1,6 +1,8 @@
-//! TLS towards the upstream: checked where it is required; taken as it comes where plain text would do as well.
+//! TLS to an upstream: with a checked certificate where TLS is required, with any certificate where plain text would be
+//! allowed.
 //!
-//! [`verify`] and [`pin`] say which certificate is taken, [`identity`] is Weir's own, and [`downgrade_log`] tells where there is no TLS.
+//! [`verify`] and [`pin`] check the upstream's certificate, [`identity`] is Weir's own, and [`downgrade_log`] warns
+//! where TLS is missing.
 
 mod downgrade_log;
 mod identity;
@@ -29,51 +31,51 @@ use verify::{Accept, Verifier};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub policy: Policy,
-    /// Authorities that may vouch for its certificate, instead of the system's.
+    /// Certificate authorities for the upstream's certificate, instead of the system's.
     pub ca: Option<PathBuf>,
-    /// What its certificate must be good for, instead of the host.
+    /// The name that the certificate must have, instead of the host.
     pub name: Option<String>,
-    /// Where there are any, its certificate must have one of these keys, and is not looked at for anything else.
+    /// If not empty, the certificate must have one of these keys; nothing else of it is checked.
     pub pins: Vec<Pin>,
-    /// Shown to it, if it asks.
+    /// Client certificate, sent if the upstream asks for one.
     pub client: Option<Paths>,
 }
 
-/// How to begin TLS.
+/// When to use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     None,
-    /// By STARTTLS, if it is offered; the certificate is not checked.
+    /// STARTTLS if offered; the certificate is not checked.
     Opportunistic,
-    /// By STARTTLS, always; the certificate is checked.
+    /// STARTTLS always; the certificate is checked.
     Required,
-    /// From the first octet (RFC 8314 §3.3); the certificate is checked.
+    /// TLS from the first octet (RFC 8314 §3.3); the certificate is checked.
     Implicit,
 }
 
 impl Policy {
-    /// Whether there is no mail without TLS with an upstream that is known for sure.
+    /// Returns whether mail goes only over TLS, with a checked certificate.
     pub fn is_checked(self) -> bool {
         matches!(self, Self::Required | Self::Implicit)
     }
 }
 
-/// Begins TLS with an upstream.
+/// TLS settings of one upstream.
 pub struct Tls {
     connector: Connector,
-    /// What its certificate must be good for, where that is checked, and what it is asked for (SNI): the host as it is configured, though
-    /// it be reached by an MX record, which whoever can forge DNS can forge, too (RFC 7672 §1.3.2).
+    /// The name that a checked certificate must have, also sent as SNI. It is the configured host even if an MX record
+    /// leads elsewhere: an attacker who can forge DNS can forge the MX record, too (RFC 7672 §1.3.2).
     name: ServerName<'static>,
 }
 
 enum Connector {
     Anonymous(TlsConnector),
-    /// With a certificate of Weir's own.
+    /// With Weir's client certificate.
     Known(Arc<Identity>),
 }
 
 impl Tls {
-    /// `None` where TLS is not wanted.
+    /// Returns `None` if the policy is no TLS.
     pub fn new(options: &Options, host: &str) -> Result<Option<Self>, ConfigError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -100,7 +102,7 @@ impl Tls {
         Ok(Some(Self { connector, name }))
     }
 
-    /// The client's side of a handshake.
+    /// Performs the client's side of a handshake.
     pub async fn secure<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> std::io::Result<TlsStream<S>> {
         let connector = match &self.connector {
             Connector::Anonymous(connector) => connector.clone(),
@@ -113,7 +115,7 @@ impl Tls {
     }
 }
 
-/// The authorities that may vouch for the upstream: those of `ca`, else the system's.
+/// Returns the trusted certificate authorities: those of `ca`, or the system's.
 fn roots(options: &Options) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &options.ca {

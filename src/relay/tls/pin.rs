@@ -1,4 +1,4 @@
-//! Pins: what tells the key of an upstream's certificate from any other.
+//! Certificate pin: the hash of an upstream's public key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,13 +8,13 @@ use std::fmt;
 use std::str::FromStr;
 use webpki::EndEntityCert;
 
-/// The SHA-256 of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4, RFC 7858 §4.2): it stays when the certificate is renewed for the
-/// same key.
+/// The SHA-256 of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4, RFC 7858 §4.2). A certificate renewed for the
+/// same key keeps its pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin([u8; 32]);
 
 impl Pin {
-    /// That of a certificate.
+    /// Computes the pin of a certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, webpki::Error> {
         let key = EndEntityCert::try_from(certificate)?.subject_public_key_info();
         let mut pin = [0; 32];
@@ -40,7 +40,7 @@ impl FromStr for Pin {
     }
 }
 
-/// As it is configured.
+/// Writes the form used in the configuration.
 impl fmt::Display for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("sha256:")?;
@@ -79,7 +79,7 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
         let pin = Pin::of(certificate.der()).unwrap();
-        // What `openssl pkey -pubin -outform der` writes is what `public_key_pem` holds.
+        // `openssl pkey -pubin -outform der` writes the content of `public_key_pem`.
         let public: String = key.public_key_pem().lines().filter(|line| !line.starts_with('-')).collect();
         let expected = STANDARD.encode(digest(&SHA256, &STANDARD.decode(public).unwrap()));
         assert_eq!(Ok(pin), format!("sha256:{expected}").parse());

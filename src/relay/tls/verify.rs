@@ -1,4 +1,4 @@
-//! The upstream's certificate: taken for its key, or as it comes; and in plain words, why it is not taken.
+//! Verification of an upstream's certificate by its pinned key, or not at all; and plain texts for TLS errors.
 
 use super::pin::Pin;
 use crate::time::Timestamp;
@@ -9,24 +9,25 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Error, O
 use std::fmt;
 use std::sync::Arc;
 
-/// Looks at the certificate's key at most: not at who vouches for it, its names or its dates. That the upstream has a key that is
-/// pinned is checked; that of any other says nothing of who it is, and may be of a kind that nobody takes any more.
+/// Verifier that checks at most the certificate's key: not its issuer, names or dates. If keys are pinned, the upstream
+/// must prove that it has one. Otherwise nothing is checked: the key says nothing about the upstream, and may be of an
+/// obsolete kind.
 #[derive(Debug)]
 pub struct Verifier {
     pub accept: Accept,
     pub provider: Arc<CryptoProvider>,
 }
 
-/// Which certificates are taken.
+/// The certificates that are accepted.
 #[derive(Debug)]
 pub enum Accept {
-    /// Any: against whoever only listens, encryption without a name is better than none (RFC 7435).
+    /// Any: against a passive eavesdropper, encryption without authentication is better than none (RFC 7435).
     Any,
-    /// Those with one of these keys.
+    /// Certificates with one of these keys.
     Pinned(Vec<Pin>),
 }
 
-/// Its key is another one.
+/// The certificate has another key.
 #[derive(Debug)]
 struct NotPinned(Pin);
 
@@ -38,7 +39,7 @@ impl fmt::Display for NotPinned {
 
 impl std::error::Error for NotPinned {}
 
-/// Its handshake is not signed with the certificate's key, in a way that would do.
+/// The handshake is not signed with the certificate's key, or the key is too weak.
 #[derive(Debug)]
 struct NotShown;
 
@@ -50,12 +51,12 @@ impl fmt::Display for NotShown {
 
 impl std::error::Error for NotShown {}
 
-/// The same error as that of a certificate that nobody vouches for; but here nobody has to.
+/// Wraps the error in the one for certificates, though no certificate authority is involved here.
 fn not_shown(_: Error) -> Error {
     CertificateError::Other(OtherError(Arc::new(NotShown))).into()
 }
 
-/// How rustls verifies the signature of a handshake.
+/// A function of rustls that verifies the signature of a handshake.
 type VerifySignature = fn(
     &[u8],
     &CertificateDer<'_>,
@@ -64,7 +65,7 @@ type VerifySignature = fn(
 ) -> Result<HandshakeSignatureValid, Error>;
 
 impl Verifier {
-    /// Where any certificate will do, it does not matter whose it is.
+    /// Verifies the signature, unless any certificate is accepted: then it does not matter whose key it is.
     fn verify_signature(
         &self,
         verify: VerifySignature,
@@ -123,10 +124,10 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// How many names of a certificate for others are shown: it may have hundreds.
+/// Maximum names of a certificate shown in an error: it may have hundreds.
 const SHOWN_NAMES: usize = 5;
 
-/// What went wrong with a connection, in plain words where it was its TLS.
+/// Describes the error of a connection; errors of TLS in plain words.
 pub fn explain(error: &std::io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(Error::InvalidCertificate(why)) => refusal(why),
@@ -142,7 +143,7 @@ pub fn explain(error: &std::io::Error) -> String {
     }
 }
 
-/// What an alert says is wrong with the certificate that it was shown.
+/// Describes an alert about Weir's client certificate.
 fn complaint(alert: AlertDescription) -> Option<&'static str> {
     match alert {
         AlertDescription::CertificateExpired => Some("it has expired"),
@@ -183,7 +184,7 @@ fn refusal(why: &CertificateError) -> String {
     }
 }
 
-/// The names in a certificate, each of which webpki writes as `DnsName("mail.example.org")`.
+/// Lists the names in a certificate; webpki writes each as `DnsName("mail.example.org")`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let name = name.split_once("(\"").map_or(name.as_str(), |(_, rest)| rest.trim_end_matches("\")"));
@@ -227,7 +228,7 @@ mod tests {
             assert_eq!(names(&presented), shown);
         }
     }
-    /// How a handshake ends with a server whose certificate is not that of its key.
+    /// Performs a handshake with a server that does not have the certificate's key; returns how it ended.
     async fn handshake(
         accept: Accept,
         version: &'static rustls::SupportedProtocolVersion,

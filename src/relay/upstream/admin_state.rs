@@ -1,22 +1,23 @@
-//! Whether an upstream is to get mail, as the administrator has it: how it fares is another matter.
+//! Whether the configuration enables an upstream; its health is another matter.
 
 use crate::metrics::UpstreamMetrics;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What an upstream is there for.
+/// The administrator's setting for an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It gets mail.
+    /// The upstream gets mail.
     Enabled,
-    /// It gets no new mail for the time being.
+    /// The upstream gets no new mail for the time being.
     Disabled,
-    /// It is configured no more, or otherwise: what is under way is its last.
+    /// The upstream was removed from the configuration, or replaced by one with other settings: only mail in progress
+    /// goes on.
     Removed,
 }
 
-/// What one upstream is there for, and with it whether Prometheus is told that it is of use. The lock is the watch's own, held to look
-/// at what it guards or to replace it.
+/// The setting of one upstream, which also decides the upstream's `up` metric. The lock is the watch channel's own,
+/// held to look at the value or replace it.
 pub struct AdminState {
     now: watch::Sender<Use>,
     metrics: Arc<UpstreamMetrics>,
@@ -31,7 +32,7 @@ impl AdminState {
         *self.now.borrow() == Use::Enabled
     }
 
-    /// True: it was there for something else until now.
+    /// Returns whether the setting has changed.
     pub fn set(&self, to: Use) -> bool {
         self.now.send_if_modified(|now| {
             let is_news = *now != to;
@@ -41,8 +42,8 @@ impl AdminState {
         })
     }
 
-    /// Tells Prometheus whether it is well; one that is not enabled counts as not. Asked with the lock held, so that who comes last
-    /// is who knows best.
+    /// Sets the `up` metric; 0 unless enabled. `is_well` is called with the lock held, so that the last caller sets the
+    /// latest state.
     pub fn show(&self, is_well: impl FnOnce() -> bool) {
         self.now.send_if_modified(|now| {
             if *now == Use::Enabled {
@@ -52,10 +53,10 @@ impl AdminState {
         });
     }
 
-    /// Waits until it is not there for this, and tells for what it is.
+    /// Waits until the setting differs from `this`; returns the setting.
     pub async fn until_not(&self, this: Use) -> Use {
         let mut changes = self.now.subscribe();
-        // The sender is here, so it is not gone.
+        // `self` holds the sender, so the channel is open.
         changes.wait_for(|now| *now != this).await.map_or(Use::Removed, |now| *now)
     }
 }

@@ -1,4 +1,4 @@
-//! Which addresses of an upstream fail: each is complained of once, and asked last for a while.
+//! Addresses of an upstream that fail: each is logged once, and tried last for a while.
 
 use crate::relay::RelayError;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The addresses of one upstream that failed when they were last tried. The lock is held to look one up or to replace it.
+/// The addresses of one upstream whose last connection failed. The lock is held to look one up or replace it.
 pub struct BadAddresses {
     upstream: Arc<str>,
     addresses: Mutex<HashMap<SocketAddr, Entry>>,
@@ -19,19 +19,20 @@ struct Entry {
     is_told: bool,
 }
 
-/// How long one that failed is asked after all others: it may take its whole time to fail, and each new connection would wait for it.
+/// How long a failed address is tried after all others: it may take its whole timeout to fail, and each new connection
+/// would wait for it.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Addresses kept: of a name that has ever new ones, the latest.
+/// Maximum addresses kept: the latest, if a name has ever new ones.
 const MOST: usize = 64;
 
 impl BadAddresses {
-    /// For the upstream of this name.
+    /// `upstream` is the upstream's name in the log.
     pub fn new(upstream: Arc<str>) -> Self {
         Self { upstream, addresses: Mutex::default() }
     }
 
-    /// Whether others should be asked before it. Of those who come when it is time to look again, one is let through.
+    /// Returns whether to try other addresses first. After a pause, one caller is told to try this one.
     pub fn is_to_wait(&self, address: SocketAddr, now: Instant) -> bool {
         let mut addresses = self.lock();
         let Some(entry) = addresses.get_mut(&address) else { return false };
@@ -42,7 +43,7 @@ impl BadAddresses {
         waits
     }
 
-    /// Takes why it failed. The administrator is told where others may serve, as then the mail does not show it.
+    /// Takes the error of an address. Warns once if others follow, as the mail then does not show the error.
     pub fn failed(&self, address: SocketAddr, reason: &RelayError, others_follow: bool, now: Instant) {
         let is_news = {
             let mut addresses = self.lock();
@@ -61,7 +62,7 @@ impl BadAddresses {
         }
     }
 
-    /// It serves.
+    /// Notes that an address works.
     pub fn works(&self, address: SocketAddr) {
         let before = self.lock().remove(&address);
         if before.is_some_and(|entry| entry.is_told) {
@@ -69,7 +70,7 @@ impl BadAddresses {
         }
     }
 
-    /// All of them, and why.
+    /// Returns all failed addresses, with the reasons.
     pub fn all(&self) -> Vec<(SocketAddr, String)> {
         let mut all: Vec<_> = self.lock().iter().map(|(address, entry)| (*address, entry.reason.clone())).collect();
         all.sort();

@@ -1,11 +1,11 @@
-//! What is known of the upstream's offers, from one connection to the next.
+//! Cache of the extensions that an upstream offers.
 
 use crate::smtp::extensions::Extensions;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The lock is held to copy or replace what it guards.
+/// The extensions and when they were learnt. The lock is held to copy or replace the value.
 #[derive(Default)]
 pub struct Capabilities(RwLock<Inner>);
 
@@ -18,26 +18,27 @@ struct Inner {
 #[derive(Clone, Copy)]
 pub struct Known {
     pub offered: Extensions,
-    /// When it was learnt.
+    /// When the extensions were learnt.
     pub at: Instant,
-    /// When it was last found to offer something less than before.
+    /// When the upstream last offered less than before.
     lost: Option<Instant>,
 }
 
-/// How old it may grow before it is learnt anew.
+/// Age at which the extensions are learnt anew.
 pub const REFRESH: Duration = Duration::from_secs(60);
 
-/// The least time between two looks that clients wait for: after a loss; and after a look in vain, when it is ever longer.
+/// Minimum time between two probes that clients wait for: after a loss; and after a probe in vain, when it keeps
+/// growing.
 const PAUSE: Duration = Duration::from_millis(100);
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Capabilities {
-    /// What is known.
+    /// Returns the known extensions.
     pub fn get(&self) -> Option<Known> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
-    /// Takes what the upstream has just offered. True: it is not what it was before.
+    /// Takes the extensions of a new connection. Returns whether they differ from before.
     pub fn learn(&self, offered: Extensions, now: Instant) -> bool {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let before = inner.known;
@@ -47,8 +48,9 @@ impl Capabilities {
         before.is_none_or(|before| before.offered != offered)
     }
 
-    /// It could be wrong, so that it is worth while to look before a client is told: nothing is known, or something was lost a moment
-    /// ago, as when one of several servers behind an address is not like the others, or one begins anew.
+    /// Returns whether the extensions may be wrong, so that a probe before EHLO is answered is worth it: nothing is
+    /// known, or something was lost a moment ago, because one of several servers behind an address differs from the
+    /// others, or one restarts.
     pub fn is_doubtful(&self, now: Instant) -> bool {
         let Inner { known, tried } = *self.0.read().unwrap_or_else(PoisonError::into_inner);
         let lost = known.map(|known| known.lost.filter(|at| now.duration_since(*at) < REFRESH));
@@ -61,7 +63,7 @@ impl Capabilities {
         tried.is_none_or(|at| now.duration_since(at) >= pause)
     }
 
-    /// It has been looked, with success or without.
+    /// Notes a probe, successful or not.
     pub fn tried(&self, now: Instant) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).tried = Some(now);
     }

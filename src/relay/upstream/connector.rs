@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// What all connections to an upstream are opened with.
+/// The settings and state that all new connections to an upstream share.
 pub struct Connector {
     options: UpstreamOptions,
-    /// What Weir calls itself.
+    /// Weir's host name, for EHLO.
     hostname: String,
     listening: Vec<SocketAddr>,
     timeout: Duration,
@@ -41,7 +41,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Files are read, to see whether they are good.
+    /// Reads the files that the configuration names, to check them.
     pub fn new(
         options: &Options,
         upstream: &UpstreamOptions,
@@ -85,17 +85,17 @@ impl Connector {
         &self.metrics
     }
 
-    /// Whether a connection may come to be for one client alone.
+    /// Returns whether a connection may serve one client alone.
     pub fn is_for_one(&self) -> bool {
         self.options.wants_credentials() || self.options.announce == Announce::Xclient
     }
 
-    /// The time-out of each answer.
+    /// Returns the timeout of each reply.
     pub fn patience(&self) -> Duration {
         self.timeout
     }
 
-    /// How long it may go without taking anything of a message.
+    /// Returns how long the upstream may go without accepting any octet of a message.
     pub fn data_patience(&self) -> Duration {
         self.data_timeout
     }
@@ -104,7 +104,7 @@ impl Connector {
         self.tls.as_ref()
     }
 
-    /// Its addresses that failed last, and why.
+    /// Returns the failed addresses, with the reasons.
     pub fn failing(&self) -> Vec<(SocketAddr, String)> {
         self.failing.all()
     }
@@ -117,7 +117,7 @@ impl Connector {
         self.keys.derive(salting).await
     }
 
-    /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
+    /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
         let mut route = match self.resolver.route(&self.options.host, self.options.mx, self.timeout).await {
             Ok(route) => route,
@@ -130,7 +130,7 @@ impl Connector {
         addresses
     }
 
-    /// A connection past its opening, for mail of this client.
+    /// Opens a connection for mail of this client.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         self.try_connect(client).await.map_err(|fault| match self.options.wants_credentials() {
             true => fault.of_client(),
@@ -138,12 +138,12 @@ impl Connector {
         })
     }
 
-    /// Tries one address after the other, those last that failed a moment ago, and tells the fault of the last.
+    /// Tries one address after the other, those that failed a moment ago last. Returns the error of the last one.
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let unreachable = |failure: Failure| RelayError::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
-        // What takes long, a look-up or an address, must leave some time to what comes after it.
+        // A slow lookup or address must leave some time for the next ones.
         let UpstreamOptions { host, mx, port, .. } = &self.options;
         let mut route = self.resolver.route(host, *mx, left() / 2).await.map_err(unreachable)?;
         let mut waiting = VecDeque::new();
@@ -175,14 +175,14 @@ impl Connector {
                     self.failing.works(address);
                     return Ok(connection);
                 }
-                // A password that is wrong is wrong everywhere, and an account may be locked that is tried too often.
+                // A wrong password is wrong everywhere, and repeated attempts may lock the account.
                 Err(fault) if fault.is_refused_login() => return Err(fault),
-                // It has not been asked.
+                // The address was not tried.
                 Err(fault @ (RelayError::Secret(_) | RelayError::Forgotten | RelayError::Disabled)) => {
                     return Err(fault);
                 }
                 Err(fault) => {
-                    // Whom it refuses to serve says nothing about others.
+                    // A refusal may be due to this client; it says nothing about others.
                     if !(fault.is_refusal() && self.is_for_one() && client.is_some()) {
                         self.failing.failed(address, &fault, !is_last, Instant::now());
                     }
@@ -195,7 +195,7 @@ impl Connector {
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, RelayError> {
         let policy = self.options.tls.policy;
         let (opened, failed) = match self.open(address, policy, client).await {
-            // Where TLS is only welcome, a handshake that fails costs no mail.
+            // Where TLS is optional, a failed handshake costs no mail.
             Err(fault @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 (self.open(address, Policy::None, client).await, Some(Plain::Failed(fault.to_string())))
             }
@@ -216,7 +216,7 @@ impl Connector {
             return Err(fault);
         }
         let told = self.announcer.for_opening(client);
-        // Who was told of the client may have refused the client.
+        // If the client was announced, the refusal may be of the client.
         let own = own.filter(|_| told.is_none());
         let opening = Handshake::new(&self.hostname, policy, login).announcing(told);
         let opened = Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await;
@@ -226,7 +226,7 @@ impl Connector {
         opened
     }
 
-    /// Takes how a login of Weir's own ended.
+    /// Takes the result of a login with Weir's own secret.
     fn heard(&self, secret: &Secret, fault: Option<&RelayError>) {
         let Some(reason) = fault else { return self.refusals.forget() };
         if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
@@ -235,19 +235,20 @@ impl Connector {
         }
     }
 
-    /// Connects to an address, and counts the connection for as long as there is what counts it.
+    /// Connects to an address, and counts the connection until the returned counter is dropped.
     pub async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
         if self.is_itself(address) {
             return Err(RelayError::Itself(address));
         }
         let counted = self.metrics.count_connection();
-        // Looked at after it is counted: where it is disabled and none is counted, none comes after that, and it may be stopped.
+        // Checked after counting: once the upstream is disabled and the count is zero, no connection can follow, so the
+        // upstream may be shut down.
         if !self.service.is_enabled() {
             return Err(RelayError::Disabled);
         }
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
         let tcp = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
-        // One of several addresses, perhaps.
+        // Names the address: there may be several.
         let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
         let tcp = tcp.map_err(|error| RelayError::Unreachable(away(error)))?;
         // Commands and final dots are small and waited for.
@@ -255,9 +256,9 @@ impl Connector {
         Ok((tcp, counted))
     }
 
-    /// Whether it is Weir that listens at this address. `Received:` lines would show it too late.
+    /// Returns whether Weir itself listens at this address. `Received:` lines would show a loop too late.
     fn is_itself(&self, address: SocketAddr) -> bool {
-        // Only an address of this machine can be bound to.
+        // Only an address of this machine can be bound.
         let is_here = || std::net::UdpSocket::bind((address.ip(), 0)).is_ok();
         let is_there = |listening: &SocketAddr| {
             listening.port() == address.port()
@@ -266,7 +267,7 @@ impl Connector {
         self.listening.iter().any(is_there)
     }
 
-    /// What to log in with now.
+    /// Returns the login to use now.
     async fn login(&self, client: Option<&Client>) -> Result<Option<Login>, RelayError> {
         match self.options.login.clone() {
             None => Ok(None),
@@ -276,9 +277,9 @@ impl Connector {
             }
             Some(login::Options::Client(mechanism)) => {
                 let credentials = match client.map(|client| &client.logged_in) {
-                    // Whoever may send without a login here sends without one there.
+                    // A client that sends without a login to Weir sends without one to the upstream.
                     None | Some(LoggedIn::No) => return Ok(None),
-                    // Without it the upstream might refuse the mail for good.
+                    // Without the login the upstream might refuse the mail for good.
                     Some(LoggedIn::Somehow) => return Err(RelayError::Forgotten),
                     Some(LoggedIn::With(credentials)) => &**credentials,
                 };

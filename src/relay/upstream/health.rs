@@ -1,25 +1,25 @@
-//! Whether an upstream is of use, as far as is known.
+//! Health of an upstream, from its connections and transactions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The lock is held to copy or replace what it guards.
+/// The health state. The lock is held to copy or replace the value.
 #[derive(Default)]
 pub struct Health {
     state: Mutex<State>,
-    /// Told when it fails, so that it is looked after.
+    /// Notified of a failure, so that the retry timer starts.
     failed: Notify,
 }
 
-/// What is known of it.
+/// The known health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing speaks against it.
+    /// Nothing speaks against the upstream.
     #[default]
     Well,
-    /// It is to show first that it is there.
+    /// The upstream has yet to answer for the first time.
     Untried,
     Down,
 }
@@ -27,23 +27,23 @@ pub enum Found {
 #[derive(Clone, Default)]
 struct State {
     found: Found,
-    /// When it last failed, and when it last answered.
+    /// When the upstream last failed, and when it last answered.
     failed: Option<Instant>,
     answered: Option<Instant>,
-    /// Failures since it last took a message.
+    /// Failures since the upstream last accepted a message.
     failures: u32,
-    /// Sessions in a row that it failed after a good beginning, and the last of them.
+    /// Sessions in a row that the upstream failed after it had answered, and the last of them.
     doubts: u32,
     doubter: Option<Arc<str>>,
-    /// When to look whether it is back.
+    /// When to retry.
     retry_at: Option<Instant>,
 }
 
-/// How long after its first failure to look whether it is back; twice as long after each further one.
+/// Pause before the first retry; doubled after each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Sessions in a row that it failed after a good beginning, before it is taken to be of no use. One may have itself to blame.
+/// Failed sessions in a row after which the upstream is down. A single session may have itself to blame.
 const MOST_DOUBTS: u32 = 3;
 
 impl Health {
@@ -51,20 +51,20 @@ impl Health {
         self.lock().found == Found::Well
     }
 
-    /// Whatever was known of it is of the past: it is to show first that it is there, and that is looked after at once.
+    /// Forgets the past: the upstream must answer first, and is retried at once.
     pub fn begin_anew(&self, now: Instant) {
-        // What began before says nothing of it.
+        // Results of earlier attempts are void.
         let (failed, answered) = (Some(now), Some(now));
         *self.lock() = State { found: Found::Untried, failed, answered, retry_at: Some(now), ..State::default() };
         self.failed.notify_one();
     }
 
-    /// It was of no use to what began then. True: that is news.
+    /// Takes a failed attempt that began at `began`. Returns whether the upstream was up until now.
     pub fn failed(&self, began: Instant, now: Instant) -> bool {
         let mut state = self.lock();
         let is_old = state.answered.is_some_and(|at| began < at) || state.retry_at.is_some_and(|at| now < at);
         if is_old {
-            // However many find that out at once, and though it has come back since.
+            // The attempt is old: others found the same failure at once, or the upstream has come back since.
             return false;
         }
         let news = state.found != Found::Down;
@@ -79,7 +79,7 @@ impl Health {
         news
     }
 
-    /// It failed this session after a good beginning. True: it was of use until now.
+    /// Takes a session that failed after the upstream had answered. Returns whether that brings the upstream down.
     pub fn doubted(&self, session: &Arc<str>, now: Instant) -> bool {
         let doubts = {
             let mut state = self.lock();
@@ -92,8 +92,8 @@ impl Health {
         doubts >= MOST_DOUBTS && self.failed(now, now)
     }
 
-    /// It answered what began then. Tells what was known of it until now, if that is well from now on. What it did before is not
-    /// forgotten: whoever greets nicely and then fails is looked after ever more seldom.
+    /// Takes a successful attempt. Returns the former health, if the upstream is well from now on. The failure count
+    /// stays: an upstream that greets and then fails is retried ever more seldom.
     pub fn answered(&self, began: Instant, now: Instant) -> Option<Found> {
         let mut state = self.lock();
         if state.failed.is_some_and(|at| began < at) {
@@ -104,13 +104,13 @@ impl Health {
         Some(std::mem::take(&mut state.found))
     }
 
-    /// It takes a message: what it is there for.
+    /// Notes an accepted message, the true proof of health.
     pub fn worked(&self) {
         let mut state = self.lock();
         (state.failures, state.doubts, state.doubter) = (0, 0, None);
     }
 
-    /// Waits until it is time to look whether it is back: for as long as it is well, in vain.
+    /// Waits until it is time for a retry; for ever while the upstream is well.
     pub async fn retry(&self) {
         loop {
             match self.retry_at() {
@@ -135,7 +135,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Fails at this time what began then; how long until it is looked whether it is back.
+    /// Fails an attempt now; returns the seconds until the retry.
     fn fail(health: &Health, now: Instant) -> u64 {
         health.failed(now, now);
         health.retry_at().map_or(0, |at| (at - now).as_secs())

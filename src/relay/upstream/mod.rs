@@ -1,7 +1,8 @@
-//! One upstream: connections to it, what it offers, and whether it is of use.
+//! One upstream: its connections, extensions and health.
 //!
-//! A [`connector`] opens connections, to addresses that are [`bad_addresses`] last; those that wait are in a [`pool`]. [`health`] is whether it
-//! is of use, [`admin_state`] whether it is to be used, and [`capabilities`] what it offers. [`slots`] bound the connections in use.
+//! A [`connector`] opens connections, and tries [`bad_addresses`] last; idle ones wait in a [`pool`]. [`health`] says
+//! whether the upstream works, [`admin_state`] whether it is enabled, and [`capabilities`] its extensions. [`slots`]
+//! bound the connections in use.
 
 mod admin_state;
 mod bad_addresses;
@@ -33,29 +34,29 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// An upstream that is configured.
+/// A configured upstream.
 pub struct Upstream {
     connector: Connector,
     pool: Pool,
     slots: Arc<Slots>,
     health: Health,
     known: Capabilities,
-    /// Held while what it offers is learnt for clients that wait to be told.
+    /// Held while the extensions are learnt for clients that wait for EHLO's reply.
     probing: tokio::sync::Mutex<()>,
 }
 
-/// How often connections that have waited for too long are looked for.
+/// Interval at which idle connections are checked for their timeout.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How long until an upstream is looked at again that had no connection left for that, as mail has them all.
+/// Pause before the next probe if mail uses all connections.
 const PROBE_PAUSE: Duration = Duration::from_secs(10);
 
-/// How long until an upstream is asked again that refused a connection though it should take one more: it may not have noticed yet that
-/// another has ended.
+/// Pause before the next connection if the upstream refused one within its known bound: it may still count one that has
+/// just ended.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
 impl Upstream {
-    /// Its files are read, to see whether they are good.
+    /// Reads the files that the configuration names, to check them.
     pub fn new(
         options: &Options,
         upstream: &UpstreamOptions,
@@ -73,49 +74,49 @@ impl Upstream {
         })
     }
 
-    /// What it was made with. Whether it is enabled may have changed since.
+    /// Returns the configuration at creation. `enabled` may have changed since.
     pub fn options(&self) -> &UpstreamOptions {
         self.connector.options()
     }
 
-    /// Whether it may have mail that is routed so, or not at all.
+    /// Returns whether mail with this route (`None`: without any) may go to this upstream.
     pub fn is_on(&self, route: Option<&Arc<str>>) -> bool {
         route.map_or(!self.options().only_routed, |name| name == self.name())
     }
 
-    /// Its name in logs.
+    /// Returns the upstream's name in logs.
     pub fn name(&self) -> &Arc<str> {
         &self.options().name
     }
 
-    /// How messages to the administrator name it.
+    /// Returns the upstream's description in messages to the administrator.
     pub fn describe(&self) -> String {
         let UpstreamOptions { name, host, port, .. } = self.options();
         format!("upstream {name} ({host}:{port})")
     }
 
-    /// Where it is: its addresses in the order in which they are tried, and why an exchanger has none.
+    /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
     pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
         self.connector.addresses().await
     }
 
-    /// How its connections have fared.
+    /// Returns the connector, with its record of failed connections.
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// What it offered when it was last connected to; `None`, if it never was.
+    /// Returns the extensions offered on the last connection; `None` if there was none.
     pub fn offered(&self) -> Option<Extensions> {
         self.known.get().map(|known| known.offered)
     }
 
-    /// What speaks for it.
+    /// Returns the properties for [`crate::relay::selection`].
     pub fn standing(&self) -> Standing {
         let UpstreamOptions { priority, weight, .. } = *self.options();
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }
     }
 
-    /// Looks what it offers, if that is in doubt.
+    /// Probes the extensions, if they are in doubt.
     pub async fn acquaint(&self) {
         if self.known.is_doubtful(Instant::now()) {
             let _one_at_a_time = self.probing.lock().await;
@@ -125,31 +126,31 @@ impl Upstream {
         }
     }
 
-    /// Whether it is worth while for a client to wait for [`Self::acquaint`].
+    /// Returns whether a client should wait for [`Self::acquaint`].
     pub fn is_doubtful(&self) -> bool {
         self.known.is_doubtful(Instant::now())
     }
 
-    /// Clients have waited to be told what it offers, with success or without.
+    /// Notes that clients have waited for the extensions, successfully or not.
     pub fn has_been_waited_for(&self) {
         self.known.tried(Instant::now());
     }
 
-    /// It gets mail from now on, when it has shown that it is there: it may be another than it was, or not be ready.
+    /// Enables the upstream. It gets mail once it has answered: it may be another than before, or not ready.
     pub fn enable(&self) {
         self.health.begin_anew(Instant::now());
         self.pool.open();
         self.connector.service().set(Use::Enabled);
     }
 
-    /// It gets no mail from now on, until it is enabled. What is under way comes to its end. Needs a runtime.
+    /// Disables the upstream, until it is enabled again. Mail in progress goes on. Needs a runtime.
     pub fn disable(&self) {
         if self.connector.service().set(Use::Disabled) {
             self.empty();
         }
     }
 
-    /// It gets no mail any more.
+    /// Disables the upstream for ever.
     pub fn remove(&self) {
         self.connector.service().set(Use::Removed);
         self.empty();
@@ -161,13 +162,13 @@ impl Upstream {
         }
     }
 
-    /// Tells Prometheus whether it is of use.
+    /// Sets the `up` metric.
     pub fn show(&self) {
         self.connector.service().show(|| self.health.is_well());
     }
 
-    /// Looks after it for as long as it is there, while it is enabled: learns what it offers, where clients do not have it connected to
-    /// anyway; finds out when it is back; and takes leave of it on connections that have waited for too long.
+    /// Maintains the upstream until it is removed, while it is enabled: learns the extensions if clients' connections
+    /// do not; retries when it is down; closes idle connections after their timeout.
     pub async fn look_after(&self) {
         while self.connector.service().until_not(Use::Disabled).await == Use::Enabled {
             tokio::select! {
@@ -203,7 +204,7 @@ impl Upstream {
         }
     }
 
-    /// Connects to it to learn what it offers, and says good-bye.
+    /// Connects to learn the extensions, and disconnects.
     pub async fn probe(&self) -> Result<Extensions, RelayError> {
         let connection = self.connect(None).await?;
         let offered = connection.offered();
@@ -211,13 +212,13 @@ impl Upstream {
         Ok(offered)
     }
 
-    /// Whether a connection may carry another message, without waiting for it.
+    /// Returns whether a connection may carry another message at once.
     pub fn may_reuse(&self, connection: &Connection) -> bool {
         let is_of_use = self.connector.service().is_enabled() && self.health.is_well();
         !connection.in_message() && is_of_use && self.pool.may_be_used(connection, Instant::now())
     }
 
-    /// A connection that waits for a message, may carry one of this client and was not closed meanwhile.
+    /// Takes an idle connection that may carry mail of this client and that the upstream has not closed.
     pub async fn waiting(&self, client: &Client) -> Option<Connection> {
         loop {
             let mut connection = self.pool.take(client, Instant::now())?;
@@ -228,16 +229,16 @@ impl Upstream {
         }
     }
 
-    /// Permission for a connection for mail of this client, waited for until then.
+    /// Waits until `until` for a slot for mail of this client.
     pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, RelayError> {
         let patience = until.saturating_duration_since(Instant::now());
         self.slots.take(client.address, patience).await.ok_or(RelayError::Busy)
     }
 
-    /// A new connection in this slot. [`RelayError::Busy`] where the upstream takes no more than are open; not before a pause, where it
-    /// seemed to take one more and there is somebody to wait until then.
+    /// Opens a connection in this slot. Returns [`RelayError::Busy`] if the upstream refuses more connections than are
+    /// open; after a pause, if it was expected to accept one more and the client can wait that long.
     pub async fn connect_in(&self, mut slot: Slot, client: &Client, until: Instant) -> Result<Connection, RelayError> {
-        // Those that wait for a message count, too.
+        // Idle connections count, too.
         if self.slots.is_exceeded(self.pool.count()) {
             self.make_room().await;
         }
@@ -258,8 +259,8 @@ impl Upstream {
         }
     }
 
-    /// A new connection, past its opening: for mail of this client. Where the upstream takes no more, one that waits, for others
-    /// perhaps, makes room.
+    /// Opens a connection for mail of this client. If the upstream refuses one more, closes an idle one, perhaps of
+    /// another client, and tries again.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let mut began = Instant::now();
         let mut outcome = self.connector.connect(client).await;
@@ -269,7 +270,7 @@ impl Upstream {
             began = Instant::now();
             outcome = self.connector.connect(client).await;
         }
-        // One more than it takes at once says nothing about whether it is of use.
+        // A refusal of one connection too many says nothing about the upstream's health.
         let is_one_too_many = match &outcome {
             Err(RelayError::Refused(reply)) if reply.code() < 500 => {
                 self.slots.has_others(usize::from(client.is_some())).await
@@ -279,7 +280,7 @@ impl Upstream {
         let connection = outcome.inspect_err(|fault| {
             let says_nothing = match fault {
                 RelayError::Disabled => true,
-                // Whom it refuses to serve says nothing about others.
+                // A refusal of one client says nothing about others.
                 RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::Forgotten => true,
                 RelayError::Login(..) => self.options().wants_credentials(),
                 _ => false,
@@ -305,7 +306,7 @@ impl Upstream {
         Ok(connection)
     }
 
-    /// Takes leave of it on the connection that has waited for longest; false if there is none.
+    /// Closes the longest idle connection; false if there is none.
     async fn make_room(&self) -> bool {
         match self.pool.take_oldest() {
             Some(connection) => connection.quit().await,
@@ -314,12 +315,13 @@ impl Upstream {
         true
     }
 
-    /// It lost a message, or did not want one: which may be the message's fault, and says nothing about others.
+    /// Counts a message that the upstream lost or refused. The message may be to blame, so health does not change.
     pub fn lost(&self) {
         self.connector.metrics().failures.inc();
     }
 
-    /// It failed a session of this client that it began well with. Whoever is sent away may deserve it: it takes several.
+    /// Takes a session of this client that failed after the upstream had answered. The client may be to blame, so only
+    /// several in a row bring the upstream down.
     pub fn doubted(&self, client: &Client, fault: &RelayError) {
         self.lost();
         if self.health.doubted(&client.session, Instant::now()) {
@@ -327,7 +329,7 @@ impl Upstream {
         }
     }
 
-    /// It was of no use to what began then.
+    /// Takes a failed attempt that began at `began`.
     fn failed(&self, fault: &RelayError, began: Instant) {
         self.lost();
         if self.health.failed(began, Instant::now()) {
@@ -340,29 +342,29 @@ impl Upstream {
         tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
     }
 
-    /// It is silent on a connection that waited: so may the others be.
+    /// Closes all idle connections, after one was silent: the others may be, too.
     pub fn forget_waiting(&self) {
         for connection in self.pool.drain() {
             self.dismiss(connection, None);
         }
     }
 
-    /// It takes a message.
+    /// Notes an accepted message.
     pub fn worked(&self) {
         self.health.worked();
     }
 
-    /// Keeps a connection for the next message, if it may.
+    /// Keeps a connection for the next message, if possible.
     pub fn release(self: &Arc<Self>, mut connection: Connection) {
         if connection.in_message() {
-            // Cut, so that half a message does not count.
+            // Cut the connection, so that no half message counts.
             return;
         }
         if connection.is_idle() {
             return self.keep(connection);
         }
         let upstream = self.clone();
-        // The client need not wait until the upstream has forgotten its transaction.
+        // The client need not wait for the reply to RSET.
         tokio::spawn(async move {
             if connection.reset().await.is_ok() {
                 upstream.keep(connection);
@@ -377,7 +379,7 @@ impl Upstream {
         }
     }
 
-    /// Nobody waits for an upstream's good-bye, but for its slot, if there is one.
+    /// Closes a connection in the background. Its slot, if any, is free only after the upstream's good-bye.
     fn dismiss(&self, connection: Connection, slot: Option<Slot>) {
         tokio::spawn(async move {
             connection.quit().await;
@@ -385,7 +387,7 @@ impl Upstream {
         });
     }
 
-    /// Takes leave of it on all connections that wait.
+    /// Closes all idle connections.
     pub async fn close(&self) {
         let mut leaving = JoinSet::new();
         for connection in self.pool.drain() {

@@ -1,4 +1,4 @@
-//! Connections to an upstream that wait for the next message, so that it need not be connected to for each.
+//! Connection pool of an upstream: idle connections that wait for the next message.
 
 use crate::relay::client::Client;
 use crate::relay::connection::Connection;
@@ -7,31 +7,31 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How connections are kept.
+/// Bounds of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many may wait at once.
+    /// Maximum idle connections; 0 keeps none.
     pub max_idle: usize,
-    /// How long one may wait.
+    /// How long a connection may be idle.
     pub idle_timeout: Duration,
-    /// How long after it was opened one may be used again.
+    /// Maximum age of a connection that is used again.
     pub max_age: Duration,
-    /// How many messages may have gone over it.
+    /// Maximum messages over one connection.
     pub max_messages: u32,
 }
 
-/// The connections that wait, the one that was used last at the end. The lock is held to move some in or out.
+/// The idle connections, most recently used last. The lock is held to move some in or out.
 pub struct Pool {
     options: Options,
     state: Mutex<State>,
-    /// How many they are.
+    /// Metric of idle connections.
     count: IntGauge,
 }
 
 #[derive(Default)]
 struct State {
     idle: Vec<Idle>,
-    /// None may wait.
+    /// No connection may be added.
     is_closed: bool,
 }
 
@@ -45,7 +45,7 @@ impl Pool {
         Self { options, state: Mutex::default(), count }
     }
 
-    /// Takes in a connection that has done its work. Returns one that may not wait here: this, or the one that has for longest.
+    /// Adds a connection. Returns one that may not stay: this, or the longest idle one.
     pub fn put(&self, connection: Connection, now: Instant) -> Option<Connection> {
         if !self.may_be_used(&connection, now) {
             return Some(connection);
@@ -55,15 +55,15 @@ impl Pool {
             return Some(connection);
         }
         let idle = &mut state.idle;
-        // Who sends much is used again soon; who has waited for longest, perhaps never.
+        // The client of a recent connection probably sends more; that of the longest idle one perhaps never.
         let surplus = (idle.len() >= self.options.max_idle).then(|| idle.remove(0).connection);
         idle.push(Idle { connection, since: now });
         self.count.add(i64::from(surplus.is_none()));
         surplus
     }
 
-    /// Of the connections that may carry mail of this client, the one that was used last: those before it may grow old and go. It
-    /// may have been closed by the upstream meanwhile.
+    /// Takes the most recently used connection that may carry mail of this client; older ones may reach their timeout.
+    /// The upstream may have closed it meanwhile.
     pub fn take(&self, client: &Client, now: Instant) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         let at = idle.iter().rposition(|idle| self.may_wait(idle, now) && idle.connection.speaks_for(client))?;
@@ -71,12 +71,12 @@ impl Pool {
         Some(idle.remove(at).connection)
     }
 
-    /// How many there are.
+    /// Returns the number of idle connections.
     pub fn count(&self) -> usize {
         self.lock().idle.len()
     }
 
-    /// The one that has waited for longest, whomever it is for.
+    /// Takes the longest idle connection, of whatever client.
     pub fn take_oldest(&self) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         if idle.is_empty() {
@@ -86,23 +86,23 @@ impl Pool {
         Some(idle.remove(0).connection)
     }
 
-    /// Takes out those that have waited for long enough.
+    /// Takes the connections whose time is over.
     pub fn expired(&self, now: Instant) -> Vec<Connection> {
         self.remove(|idle| !self.may_wait(idle, now))
     }
 
-    /// Takes out all.
+    /// Takes all connections.
     pub fn drain(&self) -> Vec<Connection> {
         self.remove(|_| true)
     }
 
-    /// Takes out all, and lets no more in until it is opened.
+    /// Takes all connections, and keeps no more until [`Self::open`].
     pub fn close(&self) -> Vec<Connection> {
         self.lock().is_closed = true;
         self.drain()
     }
 
-    /// Lets connections wait.
+    /// Allows connections to be kept.
     pub fn open(&self) {
         self.lock().is_closed = false;
     }
@@ -119,7 +119,7 @@ impl Pool {
         waits && self.may_be_used(&idle.connection, now)
     }
 
-    /// Whether its age and its messages let it carry another one.
+    /// Returns whether a connection's age and messages allow another message.
     pub fn may_be_used(&self, connection: &Connection, now: Instant) -> bool {
         let most = connection.offered().max_messages.unwrap_or(u32::MAX).min(self.options.max_messages);
         connection.age(now) < self.options.max_age && connection.messages() < most

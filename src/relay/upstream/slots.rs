@@ -1,9 +1,9 @@
-//! Bound on the connections to an upstream that carry messages, and the queue of clients that wait for one.
+//! Limit on the connections to an upstream that carry messages, and the queue of clients that wait for one.
 //!
-//! The bound is configured, or learned: an upstream that refuses one more connection, while others to it are open, takes as many as are
-//! open. Clients wait in the order in which they came. A part of the slots ([`State::reserve`]) is kept for client networks that have less
-//! than their share ([`State::share`]), so that no network takes all of many. A network with more than its share loses the slots of those
-//! messages that have lasted longest to networks with less that wait.
+//! The limit is configured, or learned: if an upstream refuses another connection while some are open, the number of
+//! open ones is the limit. Clients wait in their order of arrival. A part of the slots ([`State::reserve`]) is kept for
+//! client networks with less than their share ([`State::share`]), so that no network takes all of many. If such
+//! networks wait, a network with more than its share loses the slots of its longest messages to them.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,50 +12,51 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-/// How long a client waits for a connection: other clients' messages mostly take less, and the client waits 5 minutes for its answer.
+/// How long a client waits for a connection: most messages of other clients take less, and the client waits 5 minutes
+/// for its reply.
 pub const WAIT: Duration = Duration::from_secs(8);
 
-/// One slot in so many is kept for networks with less than their share: of 50 one network alone gets 43.
+/// One in this many slots is kept for networks with less than their share: one network alone gets 43 of 50.
 const RESERVED: usize = 8;
 
-/// Fewer slots than this are not worth dividing.
+/// Fewer slots than this are not divided.
 const MIN_DIVISIBLE: usize = 3;
 
-/// A message that has lasted for so long may lose its connection to a client that waits: long before that client gives up.
+/// A message that has lasted this long may lose its connection to a waiting client: long before that client gives up.
 const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// A client that waits looks so often for a message that has lasted for so long meanwhile.
+/// Interval at which a waiting client checks whether a message has become old enough to lose its connection.
 const REVOCATION_PACE: Duration = Duration::from_millis(500);
 
-/// How long after a refusal those connections that are on their way may take to show that the upstream takes them.
+/// How long after a refusal connections in progress may take to show that the upstream accepts them.
 const GREETING_PATIENCE: Duration = Duration::from_millis(500);
 
-/// So many refusals in a row teach a bound: one may have another reason.
+/// Refusals in a row that teach a limit: a single one may have another reason.
 const REFUSALS_TO_LEARN: u32 = 10;
 
-/// How long a learned bound holds after the last refusal: then the upstream may take more, and is asked.
+/// How long a learned limit holds after the last refusal; then the upstream may accept more, and is asked.
 const LEARNED_FOR: Duration = Duration::from_secs(30);
 
-/// The bound, and the slots in use. The lock is held to count and to hand slots over, and never over anything that waits.
+/// The limit, and the slots in use. The lock is held to count and to hand slots over, never across an await.
 pub struct Slots {
-    /// As configured; 0 for none.
+    /// The configured limit; 0 for none.
     max: usize,
     state: Mutex<State>,
-    /// Told when a connection is past its greeting.
+    /// Notified when a connection is past its greeting.
     opened: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// Slots in use, and by client network.
+    /// Slots in use, and their number for each client network.
     used: usize,
     networks: HashMap<IpAddr, usize>,
-    /// Those of them that have a connection past its greeting.
+    /// Slots in use whose connection is past its greeting.
     open: usize,
-    /// Connections refused since one was opened, and the most that were open then.
+    /// Refusals since the last opened connection, and the most connections open at one of them.
     refusals: u32,
     open_at_refusal: usize,
-    /// What the upstream seems to take, and until when that holds.
+    /// The learned limit, and until when it holds.
     learned: Option<(usize, Instant)>,
     queue: VecDeque<Waiter>,
     /// Slots in use, in the order in which they were taken.
@@ -65,7 +66,7 @@ struct State {
 struct Holder {
     network: IpAddr,
     since: Instant,
-    /// Set when the slot is wanted back.
+    /// Set when another client needs the slot.
     revoked: Arc<watch::Sender<bool>>,
 }
 
@@ -74,13 +75,13 @@ struct Waiter {
     tell: oneshot::Sender<Slot>,
 }
 
-/// Permission for one connection, for as long as this lives.
+/// Permit for one connection; dropping it frees the slot.
 pub struct Slot {
     slots: Arc<Slots>,
     network: IpAddr,
     revoked: Arc<watch::Sender<bool>>,
     is_open: bool,
-    /// Not to be given back: it never came to its client.
+    /// The slot never reached its client, and is already given back.
     is_void: bool,
 }
 
@@ -89,7 +90,7 @@ impl Slots {
         Arc::new(Self { max, state: Mutex::default(), opened: Notify::new() })
     }
 
-    /// A slot for a connection for this client, at once or within `patience`; `None` if there was none.
+    /// Waits up to `patience` for a slot for this client's connection; `None` if there was none.
     pub async fn take(self: &Arc<Self>, client: IpAddr, patience: Duration) -> Option<Slot> {
         let network = network(client);
         let receiver = {
@@ -110,8 +111,8 @@ impl Slots {
         }
     }
 
-    /// Looks regularly whether a slot can be had for a client of this network that waits: by revoking one, or since a learned bound holds
-    /// no more.
+    /// Checks regularly whether a waiting client of this network can have a slot: by revoking one, or because a learned
+    /// limit no longer holds.
     async fn revoke_regularly_for(self: &Arc<Self>, network: IpAddr) -> ! {
         loop {
             {
@@ -123,13 +124,13 @@ impl Slots {
         }
     }
 
-    /// Whether there are more connections than there may be, when so many wait for a message besides those in use.
+    /// Returns whether `waiting` idle connections and those in use together exceed the limit.
     pub fn is_exceeded(&self, waiting: usize) -> bool {
         let state = self.lock();
         state.bound(self.max).is_some_and(|bound| state.used + waiting > bound)
     }
 
-    /// The upstream refused a connection. True: it takes others, so that it was one too many.
+    /// Notes a refused connection. Returns true if the upstream accepts others, so that this was one too many.
     pub fn refused(&self) -> bool {
         let mut state = self.lock();
         if state.open == 0 {
@@ -138,7 +139,7 @@ impl Slots {
         let now = Instant::now();
         let former = state.learned.filter(|(_, until)| now < *until).map(|(bound, _)| bound);
         state.refusals += 1;
-        // Refused at fewer than before: a connection that has just ended may still count there.
+        // Refused at fewer than before: the upstream may still count a connection that has just ended.
         state.open_at_refusal = state.open.max(state.open_at_refusal).max(former.unwrap_or(0));
         if former.is_some() || state.refusals >= REFUSALS_TO_LEARN {
             state.learned = Some((state.open_at_refusal, now + LEARNED_FOR));
@@ -146,8 +147,8 @@ impl Slots {
         true
     }
 
-    /// Whether the upstream, which has just refused a connection, takes others: those that are open, or of those on their way one that
-    /// gets past its greeting soon. `own` is how many slots the refused connection has itself.
+    /// Returns whether the upstream, which has just refused a connection, accepts others: open ones, or one in progress
+    /// that soon gets past its greeting. `own` is the number of slots of the refused connection.
     pub async fn has_others(&self, own: usize) -> bool {
         let opened = self.opened.notified();
         {
@@ -167,7 +168,7 @@ impl Slots {
         Slot { slots: self.clone(), network, revoked, is_open: false, is_void: false }
     }
 
-    /// Gives free slots to clients that wait, in their order, but for those whose network has its share.
+    /// Gives free slots to waiting clients, in their order, except to networks that have their share.
     fn serve(self: &Arc<Self>, state: &mut State) {
         state.queue.retain(|waiter| !waiter.tell.is_closed());
         while let Some(at) = state.queue.iter().position(|waiter| state.has_room_for(waiter.network, self.max)) {
@@ -202,12 +203,13 @@ impl State {
         self.networks.get(&network).copied().unwrap_or(0)
     }
 
-    /// Slots that are kept for networks with less than their share.
+    /// Returns the number of slots kept for networks with less than their share.
     fn reserve(bound: usize) -> usize {
         if bound < MIN_DIVISIBLE { 0 } else { bound.div_ceil(RESERVED) }
     }
 
-    /// The share of one network, at least one slot: all that hold slots, this one, and one more that may come have equal shares.
+    /// Returns the share of one network, at least one slot: networks with slots, this one, and one that may come have
+    /// equal shares.
     fn share(&self, network: IpAddr, bound: usize) -> usize {
         let networks = self.networks.len() + usize::from(!self.networks.contains_key(&network));
         (bound / (networks + 1)).max(1)
@@ -224,8 +226,8 @@ impl State {
         }
     }
 
-    /// Wants one slot back for a client of this network that waits, if it has less than its share, from the network with most; no more than
-    /// there are such clients.
+    /// Revokes one slot for a waiting client of this network, if the network has less than its share, from the network
+    /// with the most slots. No more slots are revoked than such clients wait.
     fn revoke_for(&mut self, network: IpAddr, max: usize) {
         let Some(bound) = self.bound(max) else { return };
         let share = self.share(network, bound);
@@ -250,7 +252,7 @@ impl State {
 }
 
 impl Slot {
-    /// Its connection is past the greeting. The upstream takes as many as are open, whatever it seemed to take.
+    /// Notes that the connection is past its greeting. A learned limit rises to the number of open connections.
     pub fn opened(&mut self) {
         let mut state = self.slots.lock();
         if !std::mem::replace(&mut self.is_open, true) {
@@ -267,12 +269,12 @@ impl Slot {
         }
     }
 
-    /// Turns true when the slot is wanted back.
+    /// Turns true when another client needs the slot.
     pub fn revoked(&self) -> watch::Receiver<bool> {
         self.revoked.subscribe()
     }
 
-    /// Its connection is gone, and another may come.
+    /// Notes that the connection has ended; the slot may be used for another.
     pub fn closed(&mut self) {
         self.slots.lock().open -= usize::from(std::mem::take(&mut self.is_open));
     }
@@ -290,7 +292,7 @@ impl Drop for Slot {
     }
 }
 
-/// The network that counts as one client: an IPv4 address, or an IPv6 /64.
+/// Returns the network that counts as one client: an IPv4 address, or an IPv6 /64.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -425,7 +427,7 @@ mod tests {
         assert!(!slots.refused(), "it takes none at all");
         let mut taken: Vec<_> = [ONE, ONE, OTHER].iter().filter_map(|client| take(&slots, client)).collect();
         taken[0].opened();
-        // One that is followed by a success has another reason.
+        // A refusal that is followed by a success has another reason.
         assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()));
         assert_eq!(bound(&slots), None);
         taken[0].closed();
@@ -433,12 +435,12 @@ mod tests {
         assert!((1..REFUSALS_TO_LEARN).all(|_| slots.refused()) && bound(&slots).is_none());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(1));
-        // It was on its way already, so that the upstream takes more.
+        // This connection was in progress already, so the upstream accepts more.
         taken[1].opened();
         assert_eq!(bound(&slots), Some(2));
         drop(taken.pop());
         assert!(take(&slots, OTHER).is_none());
-        // One ends, and the upstream still counts it when the next one comes.
+        // A connection ends, and the upstream still counts it when the next one comes.
         drop(taken.pop());
         assert!(slots.refused());
         assert_eq!(bound(&slots), Some(2));
@@ -499,7 +501,7 @@ mod tests {
         let oldest = greedy.remove(0);
         let gives_way = async {
             oldest.revoked().wait_for(|revoked| *revoked).await.unwrap();
-            // It takes a moment, in which no second one is revoked.
+            // Longer than the interval: no second slot is revoked meanwhile.
             tokio::time::sleep(2 * REVOCATION_PACE).await;
             drop(oldest);
         };
