@@ -6,30 +6,28 @@ pub mod dialogue;
 mod handshake;
 mod wire;
 
-pub(super) use handshake::Handshake;
+pub(super) use handshake::{Handshake, Next};
+pub(super) use wire::Wire;
 
 use crate::metrics::Counted;
 use crate::relay::RelayError;
 use crate::relay::client::Client;
 use crate::relay::client_identity::Announcer;
 use crate::relay::tls::Plain;
-use crate::relay::upstream::{Connector, Slot};
+use crate::relay::upstream::Slot;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use dialogue::{Answered, Envelope};
-use handshake::Next;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use wire::Wire;
 
 /// A connection to an upstream, after the handshake.
 pub struct Connection {
     wire: Wire,
-    data_patience: Duration,
+    data_timeout: Duration,
     offered: Extensions,
     plain: Option<Plain>,
     announcer: Arc<Announcer>,
@@ -50,6 +48,23 @@ pub struct Connection {
     _counted: Counted,
 }
 
+/// The parts of a connection that has just finished its handshake.
+pub struct Established {
+    pub wire: Wire,
+    /// How long the upstream may go without accepting any octet of a message.
+    pub data_timeout: Duration,
+    pub offered: Extensions,
+    /// The reason why there is no TLS; `None` if there is.
+    pub plain: Option<Plain>,
+    pub announcer: Arc<Announcer>,
+    /// The client that the handshake announced or logged in.
+    pub client: Option<Client>,
+    /// Clients log in to this upstream with their own passwords.
+    pub is_of_login: bool,
+    /// Counts the connection until it is dropped.
+    pub counted: Counted,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// No transaction.
@@ -61,61 +76,29 @@ enum State {
 }
 
 /// Time for the reply to RSET on an idle connection: a firewall may have dropped the connection.
-const RSET_PATIENCE: Duration = Duration::from_secs(5);
+const RSET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time to wait for a reply that the upstream may have sent before it hung up, and for the reply to QUIT.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// A connection that is past its handshake. `is_of_login`: clients log in to this upstream with their own
-    /// passwords.
-    pub async fn open(
-        connector: &Connector,
-        address: SocketAddr,
-        mut opening: Handshake,
-        client: Option<&Client>,
-    ) -> Result<Self, RelayError> {
-        let (tcp, counted) = connector.tcp(address).await?;
-        let mut wire = Wire::new(tcp, connector.patience());
-        if opening.is_within_tls() {
-            wire = wire.secure(connector.tls()).await?;
-        }
-        let mut next = opening.reply(wire.reply().await?);
-        loop {
-            match next {
-                Next::Send(line) => {
-                    wire.reader.expect_extensions();
-                    wire.send(line.as_bytes()).await?;
-                    next = opening.reply(wire.reply().await?);
-                }
-                Next::Handshake => {
-                    // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies
-                    // (CVE-2011-0411).
-                    wire.check_quiet().await?;
-                    wire = wire.secure(connector.tls()).await?;
-                    next = opening.secured();
-                }
-                Next::Derive(salting) => next = opening.keys(&connector.derive(salting).await?),
-                Next::Ready(offered) => {
-                    return Ok(Self {
-                        wire,
-                        data_patience: connector.data_patience(),
-                        offered,
-                        plain: opening.plain(),
-                        announcer: connector.announcer().clone(),
-                        client: client.cloned(),
-                        is_of_login: connector.options().wants_credentials(),
-                        state: State::Idle,
-                        opened: Instant::now(),
-                        is_proven: false,
-                        has_refused_data: false,
-                        messages: 0,
-                        slot: None,
-                        _counted: counted,
-                    });
-                }
-                Next::Failed(fault) => return Err(fault),
-            }
+    pub fn new(established: Established) -> Self {
+        let Established { wire, data_timeout, offered, plain, announcer, client, is_of_login, counted } = established;
+        Self {
+            wire,
+            data_timeout,
+            offered,
+            plain,
+            announcer,
+            client,
+            is_of_login,
+            state: State::Idle,
+            opened: Instant::now(),
+            is_proven: false,
+            has_refused_data: false,
+            messages: 0,
+            slot: None,
+            _counted: counted,
         }
     }
 
@@ -199,8 +182,8 @@ impl Connection {
             if let Some(text) = envelope.next_write() {
                 self.wire.send(text.as_bytes()).await?;
             }
-            let patience = if self.is_proven { self.wire.patience } else { self.wire.patience.min(RSET_PATIENCE) };
-            let reply = self.wire.reply_within(patience).await?;
+            let timeout = if self.is_proven { self.wire.timeout } else { self.wire.timeout.min(RSET_TIMEOUT) };
+            let reply = self.wire.reply_within(timeout).await?;
             self.is_proven = true;
             envelope.reply(reply)?;
         }
@@ -244,21 +227,21 @@ impl Connection {
 
     /// Sends octets of the message. If the upstream replies meanwhile, that reply is the error.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
-        match self.wire.send_unless_spoken_to(bytes, self.data_patience).await {
+        match self.wire.send_unless_spoken_to(bytes, self.data_timeout).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.early_reply(self.wire.patience).await?),
+            Ok(false) => Err(self.early_reply(self.wire.timeout).await?),
             // The timeout has passed already.
             Err(RelayError::Silent) => Err(RelayError::Silent),
             // The upstream may have sent the reason before it hung up.
-            Err(fault) => Err(self.early_reply(LAST_WORDS).await.unwrap_or(fault)),
+            Err(fault) => Err(self.early_reply(LAST_REPLY_TIMEOUT).await.unwrap_or(fault)),
         }
     }
 
     /// Ends the message: sends the final dot and returns the reply, if it comes within `timeout`. A reply that came
     /// before the final dot is no acknowledgement.
-    pub async fn end(&mut self, patience: Duration) -> Result<Reply, RelayError> {
+    pub async fn end(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
         self.write(b".\r\n").await?;
-        let reply = self.wire.reply_within(patience).await?;
+        let reply = self.wire.reply_within(timeout).await?;
         self.state = State::Idle;
         match reply.code() {
             421 => Err(RelayError::Refused(reply)),
@@ -276,12 +259,12 @@ impl Connection {
             self.wire.send(b"QUIT\r\n").await?;
             self.wire.reply().await
         };
-        let _ = tokio::time::timeout(LAST_WORDS, quit).await;
+        let _ = tokio::time::timeout(LAST_REPLY_TIMEOUT, quit).await;
     }
 
     /// Reads the reply that the upstream sent in mid-message.
-    async fn early_reply(&mut self, patience: Duration) -> Result<RelayError, RelayError> {
-        let reply = self.wire.reply_within(patience).await?;
+    async fn early_reply(&mut self, timeout: Duration) -> Result<RelayError, RelayError> {
+        let reply = self.wire.reply_within(timeout).await?;
         Ok(if reply.code() >= 400 { RelayError::Refused(reply) } else { RelayError::Unexpected(reply) })
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 pub struct Wire {
     stream: Box<dyn Stream>,
     /// Timeout for one reply, and for sending.
-    pub patience: Duration,
+    pub timeout: Duration,
     pub reader: Reader,
     /// Octets that were read and not parsed yet.
     unused: Vec<u8>,
@@ -26,15 +26,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 const READ: usize = 4096;
 
 impl Wire {
-    pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, patience: Duration) -> Self {
-        Self { stream: Box::new(stream), patience, reader: Reader::default(), unused: Vec::new() }
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, timeout: Duration) -> Self {
+        Self { stream: Box::new(stream), timeout, reader: Reader::default(), unused: Vec::new() }
     }
 
     /// Begins TLS.
     pub async fn secure(self, tls: Option<&Tls>) -> Result<Self, RelayError> {
         let tls = tls.ok_or(RelayError::NoTls)?;
         let stream = tls.secure(self.stream).await.map_err(RelayError::Tls)?;
-        Ok(Self::new(stream, self.patience))
+        Ok(Self::new(stream, self.timeout))
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
@@ -42,13 +42,13 @@ impl Wire {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        let sent = tokio::time::timeout(self.patience, sent).await.map_err(|_| RelayError::Silent)?;
+        let sent = tokio::time::timeout(self.timeout, sent).await.map_err(|_| RelayError::Silent)?;
         sent.map_err(RelayError::Io)
     }
 
     /// Sends octets while listening. Returns false if the upstream began to reply. `timeout` applies to each piece that
     /// the upstream accepts.
-    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], patience: Duration) -> Result<bool, RelayError> {
+    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], timeout: Duration) -> Result<bool, RelayError> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !self.is_quiet().await? {
@@ -63,7 +63,7 @@ impl Wire {
                 }
                 Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
             });
-            let progress = tokio::time::timeout(patience, progress).await.map_err(|_| RelayError::Silent)?;
+            let progress = tokio::time::timeout(timeout, progress).await.map_err(|_| RelayError::Silent)?;
             let written = progress.map_err(RelayError::Io)?;
             if written == 0 {
                 self.unused.extend_from_slice(heard.filled());
@@ -71,16 +71,16 @@ impl Wire {
             }
             rest = &rest[written..];
         }
-        let flushed = tokio::time::timeout(patience, self.stream.flush()).await.map_err(|_| RelayError::Silent)?;
+        let flushed = tokio::time::timeout(timeout, self.stream.flush()).await.map_err(|_| RelayError::Silent)?;
         flushed.map_err(RelayError::Io).map(|()| true)
     }
 
     pub async fn reply(&mut self) -> Result<Reply, RelayError> {
-        self.reply_within(self.patience).await
+        self.reply_within(self.timeout).await
     }
 
-    pub async fn reply_within(&mut self, patience: Duration) -> Result<Reply, RelayError> {
-        tokio::time::timeout(patience, self.next_reply()).await.unwrap_or(Err(RelayError::Silent))
+    pub async fn reply_within(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
+        tokio::time::timeout(timeout, self.next_reply()).await.unwrap_or(Err(RelayError::Silent))
     }
 
     pub async fn next_reply(&mut self) -> Result<Reply, RelayError> {

@@ -6,13 +6,11 @@ use crate::metrics::{Counted, UpstreamMetrics};
 use crate::relay::RelayError;
 use crate::relay::client::{Client, LoggedIn};
 use crate::relay::client_identity::{Announce, Announcer};
-use crate::relay::connection::Connection;
-use crate::relay::connection::Handshake;
+use crate::relay::connection::{Connection, Established, Handshake, Next, Wire};
 use crate::relay::dns::{Failure, Resolver};
 use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
 use crate::relay::options::{ConfigError, Options, UpstreamOptions};
 use crate::relay::tls::{DowngradeLog, Plain, Policy, Tls};
-use crate::smtp::scram::{Keys, Salting};
 use crate::time::format_duration;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -90,20 +88,6 @@ impl Connector {
         self.options.wants_credentials() || self.options.announce == Announce::Xclient
     }
 
-    /// Returns the timeout of each reply.
-    pub fn patience(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Returns how long the upstream may go without accepting any octet of a message.
-    pub fn data_patience(&self) -> Duration {
-        self.data_timeout
-    }
-
-    pub fn tls(&self) -> Option<&Tls> {
-        self.tls.as_ref()
-    }
-
     /// Returns the failed addresses, with the reasons.
     pub fn failing(&self) -> Vec<(SocketAddr, String)> {
         self.failing.all()
@@ -111,10 +95,6 @@ impl Connector {
 
     pub fn secrecy(&self) -> &DowngradeLog {
         &self.secrecy
-    }
-
-    pub async fn derive(&self, salting: Salting) -> Result<Keys, RelayError> {
-        self.keys.derive(salting).await
     }
 
     /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
@@ -218,12 +198,57 @@ impl Connector {
         let told = self.announcer.for_opening(client);
         // If the client was announced, the refusal may be of the client.
         let own = own.filter(|_| told.is_none());
-        let opening = Handshake::new(&self.hostname, policy, login).announcing(told);
-        let opened = Connection::open(self, address, opening, client.filter(|_| self.is_for_one())).await;
+        let handshake = Handshake::new(&self.hostname, policy, login).announcing(told);
+        let opened = self.shake_hands(address, handshake, client.filter(|_| self.is_for_one())).await;
         if let Some(secret) = own {
             self.heard(&secret, opened.as_ref().err());
         }
         opened
+    }
+
+    /// Connects to an address and performs the handshake, TLS and login included. `client` is the client that the handshake may announce
+    /// or log in.
+    async fn shake_hands(
+        &self,
+        address: SocketAddr,
+        mut handshake: Handshake,
+        client: Option<&Client>,
+    ) -> Result<Connection, RelayError> {
+        let (tcp, counted) = self.tcp(address).await?;
+        let mut wire = Wire::new(tcp, self.timeout);
+        if handshake.is_within_tls() {
+            wire = wire.secure(self.tls.as_ref()).await?;
+        }
+        let mut next = handshake.reply(wire.reply().await?);
+        loop {
+            match next {
+                Next::Send(line) => {
+                    wire.reader.expect_extensions();
+                    wire.send(line.as_bytes()).await?;
+                    next = handshake.reply(wire.reply().await?);
+                }
+                Next::Handshake => {
+                    // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies (CVE-2011-0411).
+                    wire.check_quiet().await?;
+                    wire = wire.secure(self.tls.as_ref()).await?;
+                    next = handshake.secured();
+                }
+                Next::Derive(salting) => next = handshake.keys(&self.keys.derive(salting).await?),
+                Next::Ready(offered) => {
+                    return Ok(Connection::new(Established {
+                        wire,
+                        data_timeout: self.data_timeout,
+                        offered,
+                        plain: handshake.plain(),
+                        announcer: self.announcer.clone(),
+                        client: client.cloned(),
+                        is_of_login: self.options.wants_credentials(),
+                        counted,
+                    }));
+                }
+                Next::Failed(error) => return Err(error),
+            }
+        }
     }
 
     /// Takes the result of a login with Weir's own secret.
@@ -236,7 +261,7 @@ impl Connector {
     }
 
     /// Connects to an address, and counts the connection until the returned counter is dropped.
-    pub async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
+    async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
         if self.is_itself(address) {
             return Err(RelayError::Itself(address));
         }
