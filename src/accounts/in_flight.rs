@@ -3,7 +3,7 @@
 //!
 //! A program that opens twenty connections needs a single entry in the queue.
 
-use super::Login;
+use super::login::Login;
 use crate::smtp::sasl::Credentials;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -3,6 +3,7 @@
 mod cache;
 pub mod file;
 mod in_flight;
+mod login;
 mod turns;
 mod users_file;
 
@@ -11,6 +12,7 @@ use crate::smtp::sasl::Credentials;
 use cache::LoginCache;
 use file::ReadError;
 use in_flight::{Check, InFlight, Joined};
+pub use login::Login;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -38,20 +40,6 @@ pub struct Accounts {
 struct Book {
     users: UsersFile,
     cache: LoginCache,
-}
-
-/// The result of a login.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Login {
-    /// The password is right; the user is in these groups.
-    Right {
-        groups: Arc<[Box<str>]>,
-    },
-    Wrong,
-    /// Too many other logins wait, or the users file is being written.
-    Busy,
-    /// The client left before its turn: no password was checked.
-    Left,
 }
 
 /// How long a login waits for its turn: well within a client's timeout.

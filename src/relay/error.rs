@@ -1,6 +1,7 @@
 //! Errors of an upstream.
 
-use super::{login, tls};
+use super::login::SecretError;
+use super::tls::explain;
 use crate::smtp::reply::{Garbage, Reply};
 use crate::smtp::scram;
 use std::fmt;
@@ -30,7 +31,7 @@ pub enum RelayError {
     StartTls(Reply),
     Tls(std::io::Error),
     /// Weir has no usable secret to log in with.
-    Secret(login::SecretError),
+    Secret(SecretError),
     /// The upstream offers none of these mechanisms for the configured login.
     NoLogin(&'static str),
     /// The upstream refused Weir's login with this reply and these details; clients must not see them.
@@ -83,7 +84,7 @@ impl fmt::Display for RelayError {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Busy => f.write_str("all connections that it takes, or the client's share of them, are in use"),
             Self::Disabled => f.write_str("no upstream is enabled"),
-            Self::Io(error) => write!(f, "the connection broke: {}", tls::explain(error)),
+            Self::Io(error) => write!(f, "the connection broke: {}", explain(error)),
             Self::Garbage(garbage) => garbage.fmt(f),
             Self::Refused(reply) => write!(f, "it refuses: {reply}"),
             Self::Unexpected(reply) => write!(f, "it is out of step: {reply}"),
@@ -98,7 +99,7 @@ impl fmt::Display for RelayError {
             }
             Self::ClientLogin(reply) => write!(f, "it refuses the client's login: {reply}"),
             Self::Scram(error) => write!(f, "Weir's login by SCRAM-SHA-256: {error}"),
-            Self::Tls(error) => write!(f, "TLS: {}", tls::explain(error)),
+            Self::Tls(error) => write!(f, "TLS: {}", explain(error)),
             Self::Xclient(reply) => write!(f, "it refuses to be told who the client is: {reply}"),
         }
     }

@@ -7,6 +7,7 @@
 
 mod client;
 mod client_identity;
+mod config_error;
 mod connection;
 pub mod dns;
 mod error;
@@ -20,10 +21,11 @@ mod upstreams;
 
 pub use client::{Client, LoggedIn};
 pub use client_identity::Announce;
+pub use config_error::ConfigError;
 pub use connection::dialogue::{self, Answered};
 pub use dns::Resolver;
 pub use error::RelayError;
-pub use options::{ConfigError, Options, UpstreamOptions};
+pub use options::{Options, UpstreamOptions};
 pub use transaction::Transaction;
 use upstream::WAIT;
 pub use upstream::{Upstream, pool};

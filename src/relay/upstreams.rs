@@ -1,7 +1,8 @@
 //! List of the configured upstreams, which a reload may change while mail is in progress.
 
+use super::config_error::ConfigError;
 use super::dns::Resolver;
-use super::options::{ConfigError, Options, UpstreamOptions};
+use super::options::{Options, UpstreamOptions};
 use super::upstream::Upstream;
 use crate::metrics;
 use std::fmt;

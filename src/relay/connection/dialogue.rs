@@ -1,7 +1,7 @@
 //! The commands of a message's envelope and the meaning of the upstream's replies. Pure: the
 //! [`Connection`](super::Connection) carries the octets.
 
-use crate::relay::RelayError;
+use crate::relay::error::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;

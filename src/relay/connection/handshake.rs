@@ -1,8 +1,8 @@
 //! Handshake at the start of a connection to an upstream: greeting, EHLO, TLS and login. Pure: the
 //! [`Connection`](super::Connection) carries the octets.
 
-use crate::relay::RelayError;
 use crate::relay::client::Client;
+use crate::relay::error::RelayError;
 use crate::relay::login::{Authentication, Login, Step};
 use crate::relay::tls::Plain;
 use crate::relay::tls::Policy;

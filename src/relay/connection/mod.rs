@@ -10,9 +10,9 @@ pub(super) use handshake::{Handshake, Next};
 pub(super) use wire::Wire;
 
 use crate::metrics::Counted;
-use crate::relay::RelayError;
 use crate::relay::client::Client;
 use crate::relay::client_identity::Announcer;
+use crate::relay::error::RelayError;
 use crate::relay::tls::Plain;
 use crate::relay::upstream::Slot;
 use crate::smtp::envelope::{Mail, Rcpt};

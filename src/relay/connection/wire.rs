@@ -1,6 +1,6 @@
 //! Stream of octets to and from an upstream; parses replies.
 
-use crate::relay::RelayError;
+use crate::relay::error::RelayError;
 use crate::relay::tls::Tls;
 use crate::smtp::reply::{Reader, Reply};
 use std::future::poll_fn;

@@ -1,7 +1,8 @@
 //! Login at an upstream (RFC 4954), step by step, by the strongest mechanism that both sides know. Pure.
 
 use super::redaction::Redaction;
-use crate::relay::RelayError;
+use super::secret::{Login, Mechanism, Secret};
+use crate::relay::error::RelayError;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Bearer, Credentials};
@@ -9,30 +10,6 @@ use crate::smtp::scram::{Challenge, ClientFirst, Error, Keys, Proof, Salting};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::VecDeque;
-
-/// The secret and the nonce of one login.
-#[derive(Clone, Debug)]
-pub struct Login {
-    pub secret: Secret,
-    /// Printable, without commas, never used before.
-    pub nonce: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Secret {
-    Password(Credentials, Mechanism),
-    Token(Bearer),
-}
-
-/// The mechanism for a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanism {
-    /// The strongest mechanism offered.
-    Any,
-    ScramSha256,
-    Plain,
-    Login,
-}
 
 /// A login in progress.
 pub struct Authentication {
@@ -171,16 +148,6 @@ impl Authentication {
         self.stage = stage;
         self.said.add(&line);
         Step::Say(line)
-    }
-}
-
-impl Secret {
-    /// Returns the password or token.
-    fn in_clear(&self) -> &str {
-        match self {
-            Self::Password(credentials, _) => &credentials.password,
-            Self::Token(bearer) => bearer.token(),
-        }
     }
 }
 

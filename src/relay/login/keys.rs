@@ -1,7 +1,7 @@
 //! Cache of the SCRAM keys of an upstream, so that they are not derived for each connection (RFC 5802 §5.1 allows the
 //! client to keep them).
 
-use crate::relay::RelayError;
+use crate::relay::error::RelayError;
 use crate::smtp::scram::{Keys, Salting};
 use std::sync::Arc;
 use tokio::sync::Mutex;

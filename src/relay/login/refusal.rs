@@ -1,8 +1,8 @@
 //! Back-off for refused logins: to repeat a refused login for every message could lock the account, or get Weir
 //! blocked.
 
-use super::authentication::Secret;
-use crate::relay::RelayError;
+use super::secret::Secret;
+use crate::relay::error::RelayError;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram;
 use std::sync::{Mutex, PoisonError};

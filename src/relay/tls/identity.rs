@@ -1,7 +1,7 @@
 //! Weir's client certificate for an upstream that asks for one. Each connection checks the files, as the certificate
 //! may be renewed at any time.
 
-use crate::relay::ConfigError;
+use crate::relay::config_error::ConfigError;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject as _};

@@ -14,7 +14,7 @@ pub use identity::Paths;
 pub use pin::Pin;
 pub(super) use verify::explain;
 
-use crate::relay::ConfigError;
+use crate::relay::config_error::ConfigError;
 use identity::Identity;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;

@@ -1,6 +1,6 @@
 //! Addresses of an upstream that fail: each is logged once, and tried last for a while.
 
-use crate::relay::RelayError;
+use crate::relay::error::RelayError;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

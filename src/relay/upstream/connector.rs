@@ -3,13 +3,14 @@
 use super::admin_state::AdminState;
 use super::bad_addresses::BadAddresses;
 use crate::metrics::{Counted, UpstreamMetrics};
-use crate::relay::RelayError;
 use crate::relay::client::{Client, LoggedIn};
 use crate::relay::client_identity::{Announce, Announcer};
+use crate::relay::config_error::ConfigError;
 use crate::relay::connection::{Connection, Established, Handshake, Next, Wire};
 use crate::relay::dns::{Failure, Resolver};
+use crate::relay::error::RelayError;
 use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
-use crate::relay::options::{ConfigError, Options, UpstreamOptions};
+use crate::relay::options::{Options, UpstreamOptions};
 use crate::relay::tls::{DowngradeLog, Plain, Policy, Tls};
 use crate::time::format_duration;
 use std::collections::VecDeque;

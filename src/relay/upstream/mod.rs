@@ -16,11 +16,12 @@ pub(super) use connector::Connector;
 pub(super) use slots::{Slot, WAIT};
 
 use crate::metrics;
-use crate::relay::RelayError;
 use crate::relay::client::Client;
+use crate::relay::config_error::ConfigError;
 use crate::relay::connection::Connection;
 use crate::relay::dns::{Failure, Resolver};
-use crate::relay::options::{ConfigError, Options, UpstreamOptions};
+use crate::relay::error::RelayError;
+use crate::relay::options::{Options, UpstreamOptions};
 use crate::relay::selection::Standing;
 use crate::smtp::extensions::Extensions;
 use admin_state::Use;

@@ -1,0 +1,38 @@
+//! Errors of an upstream's configuration and of the files that it names.
+
+use super::login;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why a configured upstream cannot be used.
+#[derive(Debug)]
+pub enum ConfigError {
+    Ca(PathBuf, String),
+    NoRoots,
+    Secret(login::SecretError),
+    /// Error of Weir's client certificate or its key.
+    Identity(PathBuf, String),
+    Name(String),
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
+            Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
+            Self::Secret(error) => error.fmt(f),
+            Self::Identity(path, why) => write!(f, "client certificate or key {}: {why}", path.display()),
+            Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<rustls::Error> for ConfigError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
+}

@@ -1,0 +1,230 @@
+//! The configured login at an upstream, and where its secret is kept. The secret is read for each connection, so a new
+//! password needs no restart.
+
+use crate::smtp::sasl::{Bearer, Credentials, MAX_TOKEN};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+/// The login that is configured for an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Options {
+    /// Weir's own login, the same for every client.
+    Fixed(Fixed),
+    /// Each client's own login, by this mechanism.
+    Client(Mechanism),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    pub user: String,
+    pub kind: Kind,
+    pub place: Place,
+}
+
+/// The kind of the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Password(Mechanism),
+    /// An OAuth 2.0 token.
+    Token,
+}
+
+/// The source of the secret: its first line counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    File(PathBuf),
+    /// An environment variable.
+    Variable(String),
+}
+
+/// The secret and the nonce of one login.
+#[derive(Clone, Debug)]
+pub struct Login {
+    pub secret: Secret,
+    /// Printable, without commas, never used before.
+    pub nonce: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Secret {
+    Password(Credentials, Mechanism),
+    Token(Bearer),
+}
+
+/// The mechanism for a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// The strongest mechanism offered.
+    Any,
+    ScramSha256,
+    Plain,
+    Login,
+}
+
+/// Why the secret cannot be read.
+#[derive(Debug)]
+pub struct SecretError {
+    what: &'static str,
+    place: Place,
+    why: String,
+}
+
+/// Maximum octets read from a file: a byte order mark, a secret and the end of its line.
+const MAX_FILE: u64 = MAX_TOKEN as u64 + 5;
+
+/// Random octets in a nonce: as many as in RFC 5802's example, and a whole number of base64 groups.
+const NONCE: usize = 18;
+
+impl Fixed {
+    /// Returns the file that contains the secret.
+    pub fn file(&self) -> Option<&PathBuf> {
+        match &self.place {
+            Place::File(path) => Some(path),
+            Place::Variable(_) => None,
+        }
+    }
+
+    /// Reads the secret for one login. Blocks: the disk may be slow.
+    pub fn read(&self) -> Result<Login, SecretError> {
+        let what = if self.kind == Kind::Token { "token" } else { "password" };
+        let bad = |why: String| SecretError { what, place: self.place.clone(), why };
+        let line = self.place.first_line().map_err(bad)?;
+        let line = line.strip_suffix('\r').unwrap_or(&line);
+        if line.trim().is_empty() {
+            return Err(bad("its first line is empty".to_owned()));
+        }
+        let secret = match self.kind {
+            Kind::Password(mechanism) => {
+                Credentials::new(&self.user, line).map(|credentials| Secret::Password(credentials, mechanism))
+            }
+            Kind::Token => Bearer::new(&self.user, line.trim()).map(Secret::Token),
+        };
+        let secret = secret.ok_or_else(|| bad(format!("its first line is no {what} that could be sent")))?;
+        let nonce = nonce().map_err(|error| bad(format!("no nonce to send it with: {error}")))?;
+        Ok(Login { secret, nonce })
+    }
+}
+
+impl Secret {
+    /// Returns the password or token.
+    pub(super) fn in_clear(&self) -> &str {
+        match self {
+            Self::Password(credentials, _) => &credentials.password,
+            Self::Token(bearer) => bearer.token(),
+        }
+    }
+}
+
+/// Returns a word that was never used before.
+pub fn nonce() -> Result<String, getrandom::Error> {
+    let mut random = [0; NONCE];
+    getrandom::fill(&mut random)?;
+    Ok(STANDARD.encode(random))
+}
+
+impl Place {
+    fn first_line(&self) -> Result<String, String> {
+        let content = match self {
+            Self::File(path) => {
+                // Opening a pipe without a writer would block.
+                let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
+                if !kind.is_file() {
+                    return Err("it is no regular file".to_owned());
+                }
+                let mut content = Vec::new();
+                let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+                file.take(MAX_FILE).read_to_end(&mut content).map_err(|error| error.to_string())?;
+                content
+            }
+            Self::Variable(name) => std::env::var_os(name).ok_or("it is not set")?.into_vec(),
+        };
+        // Windows editors write a byte order mark.
+        let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&content);
+        let line = content.split(|b| *b == b'\n').next().unwrap_or_default();
+        String::from_utf8(line.to_vec()).map_err(|_| "it is not UTF-8".to_owned())
+    }
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, place, why } = self;
+        match place {
+            Place::File(path) => write!(f, "{what} file {}: {why}", path.display()),
+            Place::Variable(name) => write!(f, "{what} in the environment variable {name}: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(kind: Kind, content: &[u8]) -> Result<Login, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), content).unwrap();
+        let options = Fixed { user: "weir".to_owned(), kind, place: Place::File(file.path().to_owned()) };
+        options.read().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_first_line_of_a_file_is_the_secret() {
+        let password = |content: &str| match read(Kind::Password(Mechanism::Any), content.as_bytes()).unwrap().secret {
+            Secret::Password(credentials, Mechanism::Any) => credentials.password,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(password("sesame"), "sesame");
+        assert_eq!(password("\u{feff}sesame\n"), "sesame");
+        assert_eq!(password("\u{feff}\u{feff}sesame\n"), "\u{feff}sesame");
+        assert_eq!(password("open sesame \r\nmore\n"), "open sesame ");
+        match read(Kind::Token, b" ya29.a-b_c\n").unwrap().secret {
+            Secret::Token(bearer) => assert_eq!(Some(bearer), Bearer::new("weir", "ya29.a-b_c")),
+            other => panic!("{other:?}"),
+        }
+        assert!(read(Kind::Token, &[&[b't'; MAX_TOKEN][..], b"\r\n"].concat()).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_secret_is_told_without_telling_it() {
+        for (content, why) in [
+            (&b""[..], ": its first line is empty"),
+            (b"\nsesame", ": its first line is empty"),
+            (b" \r\n", ": its first line is empty"),
+            (b"ses\0ame", ": its first line is no password that could be sent"),
+            (b"ses\xffame", ": it is not UTF-8"),
+            (&[b's'; 2000], ": its first line is no password that could be sent"),
+        ] {
+            let error = read(Kind::Password(Mechanism::Any), content).unwrap_err();
+            assert!(error.starts_with("password file ") && error.ends_with(why), "{error}");
+            assert!(!error.contains("ses"), "{error}");
+        }
+        let error = read(Kind::Token, b"a token").unwrap_err();
+        assert!(error.ends_with(": its first line is no token that could be sent"), "{error}");
+        let place = Place::Variable("WEIR_TEST_THERE_IS_NONE".to_owned());
+        let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
+        let error = options.read().unwrap_err().to_string();
+        assert_eq!(error, "token in the environment variable WEIR_TEST_THERE_IS_NONE: it is not set");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
+            let place = Place::File(path);
+            let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
+            assert!(options.read().unwrap_err().to_string().ends_with(": it is no regular file"));
+        }
+    }
+
+    #[test]
+    fn each_login_has_a_nonce_of_its_own_and_prints_no_secret() {
+        let [one, other] = [(); 2].map(|()| read(Kind::Password(Mechanism::Any), b"sesame").unwrap());
+        assert!(one.nonce != other.nonce && one.nonce.len() == 24);
+        assert!(!format!("{one:?}").contains("sesame"));
+    }
+}
