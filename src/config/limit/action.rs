@@ -1,11 +1,11 @@
 //! `[[limit.action]]`: the actions of a limit that is exceeded.
 
 use super::Context;
-use crate::config::section::{self, Section, flag, text};
+use crate::config::section::{self, Section, choice, flag, text};
 use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Count, Limit};
+use crate::policy::limit::{Charge, Count, Limit, Mode};
 use crate::policy::template::Template;
 use crate::relay::UpstreamOptions;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
@@ -16,6 +16,11 @@ use toml::de::DeValue;
 
 /// A rung with its position in the file.
 type Placed = (Rung, Range<usize>);
+
+/// Reads `mode`, which says whether the actions are carried out.
+pub fn mode(s: &mut Section<'_>) -> Mode {
+    s.value("mode", "\"enforce\"", choice(&Mode::ALL.map(|known| (known.name(), known))))
+}
 
 /// Reads all rungs of a limit (`limit` has none yet). `is_climbed`: levels rise although refused attempts are not let
 /// through.

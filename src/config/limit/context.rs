@@ -5,7 +5,7 @@ use super::super::list::Lists;
 use super::super::notify::Notifications;
 use super::super::overrides as table;
 use super::super::section::{Section, Source};
-use super::matching::{Key, network, put};
+use super::key::{Key, network, put};
 use super::references::{Named, Naming};
 use crate::policy::Lateness;
 use crate::policy::field::Field;

@@ -1,22 +1,18 @@
 //! `match`, `except` and `overrides`: the sessions and recipients that a limit applies to, and those with other rates.
 
+use super::key::{KEYS, Key, network};
 use super::rate::refuses_all;
 use super::{Context, unsupported};
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section, flag, text};
-use crate::policy::domain;
 use crate::policy::field::Field;
 use crate::policy::hours::Hours;
 use crate::policy::matcher::{AllOf, Comparison, Condition, Matcher};
 use crate::policy::networks::Networks;
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::overrides::{Overrides, Row, Rows};
-use crate::policy::pattern::{BadPattern, Shape, Table};
+use crate::policy::overrides::Overrides;
+use crate::policy::pattern::Table;
 use crate::policy::quota::Quota;
 use crate::policy::rate_syntax::RateTerms;
-use ipnet::IpNet;
-use std::borrow::Cow;
-use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use toml::Spanned;
@@ -80,76 +76,6 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
     AllOf(conditions)
 }
 
-/// The field of a key in `match`, or of a column in an override table.
-#[derive(Clone, Copy)]
-pub(super) enum Key {
-    Field(Field, &'static str),
-    Client,
-    Group,
-}
-
-impl Key {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Field(_, name) => name,
-            Self::Client => "client",
-            Self::Group => "group",
-        }
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        KEYS.into_iter().find(|key| key.name() == name)
-    }
-
-    pub(super) fn shape(self) -> Shape {
-        match self {
-            Self::Field(Field::User | Field::Sender | Field::Recipient, _) => Shape::Address,
-            Self::Field(Field::UserDomain | Field::SenderDomain | Field::RecipientDomain, _) => Shape::Domain,
-            Self::Field(..) | Self::Client | Self::Group => Shape::Name,
-        }
-    }
-
-    /// Adds a pattern to a table; an error quotes the pattern as written.
-    pub(super) fn insert<T>(
-        self,
-        table: &mut Table<T>,
-        folding: &AddressNormalizer,
-        text: &str,
-        value: T,
-    ) -> Result<(), String> {
-        table.insert(&self.fold(folding, text), value).map_err(|bad| match bad {
-            BadPattern::Twice(_) => BadPattern::Twice(text.into()).to_string(),
-            bad => bad.to_string(),
-        })
-    }
-
-    /// Normalizes a pattern like the values that it is compared with.
-    fn fold<'t>(self, folding: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
-        match self {
-            Self::Field(Field::Helo, _) => domain::pattern(text),
-            // Not one address: a pattern without a domain matches any domain, one with `*` several addresses, one with
-            // `@` first is a domain.
-            _ if !text.contains('@') || text.contains('*') || text.starts_with('@') => text.into(),
-            Self::Field(Field::User, _) => folding.user(text),
-            Self::Field(Field::Sender | Field::Recipient, _) => folding.address(text),
-            _ => text.into(),
-        }
-    }
-}
-
-const KEYS: [Key; 10] = [
-    Key::Field(Field::Listener, "listener"),
-    Key::Client,
-    Key::Field(Field::User, "user"),
-    Key::Field(Field::UserDomain, "user-domain"),
-    Key::Group,
-    Key::Field(Field::Sender, "sender"),
-    Key::Field(Field::SenderDomain, "sender-domain"),
-    Key::Field(Field::Recipient, "recipient"),
-    Key::Field(Field::RecipientDomain, "recipient-domain"),
-    Key::Field(Field::Helo, "helo"),
-];
-
 /// One text, or a list of them.
 fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
     match value.as_array() {
@@ -207,13 +133,6 @@ fn values_of(
     })
 }
 
-/// Reads a network in CIDR notation, or one address.
-pub(super) fn network(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    let network = text.parse::<IpNet>().ok().or_else(address);
-    network.ok_or_else(|| format!("\"{text}\" is not a network: write 192.0.2.0/24 or 2001:db8::/32"))
-}
-
 /// Reads `overrides`: for each row, one quota for each of the limit's own. Returns also the column that its rows match
 /// by.
 pub fn overrides(
@@ -254,33 +173,4 @@ pub fn overrides(
     cx.some_errors(&span, wrong, None);
     let overrides = cx.share(Overrides::new(&name, rows, quotas, own.len()));
     Some((overrides, Placed { value: key.name(), span }))
-}
-
-/// Adds a row of an override table to the matchers.
-pub(super) fn put(rows: &mut Rows, key: Key, whom: &str, row: Row, folding: &AddressNormalizer) -> Result<(), String> {
-    match rows {
-        Rows::Client(networks) => networks.insert(network(whom)?, row).map_err(|error| error.to_string()),
-        Rows::Field(_, table) | Rows::Group(table) => key.insert(table, folding, whom, row),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_login_is_named_whole_and_an_address_without_its_sub_address() {
-        let folding = AddressNormalizer::new(Some('+'), None);
-        for (key, pattern, value, expected) in [
-            ("user", "Bob+x@Example.org", "bob+x@example.org", true),
-            ("user", "bob+x@example.org", "bob@example.org", false),
-            ("sender", "Bob+x@Example.org", "bob@example.org", true),
-            ("sender", "bob+*@example.org", "bob@example.org", false),
-        ] {
-            let key = Key::named(key).unwrap();
-            let mut table = Table::new(key.shape());
-            key.insert(&mut table, &folding, pattern, ()).unwrap();
-            assert_eq!(table.find(value).is_some(), expected, "{} {pattern}", key.name());
-        }
-    }
 }

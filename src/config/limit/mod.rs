@@ -3,6 +3,7 @@
 mod action;
 mod check;
 mod context;
+mod key;
 mod matching;
 mod rate;
 mod references;
@@ -12,7 +13,7 @@ mod watch;
 use super::section::{Placed, Section, choice, choose, text};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Mode};
+use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit};
 use crate::policy::quota::{Quota, Scope};
 use crate::policy::rate_syntax::RateTerms;
 use crate::time::{Units, parse_amount, parse_duration};
@@ -67,7 +68,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let quotas: &[Quota] = rates.as_ref().map_or(&[], |rates| &rates.value);
     let per = per(&mut s, quotas);
     let charge = s.placed("charge", "\"accepted\"", choice(&Charge::ALL.map(|known| (known.name(), known))));
-    let mode = mode(&mut s);
+    let mode = action::mode(&mut s);
     let stage = stage(&mut s, count.value);
     let (distinct, remember) = distinct(&mut s).unzip();
     // Keys before sub-tables: they are printed in this order.
@@ -87,10 +88,6 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let limit = Limit { ladder, ..draft.limit };
     let (_, _, rates) = (name?, draft.per?, rates?);
     Some(limit.with_rates(&rates.value))
-}
-
-fn mode(s: &mut Section<'_>) -> Mode {
-    s.value("mode", "\"enforce\"", choice(&Mode::ALL.map(|known| (known.name(), known))))
 }
 
 /// Reads the rates and the keys that belong to them.

@@ -1,7 +1,7 @@
 //! `watch`: a limit that acts on another limit's budget.
 
 use super::check::Moment;
-use super::{Context, action, matching, mode};
+use super::{Context, action, matching};
 use crate::config::section::{Placed, Section, choice, text};
 use crate::policy::event::Stage;
 use crate::policy::limit::{Count, Limit};
@@ -19,7 +19,7 @@ pub fn limits(
 ) -> Vec<Limit> {
     let watched = s.required("watch", "\"user-recipients\"", text);
     let stage = s.required("stage", "\"mail\"", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
-    let mode = mode(&mut s);
+    let mode = action::mode(&mut s);
     let matching::Read { whom, keys } = matching::whom(&mut s, cx);
     refuse_own(&mut s);
     let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known, names));
