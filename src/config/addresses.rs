@@ -1,6 +1,7 @@
 //! `[addresses]` and `timezone`: how addresses and times are normalized.
 
-use super::section::{Section, text};
+use super::section::Section;
+use super::values::text;
 use crate::policy::hours::Zone;
 use crate::policy::normalize::AddressNormalizer;
 use crate::smtp::address::{self, Path};

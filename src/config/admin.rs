@@ -1,7 +1,7 @@
 //! `[admin]`: the HTTP address for metrics and health, and the control socket.
 
-use super::section::{Section, quoted, text};
-use super::socket_address;
+use super::section::Section;
+use super::values::{quoted, socket_address, text};
 use crate::admin::Options;
 use std::ops::Range;
 use std::path::Path;

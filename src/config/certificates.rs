@@ -1,7 +1,8 @@
 //! `[tls]`: the certificates, and checks of them.
 
 use super::diagnostic::{Diagnostic, Severity};
-use super::section::{Section, text};
+use super::section::Section;
+use super::values::text;
 use crate::server::certificate::{Certificate, Paths};
 use crate::server::tls::Options;
 use crate::time::Timestamp;

@@ -1,6 +1,7 @@
 //! `[delay]` and `help-url`: settings that all limits share.
 
-use super::section::{Section, text, timeout};
+use super::section::Section;
+use super::values::{text, timeout};
 use crate::policy::Lateness;
 use crate::time::format_duration;
 use hyper::Uri;

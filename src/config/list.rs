@@ -1,7 +1,8 @@
 //! `[list.NAME]`: values that limits name as `list:NAME`, from a file or from the configuration itself.
 
 use super::files::{self, Complaints, Files, MAX_ITEM, TOO_LONG, check_item};
-use super::section::{Placed, Section, text};
+use super::section::{Placed, Section};
+use super::values::text;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

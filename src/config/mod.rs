@@ -16,6 +16,7 @@ mod redact;
 pub mod reference;
 mod section;
 mod upstream;
+mod values;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
@@ -26,15 +27,14 @@ use crate::session::{Requirement, Security};
 use crate::time::Timestamp;
 use crate::{accounts, log, relay, server, session, store};
 pub use diff::needs_restart;
-use ipnet::IpNet;
 pub use section::Setting;
-use section::{Placed, Section, Source, choice, count, octets, text, timeout};
-use std::net::{IpAddr, SocketAddr};
+use section::{Placed, Section, Source};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
+use values::{choice, count, host_name, network, octets, socket_address, text, timeout};
 
 /// A configuration without errors; certificates, keys and users files are not checked yet.
 pub struct Config {
@@ -427,29 +427,6 @@ fn log_format(mut s: Section<'_>) -> log::Format {
     let format = s.value("format", "\"logfmt\"", choice(&formats));
     s.finish();
     format
-}
-
-fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let bad = |_| format!("\"{text}\" is not an address and port: write \"[::]:587\" or \"192.0.2.1:587\"");
-    text.parse().map_err(bad)
-}
-
-fn host_name(name: &str) -> Result<String, String> {
-    let good = crate::smtp::address::is_domain(name);
-    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
-}
-
-/// Parses a network in CIDR notation, or one address.
-fn network(text: &str) -> Result<IpNet, String> {
-    let bad = || format!("\"{text}\" is not a network: write \"192.0.2.0/24\", \"2001:db8::/32\" or one address");
-    let network = match text.parse::<IpNet>() {
-        Ok(network) => network,
-        Err(_) => text.parse::<IpAddr>().map(IpNet::from).map_err(|_| bad())?,
-    };
-    if network != network.trunc() {
-        return Err(format!("\"{text}\" has bits beyond its prefix; did you mean \"{}\"?", network.trunc()));
-    }
-    Ok(network)
 }
 
 fn system_hostname() -> String {

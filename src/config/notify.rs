@@ -1,7 +1,8 @@
 //! `[notify.NAME]`: notifications that a limit's ladder sends.
 
 use super::delay::web_address;
-use super::section::{Placed, Section, text};
+use super::section::{Placed, Section};
+use super::values::text;
 use crate::policy::action::{Mailbox, Notification};
 use crate::policy::limit::Algorithm;
 use crate::policy::quota::Quota;

@@ -2,7 +2,7 @@
 //! names the columns.
 
 use super::files::{self, Complaints, Files, MAX_ITEM, TOO_LONG, check_item};
-use super::section::choose;
+use super::values::choose;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,7 @@
 //! `[[upstream]]` and `[dns]`: the smart hosts, and how their names are looked up.
 
-use super::section::{Placed, Section, choice, count, flag, text, timeout};
+use super::section::{Placed, Section};
+use super::values::{choice, count, flag, host_name, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, Place};
 use crate::relay::{self, Announce, UpstreamOptions, pool, tls};
 use crate::smtp::sasl;
@@ -121,7 +122,7 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
     ];
     let policy = s.value("tls", "\"opportunistic\"", choice(&policies));
     let ca = s.optional("ca", text);
-    let name = s.optional("certificate-name", |value| super::host_name(&text(value)?));
+    let name = s.optional("certificate-name", |value| host_name(&text(value)?));
     let pins = s.list("certificate-pin", Some("[]"), "", |text| text.parse::<tls::Pin>());
     let pins = pins.filter(|pins| !pins.value.is_empty());
     let certificate = s.optional("client-certificate", text);

@@ -1,7 +1,8 @@
 //! `[[limit.action]]`: the actions of a limit that is exceeded.
 
 use super::Context;
-use crate::config::section::{self, Section, choice, flag, text};
+use crate::config::section::{self, Section};
+use crate::config::values::{choice, flag, text};
 use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;

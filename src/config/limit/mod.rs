@@ -10,7 +10,8 @@ mod references;
 mod unsupported;
 mod watch;
 
-use super::section::{Placed, Section, choice, choose, text};
+use super::section::{Placed, Section};
+use super::values::{choice, choose, text};
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
 use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit};

@@ -2,7 +2,8 @@
 
 use super::check::Moment;
 use super::{Context, action, matching};
-use crate::config::section::{Placed, Section, choice, text};
+use crate::config::section::{Placed, Section};
+use crate::config::values::{choice, text};
 use crate::policy::event::Stage;
 use crate::policy::limit::{Count, Limit};
 use crate::policy::quota::Quota;

@@ -1,0 +1,152 @@
+//! Values of keys: texts, words, numbers, times, sizes, addresses and networks; and how TOML writes keys and texts.
+
+use crate::time::parse_duration;
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use toml::de::DeValue;
+
+/// Maximum configurable timeout: a longer one is more likely a typing error.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+
+/// Reads a text.
+pub fn text(value: &DeValue<'_>) -> Result<String, String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| expected("text in quotes", value))
+}
+
+/// Reads one of several words.
+pub fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
+    move |value| choose(&text(value)?, words)
+}
+
+/// Returns the value of a word; the error lists the words, and the most similar one.
+pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
+        return Ok(*value);
+    }
+    let names: Vec<String> = words.iter().map(|(known, _)| format!("\"{known}\"")).collect();
+    let meant = closest(word, words.iter().map(|(known, _)| *known));
+    let meant = meant.map_or(String::new(), |meant| format!("; did you mean \"{meant}\"?"));
+    Err(format!("\"{word}\" is not one of {}{meant}", names.join(", ")))
+}
+
+/// Reads a timeout: above 0, at most a day.
+pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
+    let duration = parse_duration(&text(value)?).map_err(|e| e.to_string())?;
+    if duration.is_zero() || duration > LONGEST_TIMEOUT {
+        return Err("a time-out is above 0s and at most 1d".to_owned());
+    }
+    Ok(duration)
+}
+
+/// Reads true or false.
+pub fn flag(value: &DeValue<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| expected("true or false", value))
+}
+
+/// Reads a whole number within bounds.
+pub fn count(bounds: RangeInclusive<usize>) -> impl Fn(&DeValue<'_>) -> Result<usize, String> {
+    move |value| {
+        let number = value.as_integer().ok_or_else(|| expected("a whole number", value))?;
+        let number = i64::from_str_radix(number.as_str(), number.radix()).ok();
+        let number = number.and_then(|number| usize::try_from(number).ok()).filter(|n| bounds.contains(n));
+        number.ok_or_else(|| format!("it must be from {} to {}", bounds.start(), bounds.end()))
+    }
+}
+
+/// Reads a number of octets: `50M`; K, M and G are 1024, 1024² and 1024³.
+pub fn octets(value: &DeValue<'_>) -> Result<u64, String> {
+    let text = text(value)?;
+    let (digits, scale) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (&text[..], 1),
+    };
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let number = Some(digits).filter(|_| plain).and_then(|digits| digits.parse::<u64>().ok());
+    let octets = number.and_then(|number| number.checked_mul(scale)).filter(|octets| *octets > 0);
+    octets.ok_or_else(|| format!("\"{text}\" is not a size: write 500K, 50M, 1G"))
+}
+
+/// Writes a key in TOML.
+pub fn key_text(key: &str) -> String {
+    let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if bare { key.to_owned() } else { quoted(key) }
+}
+
+/// Writes a text in TOML; invisible characters are escaped.
+pub fn quoted(plain: &str) -> String {
+    let mut text = String::new();
+    for c in plain.chars() {
+        match c {
+            '"' | '\\' => text.extend(['\\', c]),
+            ' '..='~' => text.push(c),
+            _ if c.is_alphanumeric() => text.push(c),
+            _ => text.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    format!("\"{text}\"")
+}
+
+/// Returns the most similar known word, if it is similar enough.
+pub fn closest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    known
+        .map(|known| (strsim::damerau_levenshtein(&word.to_lowercase(), known), known))
+        .filter(|(distance, known)| *distance <= 2.max(known.len() / 3))
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// Formats the error of a value of a wrong type.
+pub fn expected(what: &str, value: &DeValue<'_>) -> String {
+    let kind = match value.type_str() {
+        "array" => "a list".to_owned(),
+        kind if kind.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("an {kind}"),
+        kind => format!("a {kind}"),
+    };
+    format!("{what} is expected, not {kind}")
+}
+
+/// Parses an address and port.
+pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let bad = |_| format!("\"{text}\" is not an address and port: write \"[::]:587\" or \"192.0.2.1:587\"");
+    text.parse().map_err(bad)
+}
+
+/// Parses a host name.
+pub fn host_name(name: &str) -> Result<String, String> {
+    let good = crate::smtp::address::is_domain(name);
+    good.then(|| name.to_owned()).ok_or_else(|| format!("\"{name}\" is not a host name"))
+}
+
+/// Parses a network in CIDR notation, or one address.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    let bad = || format!("\"{text}\" is not a network: write \"192.0.2.0/24\", \"2001:db8::/32\" or one address");
+    let network = match text.parse::<IpNet>() {
+        Ok(network) => network,
+        Err(_) => text.parse::<IpAddr>().map(IpNet::from).map_err(|_| bad())?,
+    };
+    if network != network.trunc() {
+        return Err(format!("\"{text}\" has bits beyond its prefix; did you mean \"{}\"?", network.trunc()));
+    }
+    Ok(network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toml::de::DeTable;
+
+    #[test]
+    fn any_key_is_written_so_that_toml_reads_it_again() {
+        for key in
+            ["plain", "", "two words", "it's", "\"", "\\", "a\tb\0c", "\u{7f}", "\u{e9}\u{301}\u{202e}", "\u{1f600}"]
+        {
+            let text = format!("{} = 1", key_text(key));
+            let table = DeTable::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert!(table.get_ref().contains_key(key), "{text}");
+        }
+    }
+}
