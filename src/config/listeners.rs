@@ -1,0 +1,127 @@
+//! `[session]` and `[listener.NAME]`: where clients connect, and what all sessions share.
+
+use super::certificates;
+use super::section::{Placed, Section};
+use super::values::{choice, count, network, octets, socket_address, text, timeout};
+use crate::server;
+use crate::session::{self, Requirement, Security};
+use std::sync::Arc;
+use std::time::Duration;
+use toml::de::DeValue;
+
+/// Settings that several modules share.
+pub struct Shared {
+    pub hostname: String,
+    pub max_message_size: u64,
+    pub max_recipients: usize,
+    pub upstream_timeout: Duration,
+    pub upstream_data_timeout: Duration,
+}
+
+/// Default connections of one client: more than the mail programs behind one address open, and few enough that it takes
+/// dozens of hosts to use up all connections.
+const CONNECTIONS_PER_CLIENT: usize = 100;
+
+/// Reads `[session]`.
+pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared) {
+    let max_connections = s.value("max-connections", "4000", count(1..=1_000_000));
+    // Nine tenths, so that no single client can use up all connections.
+    let of_trusted = (max_connections * 9 / 10).max(1);
+    let of_one = of_trusted.min(CONNECTIONS_PER_CLIENT).to_string();
+    let max_connections_per_client = s.value("max-connections-per-client", &of_one, count(1..=1_000_000));
+    let of_trusted = of_trusted.max(max_connections_per_client).to_string();
+    let options = server::Options {
+        max_connections,
+        max_connections_per_client,
+        max_connections_per_trusted_client: s.value(
+            "max-connections-per-trusted-client",
+            &of_trusted,
+            count(1..=1_000_000),
+        ),
+        login_timeout: s.value("login-timeout", "\"2m\"", timeout),
+        idle_timeout: s.value("idle-timeout", "\"5m\"", timeout),
+        command_timeout: s.value("command-timeout", "\"1m\"", timeout),
+        data_timeout: s.value("data-timeout", "\"3m\"", timeout),
+        min_data_rate: s.value("min-data-rate", "\"1K\"", octets),
+        message_timeout: s.value("message-timeout", "\"1h\"", timeout),
+        drain_timeout: s.value("drain-timeout", "\"30s\"", timeout),
+        certificate_pace: certificates::PACE,
+    };
+    let shared = Shared {
+        hostname,
+        max_message_size: s.value("max-message-size", "\"50M\"", octets),
+        max_recipients: s.value("max-recipients", "1000", count(1..=100_000)),
+        upstream_timeout: s.value("upstream-timeout", "\"20s\"", upstream_timeout),
+        upstream_data_timeout: s.value("upstream-data-timeout", "\"2m\"", upstream_timeout),
+    };
+    s.finish();
+    (options, shared)
+}
+
+/// At most stages clients wait for 5 min (RFC 5321 §4.5.3.2): the upstream's timeout must be shorter.
+fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
+    let duration = timeout(value)?;
+    let too_long = duration > Duration::from_secs(240);
+    if too_long { Err("clients wait for 5 minutes: at most 4m".to_owned()) } else { Ok(duration) }
+}
+
+/// Reads all listeners.
+pub fn listeners(
+    root: &mut Section<'_>,
+    shared: &Shared,
+    has_certificate: bool,
+    has_accounts: bool,
+) -> Vec<server::ListenerOptions> {
+    let named = root.named("listener");
+    if !root.has("listener") {
+        let help = "add [listener.submission] with address = \"[::]:587\"";
+        root.error(&root.span(), "there is no listener", Some(help));
+    }
+    let mut listeners = Vec::new();
+    for (name, section) in named {
+        let Some(listener) = listener(&name, section, shared) else { continue };
+        if listener.session.tls != Security::None && !has_certificate {
+            let help = "add [tls] with certificate and key, or say tls = \"none\"";
+            root.error(&name.span, format!("listener \"{}\" needs a certificate", name.value), Some(help));
+        }
+        if listener.session.auth != Requirement::None && !has_accounts {
+            let help = "add [accounts] with file = \"users\", or say auth = \"none\"";
+            let message = format!("listener \"{}\" asks for logins, and there are no accounts", name.value);
+            root.error(&name.span, message, Some(help));
+        }
+        let same = |other: &&server::ListenerOptions| other.address == listener.address && other.address.port() != 0;
+        if let Some(other) = listeners.iter().find(same) {
+            let message = format!("listeners \"{}\" and \"{}\" have the same address", other.name, name.value);
+            root.error(&name.span, message, None);
+        }
+        listeners.push(listener);
+    }
+    listeners
+}
+
+fn listener(name: &Placed<&str>, mut s: Section<'_>, shared: &Shared) -> Option<server::ListenerOptions> {
+    let address = s.required("address", "\"[::]:587\"", |value| socket_address(&text(value)?));
+    let securities = [("none", Security::None), ("starttls", Security::StartTls), ("implicit", Security::Implicit)];
+    let requirements =
+        [("required", Requirement::Required), ("optional", Requirement::Optional), ("none", Requirement::None)];
+    let session = session::Options {
+        name: name.value.into(),
+        hostname: shared.hostname.clone(),
+        tls: s.value("tls", "\"starttls\"", choice(&securities)),
+        auth: s.value("auth", "\"required\"", choice(&requirements)),
+        trusted: s.list("trusted", Some("[]"), "", network).map_or(Vec::new(), |trusted| trusted.value),
+        xclient: s.list("xclient", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value),
+        max_message_size: shared.max_message_size,
+        max_recipients: shared.max_recipients,
+    };
+    let proxies = s.list("proxy-protocol", Some("[]"), "", network).map_or(Vec::new(), |proxies| proxies.value);
+    s.finish();
+    let (name, address, proxies) = (name.value.into(), address?.value, proxies.into());
+    Some(server::ListenerOptions { name, address, proxies, session: Arc::new(session) })
+}
+
+/// Returns the system's host name.
+pub fn system_hostname() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if crate::smtp::address::is_domain(&name) { name } else { "localhost".to_owned() }
+}
