@@ -20,7 +20,7 @@ pub struct Users {
     lines: Vec<Line>,
     /// Index of each user in `lines`, by the name in lower case: like budgets, it does not distinguish Alice from
     /// alice.
-    places: HashMap<String, usize>,
+    index: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -169,7 +169,7 @@ impl Users {
     /// of milliseconds and 19 MiB for each form of the password, also for users that do not exist or are disabled.
     pub fn verify<'a>(&self, credentials: &'a Credentials) -> Option<(&User, Cow<'a, str>)> {
         let known = self.enabled(&credentials.user);
-        let hash = PasswordHash::new(known.map_or(NOBODY, |user| &user.hash)).ok()?;
+        let hash = PasswordHash::new(known.map_or(DUMMY_HASH, |user| &user.hash)).ok()?;
         let is_right = |form: &str| Argon2::default().verify_password(form.as_bytes(), &hash).is_ok();
         let form = credentials.password_forms().into_iter().find(|form| is_right(form))?;
         known.map(|user| (user, form))
@@ -186,7 +186,7 @@ impl Users {
     }
 
     fn find(&self, name: &str) -> Option<&User> {
-        match self.lines.get(*self.places.get(&name.to_lowercase())?)? {
+        match self.lines.get(*self.index.get(&name.to_lowercase())?)? {
             Line::User(user) => Some(user),
             Line::Other(_) => None,
         }
@@ -219,7 +219,7 @@ impl Users {
     ) -> Result<(), EditError> {
         let _lock = lock(path)?;
         let (mut users, _) = Self::read(path).map_err(EditError::Read)?;
-        let at = *users.places.get(&name.to_lowercase()).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
+        let at = *users.index.get(&name.to_lowercase()).ok_or_else(|| EditError::Unknown(name.to_owned()))?;
         let Line::User(user) = users.lines.remove(at) else { return Err(EditError::Unknown(name.to_owned())) };
         if let Some(changed) = change(user)? {
             users.lines.insert(at, Line::User(changed));
@@ -248,7 +248,7 @@ impl Users {
 
     /// Adds a user at the end; false if there is one of this name.
     fn push(&mut self, user: User) -> bool {
-        let before = self.places.insert(user.name.to_lowercase(), self.lines.len());
+        let before = self.index.insert(user.name.to_lowercase(), self.lines.len());
         self.lines.push(Line::User(user));
         before.is_none()
     }
@@ -317,7 +317,8 @@ const PROHIBITED: &str = "SASLprep (RFC 4013) prohibits this password: it is emp
     written from the right with others, or has a control character or one that Unicode 3.2 does not have (as most emoji)";
 
 /// A hash that no known password has, with the parameters of new hashes: checking it takes as long.
-const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const DUMMY_HASH: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 fn check_name(name: &str) -> Result<(), &'static str> {
     if !sasl::is_user_name(name) || name.starts_with('#') {
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn an_added_user_can_log_in_and_nobody_else() {
+    fn an_added_user_can_log_in_and_no_other_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         Users::add(&path, "alice", "sesame", &[]).unwrap();
@@ -510,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_user_is_not_added_and_the_file_stays() {
+    fn an_invalid_user_is_not_added_and_the_file_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         Users::add(&path, "alice", "sesame", &[]).unwrap();
@@ -570,6 +571,6 @@ mod tests {
 
     #[test]
     fn a_user_that_does_not_exist_is_hashed_all_the_same() {
-        assert!(PasswordHash::new(NOBODY).is_ok());
+        assert!(PasswordHash::new(DUMMY_HASH).is_ok());
     }
 }

@@ -30,14 +30,14 @@ pub struct Options {
 /// Checks passwords off the async threads. The number of concurrent checks is bounded, since each costs 19 MiB and tens
 /// of milliseconds, for any client that asks. Client networks take turns.
 pub struct Accounts {
-    book: Arc<Book>,
+    passwords: Arc<Passwords>,
     in_flight: Arc<InFlight>,
     turns: Arc<Turns>,
     metrics: Arc<Metrics>,
 }
 
 /// The users, and a cache of right passwords.
-struct Book {
+struct Passwords {
     users: UsersFile,
     cache: LoginCache,
 }
@@ -47,9 +47,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Accounts {
     pub fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Self, ReadError> {
-        let book = Arc::new(Book { users: UsersFile::open(&options.file)?, cache: LoginCache::new() });
+        let passwords = Arc::new(Passwords { users: UsersFile::open(&options.file)?, cache: LoginCache::new() });
         let at_once = std::thread::available_parallelism().map_or(2, usize::from);
-        Ok(Self { book, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
+        Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }
 
     /// Checks a password. A user that does not exist takes as long as one that does.
@@ -71,30 +71,30 @@ impl Accounts {
     /// Reads the users file again now if it has changed, so that an error is logged at once, not at the next login.
     /// `told`: an administrator has said that the file is complete.
     pub async fn reload(&self, told: bool) {
-        let book = self.book.clone();
+        let passwords = self.passwords.clone();
         let _ = tokio::task::spawn_blocking(move || match told {
-            true => book.users.reload(),
-            false => drop(book.users.look()),
+            true => passwords.users.reload(),
+            false => drop(passwords.users.snapshot()),
         })
         .await;
     }
 
     /// Returns whether this user has an account.
     pub async fn has(&self, name: &str) -> bool {
-        let (book, name) = (self.book.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || book.users.look().users.contains(&name)).await.unwrap_or(false)
+        let (passwords, name) = (self.passwords.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.contains(&name)).await.unwrap_or(false)
     }
 
     /// Returns the groups of a user whom a trusted proxy names; none if there is no such user.
     pub async fn groups(&self, name: &str) -> Arc<[Box<str>]> {
-        let (book, name) = (self.book.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || book.users.look().users.groups(&name)).await.unwrap_or_default()
+        let (passwords, name) = (self.passwords.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.groups(&name)).await.unwrap_or_default()
     }
 
     async fn try_verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
         // A cached password needs no turn: guesses from the same network do not delay its user.
-        let (book, sent) = (self.book.clone(), credentials.clone());
-        let remembered = tokio::task::spawn_blocking(move || book.remembered(&sent));
+        let (passwords, sent) = (self.passwords.clone(), credentials.clone());
+        let remembered = tokio::task::spawn_blocking(move || passwords.remembered(&sent));
         if let Ok(Some(groups)) = remembered.await {
             return Login::Right { groups };
         }
@@ -105,8 +105,8 @@ impl Accounts {
             Ok(Err(login)) => return login,
             Err(_) => return Login::Busy,
         };
-        let (book, sent) = (self.book.clone(), credentials.clone());
-        let login = tokio::task::spawn_blocking(move || book.check(&sent, turn)).await.unwrap_or(Login::Busy);
+        let (passwords, sent) = (self.passwords.clone(), credentials.clone());
+        let login = tokio::task::spawn_blocking(move || passwords.check(&sent, turn)).await.unwrap_or(Login::Busy);
         first.end(&login);
         login
     }
@@ -145,11 +145,11 @@ impl Accounts {
     }
 }
 
-impl Book {
+impl Passwords {
     /// Returns the groups of a user whose password is in the cache, if the user may still log in.
     fn remembered(&self, credentials: &Credentials) -> Option<Arc<[Box<str>]>> {
-        let look = self.users.look();
-        let user = look.users.enabled(&credentials.user)?;
+        let snapshot = self.users.snapshot();
+        let user = snapshot.users.enabled(&credentials.user)?;
         let is_right = self.cache.contains(user, &credentials.password_forms(), Instant::now());
         is_right.then(|| user.shared_groups())
     }
@@ -160,13 +160,13 @@ impl Book {
         if let Some(groups) = self.remembered(credentials) {
             return Login::Right { groups };
         }
-        let look = self.users.look();
-        match look.users.verify(credentials) {
+        let snapshot = self.users.snapshot();
+        match snapshot.users.verify(credentials) {
             Some((user, password)) => {
                 self.cache.insert(user, &password, Instant::now());
                 Login::Right { groups: user.shared_groups() }
             }
-            None if look.is_doubtful(&credentials.user) => Login::Busy,
+            None if snapshot.is_doubtful(&credentials.user) => Login::Busy,
             None => Login::Wrong,
         }
     }

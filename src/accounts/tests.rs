@@ -81,7 +81,7 @@ async fn a_remembered_login_needs_no_turn_and_ends_with_its_password() {
 }
 
 #[tokio::test]
-async fn another_network_has_a_place_and_its_turn_when_one_has_all_there_are() {
+async fn another_network_gets_its_turn_when_one_network_fills_the_queue() {
     let case = case();
     let (mut turns, guesses) = case.occupy("192.0.2.7").await;
     let credentials = Credentials::new("alice", "sesame").unwrap();
@@ -104,7 +104,7 @@ async fn another_network_has_a_place_and_its_turn_when_one_has_all_there_are() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_gives_up_its_place() {
+async fn a_client_that_leaves_leaves_the_queue() {
     let case = case();
     let (turns, mut guesses) = case.occupy("192.0.2.7").await;
     guesses.pop().unwrap().abort();
@@ -119,7 +119,7 @@ async fn a_client_that_leaves_gives_up_its_place() {
 }
 
 #[tokio::test]
-async fn nobody_is_refused_for_good_while_the_users_file_is_rewritten() {
+async fn no_user_is_refused_for_good_while_the_users_file_is_rewritten() {
     let case = case();
     Users::add(&case.path, "bob", "sesame", &[]).unwrap();
     assert_eq!(case.log_in("bob", "sesame").await, right(&[]));

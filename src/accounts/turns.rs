@@ -37,7 +37,7 @@ pub struct Turn(Arc<Turns>);
 pub struct QueueFull;
 
 /// A check's entry in the queue; dropping it removes the entry.
-struct Place {
+struct QueueEntry {
     turns: Arc<Turns>,
     network: Box<str>,
     id: u64,
@@ -52,7 +52,7 @@ impl Turns {
 
     /// Waits for a turn. A check whose future is dropped meanwhile leaves the queue.
     pub async fn acquire(self: &Arc<Self>, network: &str) -> Result<Turn, QueueFull> {
-        let (place, granted) = {
+        let (entry, granted) = {
             let mut state = self.lock();
             // Checks wait only while none is free.
             if state.free > 0 {
@@ -60,10 +60,10 @@ impl Turns {
                 return Ok(Turn(self.clone()));
             }
             let (id, granted) = state.enqueue(network)?;
-            (Place { turns: self.clone(), network: network.into(), id }, granted)
+            (QueueEntry { turns: self.clone(), network: network.into(), id }, granted)
         };
         let turn = granted.await;
-        drop(place);
+        drop(entry);
         turn.map_err(|_| QueueFull)
     }
 
@@ -142,7 +142,7 @@ impl Drop for Turn {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.turns.lock().remove(&self.network, self.id);
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_is_given_up_leaves_its_place_and_its_turn_to_others() {
+    fn a_check_that_is_given_up_leaves_the_queue_and_its_turn_to_others() {
         let turns = Turns::new(1);
         let turn = at_once(&turns, "a").unwrap();
         let mut waiting: Vec<_> = (0..MAX_WAITING_PER_NETWORK).map(|_| waits(&turns, "a")).collect();

@@ -18,10 +18,10 @@ const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 pub struct UsersFile {
     path: PathBuf,
     /// Held to check for changes and to read the file: only on threads that may block.
-    held: Mutex<Held>,
+    watched: Mutex<Watched>,
 }
 
-struct Held {
+struct Watched {
     users: Arc<Users>,
     /// The state of the file when it was last read.
     read: Changed,
@@ -32,13 +32,13 @@ struct Held {
 }
 
 /// The users at one moment.
-pub struct Look {
+pub struct Snapshot {
     pub users: Arc<Users>,
     former: Option<Arc<Users>>,
     is_rewritten: bool,
 }
 
-impl Look {
+impl Snapshot {
     /// Returns whether the file may soon say something else about this user: a login that fails now may then succeed.
     pub fn is_doubtful(&self, user: &str) -> bool {
         let is_lost = |former: &Arc<Users>| former.contains(user) && !self.users.contains(user);
@@ -49,50 +49,50 @@ impl Look {
 impl UsersFile {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let (users, read) = Users::read(path)?;
-        let held = Held { users: Arc::new(users), read, unsettled: None, former: None };
-        Ok(Self { path: path.to_owned(), held: Mutex::new(held) })
+        let watched = Watched { users: Arc::new(users), read, unsettled: None, former: None };
+        Ok(Self { path: path.to_owned(), watched: Mutex::new(watched) })
     }
 
     /// Returns the users now. Reads the file again if it was replaced, or if it was rewritten and has settled. Blocks.
-    pub fn look(&self) -> Look {
-        self.look_at(clock::now(), Instant::now())
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_at(clock::now(), Instant::now())
     }
 
     /// Reads the file again if it has changed, without waiting until it has settled: the administrator says that it is
     /// complete. Blocks.
     pub fn reload(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = Changed::of(&self.path);
-        if seen != held.read {
-            held.read_again(&self.path, seen, Instant::now());
+        if seen != watched.read {
+            watched.read_again(&self.path, seen, Instant::now());
         }
     }
 
     /// `now` and `instant` are the same moment, of the wall clock and of the monotonic clock.
-    fn look_at(&self, now: Timestamp, instant: Instant) -> Look {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
+    fn snapshot_at(&self, now: Timestamp, instant: Instant) -> Snapshot {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
         let seen = Changed::of(&self.path);
-        if seen == held.read {
-            held.unsettled = None;
+        if seen == watched.read {
+            watched.unsettled = None;
         } else {
-            let known = held.unsettled.filter(|(state, _)| *state == seen);
+            let known = watched.unsettled.filter(|(state, _)| *state == seen);
             let since = known.map_or(instant, |(_, since)| since);
             // Also by the monotonic clock: the file's time may lie in the future.
             let age =
                 seen.modified().map(|modified| now.since(modified)).max(Some(instant.saturating_duration_since(since)));
             let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
-            match held.read.is_same_file(&seen) && age.is_some_and(|age| age < needed) {
-                true => held.unsettled = Some((seen, since)),
-                false => held.read_again(&self.path, seen, instant),
+            match watched.read.is_same_file(&seen) && age.is_some_and(|age| age < needed) {
+                true => watched.unsettled = Some((seen, since)),
+                false => watched.read_again(&self.path, seen, instant),
             }
         }
-        let former = held.former.as_ref().map(|(users, _)| users.clone());
-        Look { users: held.users.clone(), former, is_rewritten: held.unsettled.is_some() }
+        let former = watched.former.as_ref().map(|(users, _)| users.clone());
+        Snapshot { users: watched.users.clone(), former, is_rewritten: watched.unsettled.is_some() }
     }
 }
 
-impl Held {
+impl Watched {
     /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay, and an error is
     /// logged.
     fn read_again(&mut self, path: &Path, seen: Changed, instant: Instant) {
@@ -128,8 +128,8 @@ mod tests {
         names.iter().map(|name| format!("{name}:{HASH}\n")).collect()
     }
 
-    fn names(look: &Look) -> String {
-        look.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
+    fn names(snapshot: &Snapshot) -> String {
+        snapshot.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
     /// A users file with alice and bob, its watcher, and a time in seconds after its last change.
@@ -158,31 +158,31 @@ mod tests {
         }
 
         /// Looks when the file has been unchanged for this long.
-        fn look_after(&self, age: Duration) -> Look {
+        fn look_after(&self, age: Duration) -> Snapshot {
             let modified = Changed::of(&self.folder.path().join("users")).modified().unwrap();
-            self.file.look_at(modified.after(age), self.began)
+            self.file.snapshot_at(modified.after(age), self.began)
         }
     }
 
     const YOUNG: Duration = Duration::from_millis(999);
 
     #[test]
-    fn a_file_that_is_rewritten_in_place_is_believed_when_it_has_settled() {
+    fn a_file_that_is_rewritten_in_place_is_read_when_it_has_settled() {
         let case = Case::new();
         case.write(&["alice"]);
-        let look = case.look_after(YOUNG);
-        assert_eq!(names(&look), "alice bob");
+        let snapshot = case.look_after(YOUNG);
+        assert_eq!(names(&snapshot), "alice bob");
         // A login that fails now may succeed when the file is complete.
-        assert!(look.is_doubtful("bob") && look.is_doubtful("carol"));
+        assert!(snapshot.is_doubtful("bob") && snapshot.is_doubtful("carol"));
         case.write(&["alice", "bob", "carol"]);
         assert_eq!(names(&case.look_after(YOUNG)), "alice bob");
-        let look = case.look_after(SETTLED);
-        assert_eq!(names(&look), "alice bob carol");
-        assert!(!look.is_doubtful("bob") && !look.is_doubtful("dave"));
+        let snapshot = case.look_after(SETTLED);
+        assert_eq!(names(&snapshot), "alice bob carol");
+        assert!(!snapshot.is_doubtful("bob") && !snapshot.is_doubtful("dave"));
     }
 
     #[test]
-    fn a_file_that_was_emptied_is_believed_later() {
+    fn a_file_that_was_emptied_is_read_later() {
         let case = Case::new();
         case.write(&[]);
         assert_eq!(names(&case.look_after(SETTLED * 9)), "alice bob");
@@ -190,47 +190,47 @@ mod tests {
     }
 
     #[test]
-    fn a_file_from_the_future_is_believed_when_it_stays_as_it_is() {
+    fn a_file_from_the_future_is_read_when_it_stays_unchanged() {
         let case = Case::new();
         case.write(&["alice"]);
         let modified = Changed::of(&case.folder.path().join("users")).modified().unwrap();
         let past = Timestamp::from_micros(modified.micros() - 3_600_000_000);
         for (after, expected) in [(Duration::ZERO, "alice bob"), (YOUNG, "alice bob"), (SETTLED, "alice")] {
-            assert_eq!(names(&case.file.look_at(past, case.began + after)), expected, "{after:?}");
+            assert_eq!(names(&case.file.snapshot_at(past, case.began + after)), expected, "{after:?}");
         }
     }
 
     #[test]
-    fn a_file_that_takes_its_place_is_believed_at_once() {
+    fn a_file_that_is_replaced_is_read_at_once() {
         let case = Case::new();
         case.replace(&lines(&["alice", "carol"]));
-        let look = case.look_after(Duration::ZERO);
-        assert_eq!(names(&look), "alice carol");
+        let snapshot = case.look_after(Duration::ZERO);
+        assert_eq!(names(&snapshot), "alice carol");
         // `install` removes the old file and writes a new one: bob may follow.
-        assert!(look.is_doubtful("bob") && !look.is_doubtful("alice") && !look.is_doubtful("dave"));
-        let later = case.file.look_at(clock::now(), case.began + SETTLED);
+        assert!(snapshot.is_doubtful("bob") && !snapshot.is_doubtful("alice") && !snapshot.is_doubtful("dave"));
+        let later = case.file.snapshot_at(clock::now(), case.began + SETTLED);
         assert!(!later.is_doubtful("bob"));
         // Repeated: a file may get the inode of the one before the last.
         for n in 0..20 {
             Users::add(&case.folder.path().join("users"), &format!("u{n}"), "sesame", &[]).unwrap();
             Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();
             Users::set_disabled(&case.folder.path().join("users"), "carol", n % 2 == 0).unwrap();
-            let look = case.look_after(Duration::ZERO);
-            assert_eq!(look.users.iter().map(|user| user.disabled).collect::<Vec<_>>(), [false, n % 2 == 0]);
+            let snapshot = case.look_after(Duration::ZERO);
+            assert_eq!(snapshot.users.iter().map(|user| user.disabled).collect::<Vec<_>>(), [false, n % 2 == 0]);
         }
     }
 
     #[test]
-    fn a_bad_file_keeps_the_users_and_a_told_reload_does_not_wait() {
+    fn a_bad_file_keeps_the_users_and_a_reload_on_command_does_not_wait() {
         let case = Case::new();
         case.replace("nonsense\n");
         assert_eq!(names(&case.look_after(Duration::ZERO)), "alice bob");
         fs::remove_file(case.folder.path().join("users")).unwrap();
-        assert_eq!(names(&case.file.look()), "alice bob");
+        assert_eq!(names(&case.file.snapshot()), "alice bob");
         case.write(&["alice"]);
-        assert_eq!(names(&case.file.look()), "alice");
+        assert_eq!(names(&case.file.snapshot()), "alice");
         case.write(&["carol"]);
         case.file.reload();
-        assert_eq!(names(&case.file.look()), "carol");
+        assert_eq!(names(&case.file.snapshot()), "carol");
     }
 }

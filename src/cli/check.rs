@@ -57,7 +57,7 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), CommandError> {
                     }
                     _ => "it sees all mail as this machine's: what limits it has for each client should except Weir",
                 };
-                let tls = match upstream.connector().secrecy().last().flatten() {
+                let tls = match upstream.connector().downgrade_log().last().flatten() {
                     None => "yes".to_owned(),
                     Some(plain) => format!("no, because {plain}"),
                 };
@@ -67,7 +67,7 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), CommandError> {
         }
         // The error of the last address is reported already.
         let is_told = |why: &String| away.last().is_some_and(|told| *told == format!("{name}: {why}"));
-        for (address, why) in upstream.connector().failing().into_iter().filter(|(_, why)| !is_told(why)) {
+        for (address, why) in upstream.connector().bad_addresses().into_iter().filter(|(_, why)| !is_told(why)) {
             super::print(&format!("{name}: its address {address} fails: {why}\n"))?;
         }
     }

@@ -169,7 +169,7 @@ impl Running {
             admin_tasks.spawn(administer(listener, looks, admin::MAX_LOOK, stopping.clone()));
         }
         let mut background_tasks = JoinSet::new();
-        background_tasks.spawn(server.relay.look_after());
+        background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
         Ok(Self { server, listeners, admin, stop, serving, background_tasks, admin_tasks, socket, orders, reloading })

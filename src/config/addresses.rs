@@ -7,7 +7,7 @@ use crate::policy::normalize::AddressNormalizer;
 use crate::smtp::address::{self, Path};
 use jiff::tz::TimeZone;
 
-pub fn folding(mut s: Section<'_>) -> AddressNormalizer {
+pub fn normalizer(mut s: Section<'_>) -> AddressNormalizer {
     let subaddress = s.value("subaddress", "\"+\"", |value| separator(&text(value)?));
     let default_domain = s.optional("default-domain", |value| domain(&text(value)?));
     s.finish();

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The path of a Unix socket has 108 octets, including the final NUL (unix(7)).
-const LONGEST_PATH: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 
 /// Reads the section. By default the socket is beside the state file, `state`.
 pub fn read(mut s: Section<'_>, folder: &Path, state: &Path, state_place: &Range<usize>) -> Options {
@@ -20,8 +20,9 @@ pub fn read(mut s: Section<'_>, folder: &Path, state: &Path, state_place: &Range
     let place = if s.has("socket") { socket.span } else { state_place.clone() };
     let socket = folder.join(socket.value);
     let length = socket.as_os_str().len();
-    if length > LONGEST_PATH {
-        let message = format!("the path of a Unix socket has at most {LONGEST_PATH} octets, and this one has {length}");
+    if length > MAX_SOCKET_PATH {
+        let message =
+            format!("the path of a Unix socket has at most {MAX_SOCKET_PATH} octets, and this one has {length}");
         let help = format!("{}; \"socket\" of [admin] names another, as in \"/run/weir.sock\"", socket.display());
         s.error(&place, message, Some(&help));
     }

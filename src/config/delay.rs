@@ -29,12 +29,12 @@ pub fn lateness(mut s: Section<'_>) -> Lateness {
 const PROVEN: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Maximum length, so that a reply has room for the URL.
-const LONGEST_URL: usize = 100;
+const MAX_URL: usize = 100;
 
 /// Reads the URL of a page for users: `{help-url}` in texts.
 pub fn help_url(root: &mut Section<'_>) -> Option<Arc<str>> {
     let url = root.optional("help-url", |value| match web_address(&text(value)?)? {
-        url if url.len() > LONGEST_URL => Err(format!("a reply has room for {LONGEST_URL} characters of it")),
+        url if url.len() > MAX_URL => Err(format!("a reply has room for {MAX_URL} characters of it")),
         url => Ok(url),
     });
     url.map(|url| url.value.into())

@@ -1,6 +1,6 @@
 //! Problems of a configuration, printed with the lines they refer to, as compilers do.
 
-use super::redact::veil;
+use super::redact::redact;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ impl Diagnostics {
     pub fn render(&self, coloured: bool) -> String {
         let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();
-        let text = veil(&self.text);
+        let text = redact(&self.text);
         let mut found = self.found.clone();
         found.sort_by_key(|problem| problem.span.start);
         let drawn = found.iter().map(|problem| {

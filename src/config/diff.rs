@@ -4,10 +4,11 @@ use super::Setting;
 use std::collections::BTreeMap;
 
 /// Sections and top-level keys that a reload applies, with everything below them.
-const TAKEN: [&str; 9] = ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
+const RELOADED: [&str; 9] =
+    ["limit", "list", "addresses", "timezone", "delay", "notify", "help-url", "upstream", "dns"];
 
 /// Single keys of other sections that a reload applies.
-const TAKEN_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
+const RELOADED_KEYS: [(&str, &str); 1] = [("state", "max-new-budgets")];
 
 /// The keys of one section, with their values.
 type Keys<'a> = BTreeMap<&'static str, Option<&'a str>>;
@@ -40,8 +41,8 @@ fn by_title(settings: &[Setting]) -> BTreeMap<&str, BTreeMap<usize, Keys<'_>>> {
     for setting in settings {
         let path = setting.section.trim_matches(['[', ']']);
         let top = if path.is_empty() { Some(setting.key) } else { path.split('.').next() };
-        let is_taken = |top| TAKEN.contains(&top) || TAKEN_KEYS.contains(&(top, setting.key));
-        if !top.is_some_and(is_taken) {
+        let is_reloaded = |top| RELOADED.contains(&top) || RELOADED_KEYS.contains(&(top, setting.key));
+        if !top.is_some_and(is_reloaded) {
             let section = sections.entry(&setting.section).or_default().entry(setting.place).or_default();
             section.insert(setting.key, setting.value.as_deref());
         }
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_named_and_nothing_else() {
+    fn only_changes_that_need_a_restart_are_named() {
         let limit = "[[limit]]\nname = \"l\"\ncount = \"messages\"\nper = []\nrate = \"9 / 1d\"\n";
         let second = "listener.b = { address = \"127.0.0.1:2\", tls = \"none\", auth = \"none\" }\n";
         for (from, to, names) in [

@@ -46,20 +46,20 @@ pub fn at(path: &Path, line: usize, why: &str) -> String {
 }
 
 /// Errors of the lines of a file: only the first few are named, as there may be many.
-pub struct Complaints<'a> {
+pub struct LineErrors<'a> {
     path: &'a Path,
     named: Vec<String>,
     others: usize,
 }
 
-impl<'a> Complaints<'a> {
+impl<'a> LineErrors<'a> {
     pub fn new(path: &'a Path) -> Self {
         Self { path, named: Vec::new(), others: 0 }
     }
 
     pub fn line(&mut self, line: usize, why: &str) {
         match self.named.len() {
-            MOST_NAMED => self.others += 1,
+            MAX_NAMED => self.others += 1,
             _ => self.named.push(at(self.path, line, why)),
         }
     }
@@ -74,14 +74,14 @@ impl<'a> Complaints<'a> {
 }
 
 /// Keeps the first few errors, and adds how many more there are.
-pub fn first_few(mut complaints: Vec<String>) -> Vec<String> {
-    let others = complaints.len().saturating_sub(MOST_NAMED);
-    complaints.truncate(MOST_NAMED);
-    complaints.extend((others > 0).then(|| format!("and {others} more like these")));
-    complaints
+pub fn first_few(mut errors: Vec<String>) -> Vec<String> {
+    let others = errors.len().saturating_sub(MAX_NAMED);
+    errors.truncate(MAX_NAMED);
+    errors.extend((others > 0).then(|| format!("and {others} more like these")));
+    errors
 }
 
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// Checks a text for use as an item of a list or a field of a table.
 pub fn check_item(text: &str) -> Result<(), &'static str> {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_text_is_refused() {
+    fn a_file_that_is_no_utf_8_text_is_refused() {
         for (name, content, words) in [
             ("none", &b""[..], "none: there is no such file"),
             (".", b"", ": it is no regular file"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_remembered_once_whether_it_is_there_or_not() {
+    fn each_file_is_remembered_once_whether_it_exists_or_not() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("list"), "\u{feff}a").unwrap();
         let mut files = Files::new(folder.path());
@@ -178,11 +178,11 @@ mod tests {
 
     #[test]
     fn of_many_wrong_lines_the_first_are_named_and_the_others_counted() {
-        let mut complaints = Complaints::new(Path::new("f"));
-        (1..=8).for_each(|line| complaints.line(line, "no"));
-        let said = complaints.or(()).unwrap_err();
+        let mut errors = LineErrors::new(Path::new("f"));
+        (1..=8).for_each(|line| errors.line(line, "no"));
+        let said = errors.or(()).unwrap_err();
         assert_eq!(said.len(), 6);
         assert_eq!((&*said[4], &*said[5]), ("f, line 5: no", "f: 3 more lines are wrong"));
-        assert_eq!(Complaints::new(Path::new("f")).or(7), Ok(7));
+        assert_eq!(LineErrors::new(Path::new("f")).or(7), Ok(7));
     }
 }

@@ -1,6 +1,6 @@
 //! `[list.NAME]`: values that limits name as `list:NAME`, from a file or from the configuration itself.
 
-use super::files::{self, Complaints, Files, MAX_ITEM, TOO_LONG, check_item};
+use super::files::{self, Files, LineErrors, MAX_ITEM, TOO_LONG, check_item};
 use super::section::{Placed, Section};
 use super::values::text;
 use std::collections::BTreeMap;
@@ -119,8 +119,8 @@ fn of_file(s: &Section<'_>, file: &Placed<String>, files: &mut Files) -> Option<
     let read = files.read(&file.value).map_err(|why| vec![why]);
     match read.and_then(|(path, text)| Ok((items(&path, &text)?, path))) {
         Ok((items, path)) => Some(List { items, path: Some(path), span: file.span.clone() }),
-        Err(complaints) => {
-            complaints.iter().for_each(|why| s.error(&file.span, format!("file: {why}"), None));
+        Err(errors) => {
+            errors.iter().for_each(|why| s.error(&file.span, format!("file: {why}"), None));
             None
         }
     }
@@ -129,17 +129,17 @@ fn of_file(s: &Section<'_>, file: &Placed<String>, files: &mut Files) -> Option<
 /// Reads a file with one item a line. Ignores empty lines, and text after a `#` at the start of a line or after a
 /// space.
 fn items(path: &Path, text: &str) -> Result<Vec<Item>, Vec<String>> {
-    let (mut items, mut complaints) = (Vec::new(), Complaints::new(path));
+    let (mut items, mut errors) = (Vec::new(), LineErrors::new(path));
     for (n, line) in text.lines().enumerate() {
         let item = without_comment(line).trim();
         let checked = if line.len() > MAX_ITEM { Err(TOO_LONG) } else { check_item(item) };
         match checked {
-            Err(why) => complaints.line(n + 1, why),
+            Err(why) => errors.line(n + 1, why),
             Ok(()) if item.is_empty() => {}
             Ok(()) => items.push(Item { text: item.into(), line: n + 1 }),
         }
     }
-    complaints.or(items)
+    errors.or(items)
 }
 
 /// A `#` inside an item is part of it: local parts may contain one.
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_said_to_be_wrong_at_the_key_that_names_it() {
+    fn a_wrong_item_is_reported_at_the_key_that_names_it() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("hosts.txt"), "\nx\n").unwrap();
         let config = "[list.hosts]\nfile = \"hosts.txt\"\n[list.local]\nitems = [\"y\"]\n";

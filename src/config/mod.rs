@@ -26,13 +26,13 @@ use files::Files;
 use crate::accounts::file::Changed;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
-use crate::{accounts, log, relay, server, session, store};
+use crate::{accounts, log, relay, server, store};
 pub use diff::needs_restart;
 pub use section::Setting;
 use section::{Section, Source};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 use values::{choice, count, host_name, text};
 
 /// A configuration without errors; certificates, keys and users files are not checked yet.
@@ -53,7 +53,7 @@ pub struct Config {
     /// The files of this configuration that are read again when they change, each with its metadata before reading.
     pub watched: Vec<(PathBuf, Changed)>,
     /// The users and groups that limits name.
-    named: limit::Named,
+    references: limit::References,
     places: Places,
 }
 
@@ -182,7 +182,7 @@ impl Reader {
         let (state, max_new_budgets) = self.state(root.section("state"), &mut places);
         let admin = admin::read(root.section("admin"), &self.folder, &state.path, &places.state);
         let log = log_format(root.section("log"));
-        let folding = addresses::folding(root.section("addresses"));
+        let normalizer = addresses::normalizer(root.section("addresses"));
         let mut files = Files::new(&self.folder);
         let lists = list::lists(root.named("list"), &mut files);
         let lateness = delay::lateness(root.section("delay"));
@@ -191,7 +191,7 @@ impl Reader {
             source: root.source(),
             lists: &lists,
             files: &mut files,
-            folding: &folding,
+            normalizer: &normalizer,
             listeners: listeners.iter().map(|listener| listener.name.to_ascii_lowercase()).collect(),
             has_auth: listeners.iter().any(|listener| listener.session.auth != Requirement::None),
             has_xclient: listeners.iter().any(|listener| !listener.session.xclient.is_empty()),
@@ -200,12 +200,12 @@ impl Reader {
             lateness,
             help_url: help_url.clone(),
             compiled: limit::Compiled::default(),
-            named: limit::Named::default(),
+            references: limit::References::default(),
         };
         let limits = limit::limits(root.tables("limit"), &mut context);
-        let named = context.named;
+        let references = context.references;
         notifications.warn_of_unused(&root);
-        let mut policy = Policy::new(limits, folding, zone);
+        let mut policy = Policy::new(limits, normalizer, zone);
         (policy.lateness, policy.help_url, policy.max_new_budgets) = (lateness, help_url, max_new_budgets);
         relay.routed = policy.routes().cloned().collect();
         root.finish();
@@ -224,7 +224,7 @@ impl Reader {
             problems,
             settings,
             watched,
-            named,
+            references,
             places,
         })
     }

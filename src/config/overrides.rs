@@ -1,7 +1,7 @@
 //! Override tables: CSV files with rates for particular clients, users and so on, instead of a limit's own. The header
 //! names the columns.
 
-use super::files::{self, Complaints, Files, MAX_ITEM, TOO_LONG, check_item};
+use super::files::{self, Files, LineErrors, MAX_ITEM, TOO_LONG, check_item};
 use super::values::choose;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// A table as read. Patterns and rates are still text: the limit interprets them.
 #[derive(Debug)]
 pub struct Overrides {
-    /// The column that rows match by: one of [`WHOM`].
-    pub whom: &'static str,
+    /// The column that rows match by: one of [`MATCH_FIELDS`].
+    pub field: &'static str,
     pub rows: Vec<Override>,
     path: PathBuf,
 }
@@ -20,13 +20,13 @@ pub struct Overrides {
 pub struct Override {
     /// Line number in the file, from 1.
     pub line: usize,
-    pub whom: Box<str>,
+    pub pattern: Box<str>,
     pub rate: Option<Box<str>>,
     pub burst: Option<Box<str>>,
 }
 
 /// The fields that rows may match by.
-pub const WHOM: [&str; 10] = [
+pub const MATCH_FIELDS: [&str; 10] = [
     "user",
     "user-domain",
     "group",
@@ -41,7 +41,7 @@ pub const WHOM: [&str; 10] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
-    Matcher(&'static str),
+    Field(&'static str),
     Rate,
     Burst,
     /// Ignored.
@@ -68,16 +68,16 @@ impl Overrides {
             return Err(vec![format!("{}: {why}", path.display())]);
         };
         let header = values(header).and_then(|names| names.iter().map(column).collect::<Result<Vec<_>, _>>());
-        let columns = header.and_then(|columns| Ok((whom(&columns)?, columns)));
-        let (whom, columns) = columns.map_err(|why| vec![files::at(path, n, &why)])?;
-        let (mut rows, mut complaints) = (Vec::new(), Complaints::new(path));
+        let columns = header.and_then(|columns| Ok((match_field(&columns)?, columns)));
+        let (field, columns) = columns.map_err(|why| vec![files::at(path, n, &why)])?;
+        let (mut rows, mut errors) = (Vec::new(), LineErrors::new(path));
         for (n, line) in lines {
             match values(line).and_then(|values| row(n, &columns, &values)) {
                 Ok(row) => rows.push(row),
-                Err(why) => complaints.line(n, &why),
+                Err(why) => errors.line(n, &why),
             }
         }
-        complaints.or(Self { whom, rows, path: path.to_owned() })
+        errors.or(Self { field, rows, path: path.to_owned() })
     }
 }
 
@@ -100,7 +100,8 @@ fn values(line: &str) -> Result<StringRecord, String> {
 
 fn column(name: &str) -> Result<Column, String> {
     let others = [("rate", Column::Rate), ("burst", Column::Burst), ("comment", Column::Comment)];
-    let known: Vec<(&str, Column)> = WHOM.map(|name| (name, Column::Matcher(name))).into_iter().chain(others).collect();
+    let known: Vec<(&str, Column)> =
+        MATCH_FIELDS.map(|name| (name, Column::Field(name))).into_iter().chain(others).collect();
     if name.contains([';', '\t']) {
         return Err(format!("\"{name}\" is no column: columns are separated by commas"));
     }
@@ -109,16 +110,16 @@ fn column(name: &str) -> Result<Column, String> {
 
 /// Returns the one column that rows match by. Every other column occurs once at most, and `rate` or `burst` is
 /// required.
-fn whom(columns: &[Column]) -> Result<&'static str, String> {
-    let whom: Vec<&'static str> =
-        columns.iter().filter_map(|c| if let Column::Matcher(name) = c { Some(*name) } else { None }).collect();
+fn match_field(columns: &[Column]) -> Result<&'static str, String> {
+    let fields: Vec<&'static str> =
+        columns.iter().filter_map(|c| if let Column::Field(name) = c { Some(*name) } else { None }).collect();
     let count = |wanted| columns.iter().filter(|column| **column == wanted).count();
     let counts = [("rate", count(Column::Rate)), ("burst", count(Column::Burst)), ("comment", count(Column::Comment))];
     if let Some((name, _)) = counts.iter().find(|(_, count)| *count > 1) {
         return Err(format!("there are two columns \"{name}\""));
     }
-    match whom[..] {
-        [] => Err(format!("no column says whom: one of {} is needed", WHOM.join(", "))),
+    match fields[..] {
+        [] => Err(format!("no column says whom: one of {} is needed", MATCH_FIELDS.join(", "))),
         [_] if counts[0].1 + counts[1].1 == 0 => Err("there is no column \"rate\", nor \"burst\"".to_owned()),
         [name] => Ok(name),
         [one, other, ..] => Err(format!("one column says whom, not both \"{one}\" and \"{other}\"")),
@@ -129,13 +130,13 @@ fn row(line: usize, columns: &[Column], record: &StringRecord) -> Result<Overrid
     if record.len() != columns.len() {
         return Err(format!("the number of values is {}, of columns {}", record.len(), columns.len()));
     }
-    let mut row = Override { line, whom: Box::default(), rate: None, burst: None };
+    let mut row = Override { line, pattern: Box::default(), rate: None, burst: None };
     for (column, value) in columns.iter().zip(record) {
         check_item(value)?;
         let number = Some(value).filter(|value| !value.is_empty()).map(Box::from);
         match column {
-            Column::Matcher(name) if value.is_empty() => return Err(format!("{name} is empty")),
-            Column::Matcher(_) => row.whom = value.into(),
+            Column::Field(name) if value.is_empty() => return Err(format!("{name} is empty")),
+            Column::Field(_) => row.pattern = value.into(),
             Column::Rate => row.rate = number,
             Column::Burst => row.burst = number,
             Column::Comment => {}
@@ -153,15 +154,15 @@ mod tests {
         Overrides::parse(Path::new("t.csv"), text)
     }
 
-    fn row(line: usize, whom: &str, rate: Option<&str>, burst: Option<&str>) -> Override {
-        Override { line, whom: whom.into(), rate: rate.map(Box::from), burst: burst.map(Box::from) }
+    fn row(line: usize, pattern: &str, rate: Option<&str>, burst: Option<&str>) -> Override {
+        Override { line, pattern: pattern.into(), rate: rate.map(Box::from), burst: burst.map(Box::from) }
     }
 
     #[test]
     fn rows_are_read_with_their_lines() {
         let text = "# bulk hosts\r\n\r\nclient, rate, burst, comment\r\n192.0.2.1, 500 / 1h, , attic\r\n\r\n# off\r\n192.0.2.0/24,x0.5,20,\"a, b\"\r\n2001:db8::/32,,7,\r\n";
         let table = parse(text).unwrap();
-        assert_eq!(table.whom, "client");
+        assert_eq!(table.field, "client");
         let expected = [
             row(4, "192.0.2.1", Some("500 / 1h"), None),
             row(7, "192.0.2.0/24", Some("x0.5"), Some("20")),
@@ -172,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn every_field_may_say_whom_in_any_column() {
-        for name in WHOM {
+    fn rows_may_match_by_every_field_in_any_column() {
+        for name in MATCH_FIELDS {
             let table = parse(&format!("rate,{name}\n5 / 1d,x\n")).unwrap();
-            assert_eq!((table.whom, table.rows), (name, vec![row(2, "x", Some("5 / 1d"), None)]));
+            assert_eq!((table.field, table.rows), (name, vec![row(2, "x", Some("5 / 1d"), None)]));
         }
     }
 
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_with_the_line() {
+    fn a_text_that_is_no_table_is_refused_with_the_line() {
         let long = format!("user,rate\n{},5\n", "x".repeat(1_001));
         for (text, words) in [
             ("", "t.csv: there is no header"),

@@ -3,7 +3,7 @@
 
 /// Replaces the values of keys that may hold a secret by stars, one for each octet, so that positions stay the same. A
 /// file's name is no secret.
-pub fn veil(text: &str) -> String {
+pub fn redact(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['=', ':']) {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_a_secret_is_starred_and_all_else_stays_where_it_is() {
+    fn possible_secrets_are_starred_and_positions_stay() {
         for (text, shown) in [
             ("password = \"hunter2\" # mine", "password = ********* # mine"),
             ("password-env = 'a\\' , user = 'b'", "password-env = **** , user = 'b'"),
@@ -73,9 +73,9 @@ mod tests {
             ("password =", "password ="),
             ("", ""),
         ] {
-            let veiled = veil(text);
-            assert_eq!(veiled, shown);
-            assert_eq!(veiled.len(), text.len());
+            let redacted = redact(text);
+            assert_eq!(redacted, shown);
+            assert_eq!(redacted.len(), text.len());
         }
     }
 }

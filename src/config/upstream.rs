@@ -2,7 +2,7 @@
 
 use super::section::{Placed, Section};
 use super::values::{choice, count, flag, host_name, text, timeout};
-use crate::relay::login::{self, Kind, Mechanism, Place};
+use crate::relay::login::{self, Kind, Mechanism, SecretSource};
 use crate::relay::{self, Announce, UpstreamOptions, pool, tls};
 use crate::smtp::sasl;
 use crate::time::format_duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 /// The port for implicit TLS.
-const IMPLICIT: u16 = 465;
+const IMPLICIT_TLS_PORT: u16 = 465;
 
 /// Default timeout of one DNS lookup, if `upstream-timeout` allows it.
 const DNS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,8 +62,8 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let only_routed = s.value("only-routed", "false", flag);
     let mx = s.value("mx", "false", flag);
     let connect_timeout = s.value("connect-timeout", "\"5s\"", timeout);
-    let priority = small(s.value("priority", "10", count(0..=1000)));
-    let weight = small(s.value("weight", "10", count(1..=1000)));
+    let priority = to_u16(s.value("priority", "10", count(0..=1000)));
+    let weight = to_u16(s.value("weight", "10", count(1..=1000)));
     let tls = tls(&mut s, folder);
     let login = login(&mut s, folder);
     let announcements = [("none", Announce::None), ("xforward", Announce::Xforward), ("xclient", Announce::Xclient)];
@@ -73,7 +73,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         max_idle: s.value("max-idle-connections", "50", count(0..=100_000)),
         idle_timeout: s.value("idle-timeout", "\"30s\"", timeout),
         max_age: s.value("max-age", "\"5m\"", timeout),
-        max_messages: u32::from(small(s.value("max-messages", "100", count(1..=60_000)))),
+        max_messages: u32::from(to_u16(s.value("max-messages", "100", count(1..=60_000)))),
     };
     if let Some(Placed { value: (host, _), span }) = &address
         && mx
@@ -82,14 +82,14 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         let help = "write the domain, as in \"example.org:25\", or leave mx out";
         s.error(span, format!("mx = true, and {host} is no name that could have mail exchangers"), Some(help));
     }
-    if let Some(Placed { value: (_, IMPLICIT), span }) = &address
+    if let Some(Placed { value: (_, IMPLICIT_TLS_PORT), span }) = &address
         && matches!(tls.policy, tls::Policy::Opportunistic | tls::Policy::Required)
     {
         // Both sides would wait for the other to speak first.
         s.warn(span, "port 465 is for TLS from the first octet (RFC 8314)", Some("add tls = \"implicit\""));
     }
     if let (Some(address), Some(login)) = (&address, &login) {
-        check_confidence(&s, &address.value.0, tls.policy, login);
+        warn_of_exposed_secret(&s, &address.value.0, tls.policy, login);
     }
     s.finish();
     let Placed { value: (host, port), span } = address?;
@@ -176,8 +176,8 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
         ("login", Mechanism::Login),
     ];
     let mechanism = s.value("mechanism", "\"any\"", choice(&mechanisms));
-    let file = |value: &DeValue<'_>| Ok(Place::File(folder.join(text(value)?)));
-    let variable = |value: &DeValue<'_>| variable(&text(value)?).map(Place::Variable);
+    let file = |value: &DeValue<'_>| Ok(SecretSource::File(folder.join(text(value)?)));
+    let variable = |value: &DeValue<'_>| variable(&text(value)?).map(SecretSource::Variable);
     let keys = ["password-file", "password-env", "token-file", "token-env"];
     let given: Vec<&str> = keys.into_iter().filter(|key| s.has(key)).collect();
     let password = s.optional("password-file", file).or(s.optional("password-env", variable));
@@ -204,11 +204,11 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
         let help = "leave mechanism out: a token goes by XOAUTH2";
         s.error(&s.span(), "mechanism is for passwords", Some(help));
     }
-    let (kind, place) = match (password, token) {
-        (Some(place), _) => (Kind::Password(mechanism), place.value),
-        (None, place) => (Kind::Token, place?.value),
+    let (kind, source) = match (password, token) {
+        (Some(source), _) => (Kind::Password(mechanism), source.value),
+        (None, source) => (Kind::Token, source?.value),
     };
-    Some(login::Options::Fixed(login::Fixed { user: user?.value, kind, place }))
+    Some(login::Options::Fixed(login::Fixed { user: user?.value, kind, source }))
 }
 
 /// The login at an upstream.
@@ -220,7 +220,7 @@ enum Auth {
 }
 
 /// Warns if a secret could go to an impostor or eavesdropper. SCRAM reveals no password.
-fn check_confidence(s: &Section<'_>, host: &str, policy: tls::Policy, login: &login::Options) {
+fn warn_of_exposed_secret(s: &Section<'_>, host: &str, policy: tls::Policy, login: &login::Options) {
     if policy.is_checked() || is_loopback(host) {
         return;
     }
@@ -296,7 +296,7 @@ fn name_server(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Converts a number that was read within bounds.
-fn small(number: usize) -> u16 {
+fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 

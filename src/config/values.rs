@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 /// Maximum configurable timeout: a longer one is more likely a typing error.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Reads a text.
 pub fn text(value: &DeValue<'_>) -> Result<String, String> {
@@ -34,7 +34,7 @@ pub fn choose<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
 /// Reads a timeout: above 0, at most a day.
 pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = parse_duration(&text(value)?).map_err(|e| e.to_string())?;
-    if duration.is_zero() || duration > LONGEST_TIMEOUT {
+    if duration.is_zero() || duration > MAX_TIMEOUT {
         return Err("a time-out is above 0s and at most 1d".to_owned());
     }
     Ok(duration)
@@ -140,7 +140,7 @@ mod tests {
     use toml::de::DeTable;
 
     #[test]
-    fn any_key_is_written_so_that_toml_reads_it_again() {
+    fn toml_reads_every_written_key_again() {
         for key in
             ["plain", "", "two words", "it's", "\"", "\\", "a\tb\0c", "\u{7f}", "\u{e9}\u{301}\u{202e}", "\u{1f600}"]
         {

@@ -28,7 +28,7 @@ pub enum LoggedIn {
     No,
     With(Arc<Credentials>),
     /// The client logged in, and Weir no longer has its password: no upstream wanted it at that time.
-    Somehow,
+    PasswordUnknown,
 }
 
 impl Client {
@@ -84,7 +84,7 @@ pub mod tests {
     }
 
     #[test]
-    fn is_told_as_far_as_it_is_known() {
+    fn known_attributes_are_sent_and_unknown_ones_marked() {
         let taken = Attributes::named("NAME ADDR PORT PROTO HELO LOGIN SOURCE IDENT".split(' '));
         let known = "NAME=[UNAVAILABLE] ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=ESMTP HELO=pc.example";
         assert_eq!(alice().xclient(taken, true), [format!("XCLIENT {known} LOGIN=alice\r\n")]);
@@ -98,12 +98,12 @@ pub mod tests {
     }
 
     #[test]
-    fn another_session_of_the_same_client_is_told_alike() {
+    fn sessions_of_one_client_are_alike_to_an_upstream() {
         assert!(alice().is_like(&Client { session: "other".into(), ..alice() }));
         for other in [
             Client { user: Some("bob".into()), ..alice() },
             Client { user: None, ..alice() },
-            Client { logged_in: LoggedIn::Somehow, ..alice() },
+            Client { logged_in: LoggedIn::PasswordUnknown, ..alice() },
             Client { logged_in: LoggedIn::With(Credentials::new("alice", "sesame").unwrap().into()), ..alice() },
             Client { helo: None, ..alice() },
             Client { address: "192.0.2.8".parse().unwrap(), ..alice() },

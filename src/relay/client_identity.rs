@@ -37,7 +37,7 @@ impl Announcer {
     }
 
     /// Returns the client that the handshake of a connection announces by XCLIENT.
-    pub fn for_opening(&self, client: Option<&Client>) -> Option<Client> {
+    pub fn for_handshake(&self, client: Option<&Client>) -> Option<Client> {
         client.filter(|_| self.how == Announce::Xclient).cloned()
     }
 
@@ -47,7 +47,7 @@ impl Announcer {
     }
 
     /// Warns once if the upstream does not offer the configured command.
-    pub fn check(&self, offered: &Extensions) {
+    pub fn check_offered(&self, offered: &Extensions) {
         let (name, taken) = match self.how {
             Announce::None => return,
             Announce::Xforward => ("XFORWARD", offered.xforward),
@@ -60,7 +60,7 @@ impl Announcer {
     }
 
     /// Takes the reply to XFORWARD, and warns once if it is a refusal.
-    pub fn heard(&self, reply: &Reply) {
+    pub fn note_reply(&self, reply: &Reply) {
         let was = self.refused.swap(!reply.is_positive(), Ordering::Relaxed);
         if !reply.is_positive() && !was {
             tracing::warn!(upstream = &*self.upstream, %reply, "upstream refuses XFORWARD: it is not told who the client is");

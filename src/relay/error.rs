@@ -12,14 +12,14 @@ use std::net::SocketAddr;
 pub enum RelayError {
     Unreachable(std::io::Error),
     /// The upstream did not answer in time.
-    Silent,
+    Timeout,
     Closed,
     /// No upstream that may have the mail is enabled.
     Disabled,
     /// All connections that the upstream accepts, or that one client network may have, are in use.
     Busy,
     /// The upstream's address is one where Weir itself listens.
-    Itself(SocketAddr),
+    Loop(SocketAddr),
     Io(std::io::Error),
     Garbage(Garbage),
     /// The upstream refused to go on, with this reply.
@@ -37,7 +37,7 @@ pub enum RelayError {
     /// The upstream refused Weir's login with this reply and these details; clients must not see them.
     Login(Reply, String),
     /// The upstream needs the client's login, and Weir no longer has the password.
-    Forgotten,
+    PasswordUnknown,
     /// The upstream refused the client's own login; the client gets this reply.
     ClientLogin(Reply),
     /// The upstream violated the SCRAM exchange.
@@ -63,9 +63,9 @@ impl RelayError {
     }
 
     /// Turns a permanent refusal of a login into one of the client's login, which the client is told.
-    pub fn of_client(self) -> Self {
+    pub fn into_client_login(self) -> Self {
         let words = match &self {
-            fault if !fault.is_refused_login() => return self,
+            error if !error.is_refused_login() => return self,
             Self::Login(reply, _) => reply.to_string(),
             Self::Scram(error) => error.to_string(),
             _ => return self,
@@ -79,8 +79,8 @@ impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
-            Self::Silent => f.write_str("it does not answer"),
-            Self::Itself(address) => write!(f, "{address} is Weir itself: mail would go round in a circle"),
+            Self::Timeout => f.write_str("it does not answer"),
+            Self::Loop(address) => write!(f, "{address} is Weir itself: mail would go round in a circle"),
             Self::Closed => f.write_str("it closed the connection"),
             Self::Busy => f.write_str("all connections that it takes, or the client's share of them, are in use"),
             Self::Disabled => f.write_str("no upstream is enabled"),
@@ -94,7 +94,7 @@ impl fmt::Display for RelayError {
             Self::NoLogin(usable) => write!(f, "it offers no login that Weir may use: {usable}"),
             Self::Login(reply, detail) if detail.is_empty() => write!(f, "it refuses Weir's login: {reply}"),
             Self::Login(reply, detail) => write!(f, "it refuses Weir's login: {reply}; before that: {detail}"),
-            Self::Forgotten => {
+            Self::PasswordUnknown => {
                 f.write_str("it wants the client's login since this client logged in: it has to come again")
             }
             Self::ClientLogin(reply) => write!(f, "it refuses the client's login: {reply}"),
@@ -110,18 +110,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_told_that_its_login_is_refused_by_whatever_mechanism() {
-        let scram = |error| RelayError::Scram(error).of_client();
-        let login = |code| RelayError::Login(Reply::new(code, "no"), String::new()).of_client();
-        for (fault, words) in [
+    fn a_client_is_told_that_its_login_is_refused_by_any_mechanism() {
+        let scram = |error| RelayError::Scram(error).into_client_login();
+        let login = |code| RelayError::Login(Reply::new(code, "no"), String::new()).into_client_login();
+        for (error, words) in [
             (scram(scram::Error::Refused("invalid-proof".to_owned())), "your login: it reports \"invalid-proof\""),
             (login(535), "your login: 535 no"),
         ] {
-            assert!(matches!(&fault, RelayError::ClientLogin(_)) && fault.to_string().ends_with(words), "{fault}");
+            assert!(matches!(&error, RelayError::ClientLogin(_)) && error.to_string().ends_with(words), "{error}");
         }
         // May be accepted at another time, or at another address.
-        for fault in [scram(scram::Error::Signature), login(454), RelayError::Silent.of_client()] {
-            assert!(!matches!(fault, RelayError::ClientLogin(_)), "{fault}");
+        for error in [scram(scram::Error::Signature), login(454), RelayError::Timeout.into_client_login()] {
+            assert!(!matches!(error, RelayError::ClientLogin(_)), "{error}");
         }
     }
 }

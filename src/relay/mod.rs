@@ -51,17 +51,17 @@ pub struct Relay {
 
 /// Timeout for the answers to all commands of one envelope, even if they keep coming: less than the 5 min for which a
 /// client waits for one reply (RFC 5321 §4.5.3.2.3).
-const ENVELOPE_PATIENCE: Duration = Duration::from_secs(240);
+const ENVELOPE_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Timeout for DATA: less than the 2 min for which a client waits (RFC 5321 §4.5.3.2.4).
-const DATA_PATIENCE: Duration = Duration::from_secs(110);
+const DATA_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// How long EHLO may wait until the upstreams' extensions are known.
-const ACQUAINTANCE: Duration = Duration::from_secs(1);
+const EHLO_WAIT: Duration = Duration::from_secs(1);
 
 /// Timeout for the reply to the final dot. The upstream may have the message already: giving up early makes duplicates
 /// (RFC 5321 §4.5.3.2.6).
-const FINAL_PATIENCE: Duration = Duration::from_secs(600);
+const FINAL_DOT_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Relay {
     pub fn new(options: &Options, metrics: &Metrics) -> Result<Self, Unusable> {
@@ -80,9 +80,9 @@ impl Relay {
     }
 
     /// Maintains the upstreams for as long as the future is polled, also those that a reload adds.
-    pub fn look_after(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
         let upstreams = self.upstreams.clone();
-        async move { upstreams.look_after().await }
+        async move { upstreams.maintain().await }
     }
 
     /// Returns whether an upstream needs the clients' own passwords.
@@ -98,18 +98,18 @@ impl Relay {
     }
 
     /// Learns the extensions of the upstreams in use, if it can be done soon, before EHLO is answered.
-    pub async fn acquaint(&self) {
+    pub async fn learn_extensions(&self) {
         let in_use = self.in_use();
         if !in_use.iter().any(|upstream| upstream.is_doubtful()) {
             return;
         }
         let mut looking = JoinSet::new();
         for upstream in in_use {
-            looking.spawn(async move { upstream.acquaint().await });
+            looking.spawn(async move { upstream.learn_extensions().await });
         }
         let all = async { while looking.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(ACQUAINTANCE, all).await;
-        self.in_use().iter().for_each(|upstream| upstream.has_been_waited_for());
+        let _ = tokio::time::timeout(EHLO_WAIT, all).await;
+        self.in_use().iter().for_each(|upstream| upstream.note_probe());
     }
 
     /// Begins a transaction of this client with MAIL, or continues the current one; sends recipients. Returns one
@@ -132,8 +132,8 @@ impl Relay {
                 (None, None) => Err(RelayError::Closed),
             }
         };
-        let asked = tokio::time::timeout(ENVELOPE_PATIENCE, asked).await;
-        let (begun, answers) = asked.unwrap_or(Err(RelayError::Silent))?;
+        let asked = tokio::time::timeout(ENVELOPE_TIMEOUT, asked).await;
+        let (begun, answers) = asked.unwrap_or(Err(RelayError::Timeout))?;
         *transaction = Some(begun);
         Ok(answers)
     }
@@ -143,19 +143,19 @@ impl Relay {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
         let asked = async {
             match under_way.connection.data().await {
-                Err(fault) => {
-                    let (mut other, _) = self.replace(under_way, &[], fault).await?;
+                Err(error) => {
+                    let (mut other, _) = self.replace(under_way, &[], error).await?;
                     let reply = other.connection.data().await;
-                    let reply = reply.inspect_err(|fault| other.upstream.doubted(&other.client, fault))?;
+                    let reply = reply.inspect_err(|error| other.upstream.session_failed(&other.client, error))?;
                     Ok((other, reply))
                 }
                 Ok(reply) => Ok((under_way, reply)),
             }
         };
-        let asked = tokio::time::timeout(DATA_PATIENCE, asked).await;
-        let (under_way, reply) = asked.unwrap_or(Err(RelayError::Silent))?;
+        let asked = tokio::time::timeout(DATA_TIMEOUT, asked).await;
+        let (under_way, reply) = asked.unwrap_or(Err(RelayError::Timeout))?;
         if reply.code() == 354 {
-            under_way.upstream.worked();
+            under_way.upstream.message_accepted();
         }
         *transaction = Some(under_way);
         Ok(reply)
@@ -164,7 +164,7 @@ impl Relay {
     /// Sends a piece of the message. An error ends the message; it contains the upstream's reply, if there was one.
     pub async fn write(&self, transaction: &mut Option<Box<Transaction>>, bytes: &[u8]) -> Result<(), RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
-        under_way.connection.write(bytes).await.inspect_err(|_| under_way.upstream.lost())?;
+        under_way.connection.write(bytes).await.inspect_err(|_| under_way.upstream.count_failure())?;
         *transaction = Some(under_way);
         Ok(())
     }
@@ -172,8 +172,8 @@ impl Relay {
     /// Sends the final dot and returns the upstream's reply to the message. The transaction has then ended.
     pub async fn end(&self, transaction: &mut Option<Box<Transaction>>) -> Result<Reply, RelayError> {
         let mut under_way = transaction.take().ok_or(RelayError::Closed)?;
-        let ended = under_way.connection.end(FINAL_PATIENCE).await;
-        let reply = ended.inspect_err(|_| under_way.upstream.lost())?;
+        let ended = under_way.connection.end(FINAL_DOT_TIMEOUT).await;
+        let reply = ended.inspect_err(|_| under_way.upstream.count_failure())?;
         self.release(Some(under_way));
         Ok(reply)
     }
@@ -197,7 +197,7 @@ impl Relay {
     /// to EHLO must hold for routed mail, too.
     fn in_use(&self) -> Vec<Arc<Upstream>> {
         let list = self.upstreams.list();
-        let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.is_on(None)).collect();
+        let open: Vec<_> = list.enabled.iter().filter(|upstream| upstream.takes_route(None)).collect();
         let standings: Vec<Standing> = open.iter().map(|upstream| upstream.standing()).collect();
         let mut in_use = list.routed.clone();
         let usual = selection::in_use(&standings).filter_map(|index| open.get(index).copied());
@@ -215,18 +215,18 @@ impl Relay {
     ) -> Option<Arc<Upstream>> {
         let mut candidates = self.candidates(mail, route);
         candidates.retain(|upstream| !is_among(asked, upstream));
-        let Some((left, fault)) = left else { return candidates.into_iter().next() };
+        let Some((left, error)) = left else { return candidates.into_iter().next() };
         let is_left = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, left);
         let other = candidates.iter().find(|upstream| !is_left(upstream));
         // A silent upstream would be waited for again.
-        let again = || candidates.iter().find(|upstream| is_left(upstream) && !matches!(fault, RelayError::Silent));
+        let again = || candidates.iter().find(|upstream| is_left(upstream) && !matches!(error, RelayError::Timeout));
         other.or_else(again).cloned()
     }
 
     /// Returns the upstreams in the order in which a message tries them.
     fn candidates(&self, mail: &Mail, route: Option<&Arc<str>>) -> Vec<Arc<Upstream>> {
         let enabled = self.upstreams.list().enabled.clone();
-        let enabled: Vec<_> = enabled.into_iter().filter(|upstream| upstream.is_on(route)).collect();
+        let enabled: Vec<_> = enabled.into_iter().filter(|upstream| upstream.takes_route(route)).collect();
         let standing = |upstream: &Arc<Upstream>| {
             let is_able = upstream.offered().is_none_or(|offered| mail.is_within(&offered));
             Standing { is_able, ..upstream.standing() }
@@ -253,7 +253,7 @@ impl Relay {
     ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
         if let Some(former) = former {
             let Transaction { upstream, mut connection, .. } = *former;
-            let will_do = upstream.is_on(route)
+            let will_do = upstream.takes_route(route)
                 && upstream.may_reuse(&connection)
                 && connection.speaks_for(client)
                 && mail.is_within(&connection.offered());
@@ -286,7 +286,7 @@ impl Relay {
             match tell(&upstream, client, mail, recipients, Duration::ZERO).await {
                 Ok(told) => return Ok(begun(&upstream, told)),
                 Err(RelayError::Busy) if busy.is_none() => busy = Some(upstream.clone()),
-                Err(fault) => last = fault,
+                Err(error) => last = error,
             }
             asked.push(upstream);
         }
@@ -311,7 +311,7 @@ impl Relay {
                 under_way.heard(recipients, &answers);
                 Ok((under_way, answers))
             }
-            Err(fault) => self.replace(under_way, recipients, fault).await,
+            Err(error) => self.replace(under_way, recipients, error).await,
         }
     }
 
@@ -321,21 +321,21 @@ impl Relay {
         &self,
         lost: Box<Transaction>,
         recipients: &[&Rcpt],
-        fault: RelayError,
+        error: RelayError,
     ) -> Result<(Box<Transaction>, Vec<Answered>), RelayError> {
         let Transaction { upstream, connection, client, mail, accepted, route } = *lost;
         // The new connection may use the slot of this one.
         drop(connection);
-        upstream.doubted(&client, &fault);
+        upstream.session_failed(&client, &error);
         let all: Vec<&Rcpt> = accepted.iter().chain(recipients.iter().copied()).collect();
         let Ok((other, mut answers)) =
-            self.begin(&client, &mail, &all, Some((&upstream, &fault)), route.as_ref()).await
+            self.begin(&client, &mail, &all, Some((&upstream, &error)), route.as_ref()).await
         else {
-            return Err(fault);
+            return Err(error);
         };
         if other.accepted.get(..accepted.len()) != Some(&accepted[..]) {
             self.release(Some(other));
-            return Err(fault);
+            return Err(error);
         }
         Ok((other, answers.split_off(accepted.len())))
     }
@@ -368,7 +368,7 @@ async fn tell_in(
     until: Instant,
 ) -> Result<(Connection, Vec<Answered>), RelayError> {
     let mut slot = slot;
-    if let Some(mut connection) = upstream.waiting(client).await {
+    if let Some(mut connection) = upstream.idle_connection(client).await {
         slot.opened();
         match connection.envelope(client, Some(mail), recipients).await {
             Ok(answers) => {
@@ -376,16 +376,16 @@ async fn tell_in(
                 return Ok((connection, answers));
             }
             // The upstream is there, and would be silent again.
-            Err(fault @ RelayError::Silent) if connection.is_proven() => {
-                upstream.doubted(client, &fault);
-                return Err(fault);
+            Err(error @ RelayError::Timeout) if connection.is_proven() => {
+                upstream.session_failed(client, &error);
+                return Err(error);
             }
-            Err(RelayError::Silent) => upstream.forget_waiting(),
+            Err(RelayError::Timeout) => upstream.drop_idle(),
             Err(_) => {}
         }
         slot.closed();
     }
     let mut connection = upstream.connect_in(slot, client, until).await?;
     let answers = connection.envelope(client, Some(mail), recipients).await;
-    answers.inspect_err(|fault| upstream.doubted(client, fault)).map(|answers| (connection, answers))
+    answers.inspect_err(|error| upstream.session_failed(client, error)).map(|answers| (connection, answers))
 }

@@ -53,7 +53,7 @@ impl Upstreams {
         };
         let all = this.make(options)?;
         for upstream in &all {
-            upstream.show();
+            upstream.update_metric();
             if !upstream.options().enabled {
                 tracing::info!(upstream = &**upstream.name(), "upstream not enabled: it gets no mail");
             }
@@ -94,7 +94,7 @@ impl Upstreams {
         for upstream in list.all.iter().filter(|upstream| !is_among(&list.enabled, upstream)) {
             upstream.disable();
         }
-        list.all.iter().for_each(|upstream| upstream.show());
+        list.all.iter().for_each(|upstream| upstream.update_metric());
         tell(&former, &list);
         self.warn_of_none();
         *options = wanted;
@@ -102,14 +102,14 @@ impl Upstreams {
     }
 
     /// Maintains all upstreams, also those added later, for as long as Weir serves.
-    pub async fn look_after(&self) {
+    pub async fn maintain(&self) {
         let mut changes = self.list.subscribe();
         let (mut minders, mut minded) = (JoinSet::new(), Vec::<Arc<Upstream>>::new());
         loop {
             let all = changes.borrow_and_update().all.clone();
             for upstream in all.iter().filter(|upstream| !is_among(&minded, upstream)) {
                 let upstream = upstream.clone();
-                minders.spawn(async move { upstream.look_after().await });
+                minders.spawn(async move { upstream.maintain().await });
             }
             minded = all;
             tokio::select! {
@@ -132,7 +132,7 @@ impl Upstreams {
         let enabled = &self.list().enabled;
         if enabled.is_empty() {
             tracing::warn!("no upstream is enabled: clients hear 451");
-        } else if !enabled.iter().any(|upstream| upstream.is_on(None)) {
+        } else if !enabled.iter().any(|upstream| upstream.takes_route(None)) {
             tracing::warn!("no upstream is enabled for mail that no limit routes: clients hear 451");
         }
     }

@@ -101,7 +101,7 @@ impl Connection {
                 Err(Gone) => return,
             }
         }
-        self.server.relay.acquaint().await;
+        self.server.relay.learn_extensions().await;
         let options = self.listener.session.clone();
         let mut step = Session::begin(options, self.id.clone(), self.peer, tls, clock::now());
         loop {
@@ -292,7 +292,7 @@ impl Connection {
             let credentials = login.credentials();
             let logged_in = match self.server.relay.wants_credentials() {
                 true => LoggedIn::With(Arc::new(credentials.clone())),
-                false => LoggedIn::Somehow,
+                false => LoggedIn::PasswordUnknown,
             };
             self.login = Some((credentials.user.as_str().into(), logged_in));
         }

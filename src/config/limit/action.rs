@@ -31,7 +31,7 @@ pub fn ladder(s: &mut Section<'_>, limit: &Limit, is_climbed: bool, cx: &Context
     if !is_climbed {
         check_order(s, &rungs);
     }
-    check_doubles(s, &rungs);
+    check_duplicates(s, &rungs);
     check_verbs(s, &rungs);
     check_delays(s, &rungs, limit, cx);
     check_suspensions(s, &rungs, limit);
@@ -52,7 +52,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
         let read = s.optional(key, |value| words(value, verb, cx));
         // Beside `suspend`, the refusal's text says how long the suspension lasts.
         if let Some(read) = read.as_ref().filter(|_| !(verb == Verb::Deny && s.has("suspend"))) {
-            check_promise(&s, verb, read.value.as_deref(), &read.span);
+            warn_of_contradiction(&s, verb, read.value.as_deref(), &read.span);
         }
         add(read.map(|read| section::Placed { value: Action::Refuse(verb, read.value), span: read.span }));
     }
@@ -123,7 +123,7 @@ fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc
 }
 
 /// Warns if a text says "try later" and the code says "never".
-fn check_promise(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
+fn warn_of_contradiction(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
     let Some(text) = text.filter(|text| text.says_later()) else { return };
     if verb == Verb::Deny || text.code().is_some_and(|code| code.basic >= 500) {
         let message =
@@ -165,7 +165,7 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
 }
 
 /// Of the same action only the highest rung reached takes effect, so two at one level conflict.
-fn check_doubles(s: &Section<'_>, rungs: &[Placed]) {
+fn check_duplicates(s: &Section<'_>, rungs: &[Placed]) {
     for (n, (rung, span)) in rungs.iter().enumerate() {
         let is_other = |(other, _): &Placed| other.at == rung.at && other.action.name() == rung.action.name();
         if rung.action != Action::Warn && rungs[..n].iter().any(is_other) {

@@ -6,7 +6,7 @@ use super::super::notify::Notifications;
 use super::super::overrides as table;
 use super::super::section::{Section, Source};
 use super::key::{Key, network, put};
-use super::references::{Named, Naming};
+use super::references::{Reference, References};
 use crate::policy::Lateness;
 use crate::policy::field::Field;
 use crate::policy::networks::Networks;
@@ -23,7 +23,7 @@ pub struct Context<'a> {
     pub source: &'a Source<'a>,
     pub lists: &'a Lists,
     pub files: &'a mut Files,
-    pub folding: &'a AddressNormalizer,
+    pub normalizer: &'a AddressNormalizer,
     /// The names of all listeners, in lower case.
     pub listeners: Vec<String>,
     /// Whether a listener has logins.
@@ -40,7 +40,7 @@ pub struct Context<'a> {
     /// Compiled lists: several limits may name the same one.
     pub compiled: Compiled,
     /// The users and groups that limits name.
-    pub named: Named,
+    pub references: References,
 }
 
 #[derive(Default)]
@@ -82,8 +82,8 @@ impl Context<'_> {
         if let Some(known) = self.compiled.tables.get(&place) {
             return Some(known.clone());
         }
-        let (mut table, folding) = (Table::new(key.shape()), self.folding);
-        self.compile(s, span, name, key, |item| key.insert(&mut table, folding, item, ()))?;
+        let (mut table, normalizer) = (Table::new(key.shape()), self.normalizer);
+        self.compile(s, span, name, key, |item| key.insert(&mut table, normalizer, item, ()))?;
         let table = Arc::new(table);
         self.compiled.tables.insert(place, table.clone());
         Some(table)
@@ -107,7 +107,7 @@ impl Context<'_> {
         };
         let mut wrong = HashMap::new();
         for (place, row) in table.rows.iter().enumerate() {
-            if let Err(why) = put(&mut rows, key, &row.whom, Row { place, line: row.line }, self.folding) {
+            if let Err(why) = put(&mut rows, key, &row.pattern, Row { place, line: row.line }, self.normalizer) {
                 wrong.insert(place, why);
             }
         }
@@ -165,7 +165,7 @@ impl Context<'_> {
     /// Warns of a name that does not exist. Users and groups are noted, and checked when the users file is read.
     /// `place` is the prefix of the message.
     pub(super) fn check_name(&mut self, span: &Range<usize>, key: Key, pattern: &str, place: impl FnOnce() -> String) {
-        let naming = |place| Naming { pattern: pattern.into(), span: span.clone(), place };
+        let reference = |place| Reference { pattern: pattern.into(), span: span.clone(), place };
         match key {
             Key::Field(Field::Listener, _) if !self.is_listener(pattern) => {
                 let message = format!("{}there is no listener \"{pattern}\"", place());
@@ -173,9 +173,9 @@ impl Context<'_> {
                 self.source.warn(span, message, Some(&help));
             }
             Key::Field(Field::User, _) if self.has_auth && !self.has_xclient => {
-                self.named.users.push(naming(place()));
+                self.references.users.push(reference(place()));
             }
-            Key::Group if self.has_logins() => self.named.groups.push(naming(place())),
+            Key::Group if self.has_logins() => self.references.groups.push(reference(place())),
             _ => {}
         }
     }

@@ -2,7 +2,6 @@
 
 use crate::policy::domain;
 use crate::policy::field::Field;
-use crate::policy::networks::Networks;
 use crate::policy::normalize::AddressNormalizer;
 use crate::policy::overrides::{Row, Rows};
 use crate::policy::pattern::{BadPattern, Shape, Table};
@@ -43,25 +42,25 @@ impl Key {
     pub(super) fn insert<T>(
         self,
         table: &mut Table<T>,
-        folding: &AddressNormalizer,
+        normalizer: &AddressNormalizer,
         text: &str,
         value: T,
     ) -> Result<(), String> {
-        table.insert(&self.fold(folding, text), value).map_err(|bad| match bad {
+        table.insert(&self.normalize(normalizer, text), value).map_err(|bad| match bad {
             BadPattern::Twice(_) => BadPattern::Twice(text.into()).to_string(),
             bad => bad.to_string(),
         })
     }
 
     /// Normalizes a pattern like the values that it is compared with.
-    fn fold<'t>(self, folding: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
+    fn normalize<'t>(self, normalizer: &AddressNormalizer, text: &'t str) -> Cow<'t, str> {
         match self {
             Self::Field(Field::Helo, _) => domain::pattern(text),
             // Not one address: a pattern without a domain matches any domain, one with `*` several addresses, one with
             // `@` first is a domain.
             _ if !text.contains('@') || text.contains('*') || text.starts_with('@') => text.into(),
-            Self::Field(Field::User, _) => folding.user(text),
-            Self::Field(Field::Sender | Field::Recipient, _) => folding.address(text),
+            Self::Field(Field::User, _) => normalizer.user(text),
+            Self::Field(Field::Sender | Field::Recipient, _) => normalizer.address(text),
             _ => text.into(),
         }
     }
@@ -88,10 +87,16 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
 }
 
 /// Adds a row of an override table to the matchers.
-pub(super) fn put(rows: &mut Rows, key: Key, whom: &str, row: Row, folding: &AddressNormalizer) -> Result<(), String> {
+pub(super) fn put(
+    rows: &mut Rows,
+    key: Key,
+    pattern: &str,
+    row: Row,
+    normalizer: &AddressNormalizer,
+) -> Result<(), String> {
     match rows {
-        Rows::Client(networks) => networks.insert(network(whom)?, row).map_err(|error| error.to_string()),
-        Rows::Field(_, table) | Rows::Group(table) => key.insert(table, folding, whom, row),
+        Rows::Client(networks) => networks.insert(network(pattern)?, row).map_err(|error| error.to_string()),
+        Rows::Field(_, table) | Rows::Group(table) => key.insert(table, normalizer, pattern, row),
     }
 }
 
@@ -100,8 +105,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_is_named_whole_and_an_address_without_its_sub_address() {
-        let folding = AddressNormalizer::new(Some('+'), None);
+    fn a_user_pattern_keeps_its_sub_address_and_a_sender_pattern_does_not() {
+        let normalizer = AddressNormalizer::new(Some('+'), None);
         for (key, pattern, value, expected) in [
             ("user", "Bob+x@Example.org", "bob+x@example.org", true),
             ("user", "bob+x@example.org", "bob@example.org", false),
@@ -110,7 +115,7 @@ mod tests {
         ] {
             let key = Key::named(key).unwrap();
             let mut table = Table::new(key.shape());
-            key.insert(&mut table, &folding, pattern, ()).unwrap();
+            key.insert(&mut table, &normalizer, pattern, ()).unwrap();
             assert_eq!(table.find(value).is_some(), expected, "{} {pattern}", key.name());
         }
     }

@@ -6,7 +6,6 @@ use super::{Context, unsupported};
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
 use crate::config::values::{flag, text};
-use crate::policy::field::Field;
 use crate::policy::hours::Hours;
 use crate::policy::matcher::{AllOf, Comparison, Condition, Matcher};
 use crate::policy::networks::Networks;
@@ -21,13 +20,13 @@ use toml::de::DeValue;
 
 /// A limit's matcher, and the keys that it uses.
 pub struct Read {
-    pub whom: Matcher,
+    pub matcher: Matcher,
     /// Keys of `match` and `except`, each as often as it occurs.
     pub keys: Vec<Placed<&'static str>>,
 }
 
 /// Reads `match` and `except`.
-pub fn whom(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
+pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     let mut keys = Vec::new();
     let empty = s.is_empty_list("match");
     let mut read = |key| s.table_or_tables(key).into_iter().map(|one| conditions(one, cx, &mut keys)).collect();
@@ -36,7 +35,7 @@ pub fn whom(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     if let Some(span) = empty {
         s.error(&span, "match: an empty list is for nobody, and no match at all for everybody", None);
     }
-    Read { whom: Matcher { matches, except }, keys }
+    Read { matcher: Matcher { matches, except }, keys }
 }
 
 /// Reads one table; all its keys must match.
@@ -120,7 +119,7 @@ fn values_of(
     }
     let mut table = Table::new(key.shape());
     for value in own {
-        match key.insert(&mut table, cx.folding, value, ()) {
+        match key.insert(&mut table, cx.normalizer, value, ()) {
             Ok(()) => cx.check_name(span, key, value, String::new),
             Err(why) => wrong(why),
         }
@@ -153,7 +152,7 @@ pub fn overrides(
     if table.rows.is_empty() {
         s.warn(&span, format!("there are no rows in {name}: nobody has other numbers"), None);
     }
-    let key = Key::named(table.whom)?;
+    let key = Key::named(table.field)?;
     let (rows, mut for_nobody) = cx.rows(&name, key, &table);
     let (mut quotas, mut wrong) = (Vec::with_capacity(table.rows.len() * own.len()), Vec::new());
     for (place, row) in table.rows.iter().enumerate() {
@@ -166,7 +165,7 @@ pub fn overrides(
         match numbers {
             Ok(numbers) => {
                 quotas.extend(numbers);
-                cx.check_name(&span, key, &row.whom, || table.wrong(row, ""));
+                cx.check_name(&span, key, &row.pattern, || table.wrong(row, ""));
             }
             Err(why) => wrong.push(table.wrong(row, &why)),
         }

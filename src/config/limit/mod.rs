@@ -20,7 +20,7 @@ use crate::policy::rate_syntax::RateTerms;
 use crate::time::{Units, parse_amount, parse_duration};
 use check::Draft;
 pub use context::{Compiled, Context};
-pub use references::Named;
+pub use references::References;
 use std::collections::HashSet;
 use std::ops::Range;
 use toml::de::DeValue;
@@ -74,11 +74,11 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let (distinct, remember) = distinct(&mut s).unzip();
     // Keys before sub-tables: they are printed in this order.
     let overrides = matching::overrides(&mut s, cx, terms, quotas);
-    let matching::Read { whom, keys } = matching::whom(&mut s, cx);
+    let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
     let mut limit = Limit::new(name.as_deref().unwrap_or_default(), count.value, fields, Quota::Unlimited);
     (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
-    (limit.whom, limit.distinct) = (whom, distinct.as_ref().map(|distinct| distinct.value));
+    (limit.whom, limit.distinct) = (matcher, distinct.as_ref().map(|distinct| distinct.value));
     limit.stage = limit.stage_for(stage.as_ref().map_or(limit.stage, |stage| stage.value));
     let (overrides, column) = overrides.unzip();
     limit.overrides = overrides;

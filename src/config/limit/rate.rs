@@ -97,7 +97,7 @@ mod tests {
     /// Returns the burst and the refill per second of an override row.
     fn numbers(terms: RateTerms, own: &str, rate: &str, burst: &str) -> (f64, f64) {
         let text = |text: &str| if text.is_empty() { None } else { Some(Box::from(text)) };
-        let row = Override { line: 2, whom: "alice".into(), rate: text(rate), burst: text(burst) };
+        let row = Override { line: 2, pattern: "alice".into(), rate: text(rate), burst: text(burst) };
         let numbers = terms.numbers(&row, &[terms.quota(own).unwrap()]).unwrap();
         let rule = numbers[0].rule().unwrap();
         (rule.burst(), rule.sustained())
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_refuses_everything_is_told_from_one_that_does_not() {
+    fn a_rate_that_refuses_everything_is_distinguished_from_one_that_does_not() {
         let average = terms(Count::Recipients, Algorithm::Ewma, None);
         let bucket = terms(Count::Recipients, Algorithm::TokenBucket, None);
         for (terms, rate, help) in [

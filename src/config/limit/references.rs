@@ -11,30 +11,30 @@ use std::ops::Range;
 
 /// All names that limits use.
 #[derive(Debug, Default)]
-pub struct Named {
-    pub users: Vec<Naming>,
-    pub groups: Vec<Naming>,
+pub struct References {
+    pub users: Vec<Reference>,
+    pub groups: Vec<Reference>,
 }
 
 /// A name, or a pattern of names.
 #[derive(Debug)]
-pub struct Naming {
+pub struct Reference {
     pub pattern: Box<str>,
     pub span: Range<usize>,
     /// Prefix of a message about it: for a file, its path and line.
     pub place: String,
 }
 
-impl Named {
+impl References {
     /// Warns of names that do not exist.
-    pub fn check(&self, users: &Users, folding: &AddressNormalizer) -> Vec<Diagnostic> {
-        let logins: HashSet<String> = users.iter().map(|user| folding.user(&user.name).into_owned()).collect();
+    pub fn check(&self, users: &Users, normalizer: &AddressNormalizer) -> Vec<Diagnostic> {
+        let logins: HashSet<String> = users.iter().map(|user| normalizer.user(&user.name).into_owned()).collect();
         let locals = logins.iter().filter_map(|login| login.rsplit_once('@')).map(|(local, _)| local.to_owned());
         let locals: HashSet<String> = locals.chain(logins.iter().cloned()).collect();
         let groups: HashSet<String> = users.iter().flat_map(User::groups).map(|group| group.to_string()).collect();
         let is_user = |pattern: &str| match pattern.contains('@') {
             _ if pattern.contains('*') => matches_any(Shape::Address, pattern, &logins),
-            true => logins.contains(&*folding.user(pattern)),
+            true => logins.contains(&*normalizer.user(pattern)),
             false => locals.contains(&lower_nfc(pattern)),
         };
         let is_group = |pattern: &str| match pattern.contains('*') {
@@ -52,12 +52,12 @@ fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
     table.insert(pattern, ()).is_ok() && values.iter().any(|value| table.find(value).is_some())
 }
 
-fn missing(named: &[Naming], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Diagnostic> {
+fn missing(named: &[Reference], is_there: impl Fn(&str) -> bool, words: impl Fn(&str) -> String) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     // References at one position, in one list or table, are adjacent.
     for alike in named.chunk_by(|one, next| one.span == next.span) {
-        let missing = alike.iter().filter(|naming| !is_there(&naming.pattern));
-        let said = missing.map(|naming| format!("{}{}", naming.place, words(&naming.pattern))).collect();
+        let missing = alike.iter().filter(|reference| !is_there(&reference.pattern));
+        let said = missing.map(|reference| format!("{}{}", reference.place, words(&reference.pattern))).collect();
         let problem =
             |message| Diagnostic { severity: Severity::Warning, span: alike[0].span.clone(), message, help: None };
         problems.extend(first_few(said).into_iter().map(problem));

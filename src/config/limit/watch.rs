@@ -21,7 +21,7 @@ pub fn limits(
     let watched = s.required("watch", "\"user-recipients\"", text);
     let stage = s.required("stage", "\"mail\"", choice(&Stage::NAMED.map(|stage| (stage.name(), stage))));
     let mode = action::mode(&mut s);
-    let matching::Read { whom, keys } = matching::whom(&mut s, cx);
+    let matching::Read { matcher, keys } = matching::matcher(&mut s, cx);
     refuse_own(&mut s);
     let places = watched.as_ref().map_or_else(Vec::new, |watched| places(&s, watched, known, names));
     let first = places.first().map(|(_, limit)| *limit);
@@ -32,7 +32,7 @@ pub fn limits(
         keys.iter().for_each(|key| moment.check(&s, &key.span, key.value, true));
         (limit.stage, limit.count) = (*stage, first.count);
     }
-    (limit.mode, limit.whom) = (mode, whom);
+    (limit.mode, limit.whom) = (mode, matcher);
     // The watched limit's budgets decide which client or user a suspension is of.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
     limit.ladder = action::ladder(

@@ -25,7 +25,7 @@ enum Command {
     Mail,
     Rcpt,
     /// A recipient that is not sent to the upstream, because the upstream no longer offers this parameter.
-    Unasked(&'static str),
+    NotSent(&'static str),
 }
 
 /// The upstream's answer to one recipient.
@@ -55,7 +55,7 @@ impl Envelope {
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
         commands.extend(recipients.iter().map(|rcpt| match rcpt.beyond(offered) {
-            Some(parameter) => (Command::Unasked(parameter), String::new()),
+            Some(parameter) => (Command::NotSent(parameter), String::new()),
             None => (Command::Rcpt, rcpt_command(rcpt)),
         }));
         let answers = Vec::with_capacity(recipients.len());
@@ -71,7 +71,7 @@ impl Envelope {
         if envelope.mail_refused.is_some() {
             envelope.give_up();
         }
-        envelope.answer_unasked();
+        envelope.answer_not_sent();
         envelope
     }
 
@@ -85,7 +85,7 @@ impl Envelope {
     }
 
     /// Returns the reply to the lines before MAIL: the first refusal, if there was one.
-    pub fn announced(&self) -> Option<&Reply> {
+    pub fn xforward_reply(&self) -> Option<&Reply> {
         self.xforward.as_ref()
     }
 
@@ -132,10 +132,10 @@ impl Envelope {
             (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(RelayError::Unexpected(reply)),
             // 503, since MAIL was refused.
             (Command::Rcpt, Some(refused)) => self.answers.push(Answered::MailRefused(refused.clone())),
-            // Unasked recipients are answered as soon as it is their turn.
-            (Command::Unasked(_), _) => return Err(RelayError::Unexpected(reply)),
+            // Recipients that are not sent are answered as soon as it is their turn.
+            (Command::NotSent(_), _) => return Err(RelayError::Unexpected(reply)),
         }
-        self.answer_unasked();
+        self.answer_not_sent();
         Ok(())
     }
 
@@ -145,8 +145,8 @@ impl Envelope {
     }
 
     /// Answers the recipients that are next in turn and are not sent to the upstream.
-    fn answer_unasked(&mut self) {
-        while let Some((Command::Unasked(parameter), _)) = self.commands.get(self.replied) {
+    fn answer_not_sent(&mut self) {
+        while let Some((Command::NotSent(parameter), _)) = self.commands.get(self.replied) {
             self.replied += 1;
             self.answers.push(match &self.mail_refused {
                 Some(refused) => Answered::MailRefused(refused.clone()),
@@ -158,7 +158,7 @@ impl Envelope {
     /// Drops the commands not sent yet, if MAIL was refused.
     fn give_up(&mut self) {
         if let Some(refused) = &self.mail_refused {
-            let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::Unasked(_));
+            let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::NotSent(_));
             let left = self.commands[self.sent..].iter().filter(|(command, _)| is_recipient(command)).count();
             self.answers.extend(vec![Answered::MailRefused(refused.clone()); left]);
             self.commands.truncate(self.sent);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_told_of_before_mail_and_a_refusal_of_that_stops_nothing() {
+    fn xforward_comes_before_mail_and_its_refusal_stops_nothing() {
         let lines = || ["XFORWARD ADDR=192.0.2.7\r\n", "XFORWARD IDENT=a\r\n"].map(str::to_owned).to_vec();
         let mail = "MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n";
         for (first, second) in [("250 ok", "250 ok"), ("550 no", "250 ok"), ("250 ok", "550 no"), ("550 no", "501 no")]
@@ -263,7 +263,7 @@ mod tests {
                 }
                 assert_eq!(sent, format!("RSET\r\n{}{mail}", lines().concat()));
                 let refused = if first.starts_with('2') { second } else { first };
-                assert_eq!(envelope.announced(), Some(&reply(refused)));
+                assert_eq!(envelope.xforward_reply(), Some(&reply(refused)));
                 let accepted = ["250 one", "250 two"].map(|text| Answered::Reply(reply(text)));
                 assert_eq!((envelope.is_done(), envelope.into_answers()), (true, accepted.to_vec()));
             }
@@ -273,7 +273,7 @@ mod tests {
         // Without MAIL there is no XFORWARD.
         let rcpt = Rcpt::parse("TO:<a@b>").unwrap();
         let mut more = Envelope::new(None, &[&rcpt], false, &Extensions::default()).announcing(lines());
-        assert_eq!((more.next_write().as_deref(), more.announced()), (Some("RCPT TO:<a@b>\r\n"), None));
+        assert_eq!((more.next_write().as_deref(), more.xforward_reply()), (Some("RCPT TO:<a@b>\r\n"), None));
         let mut unasked = envelope("MAIL FROM:<a@b> SMTPUTF8", true, true).announcing(lines());
         assert_eq!((unasked.next_write(), unasked.is_done()), (None, true));
     }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_upstream_no_longer_offers_is_not_asked_of_it() {
+    fn a_parameter_no_longer_offered_is_not_sent() {
         for parameter in ["BODY=8BITMIME", "SMTPUTF8", "RET=FULL", "ENVID=x", "REQUIRETLS"] {
             let mut envelope = envelope(&format!("MAIL FROM:<a@b> {parameter}"), true, true);
             assert_eq!((envelope.next_write(), envelope.is_done()), (None, true), "{parameter}");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn recipients_with_wishes_that_are_no_longer_offered_are_answered_in_their_place() {
+    fn recipients_with_parameters_no_longer_offered_are_refused_in_their_turn() {
         let rcpt = |arguments: &str| Rcpt::parse(arguments).unwrap();
         let recipients =
             [rcpt("TO:<a@b> NOTIFY=NEVER"), rcpt("TO:<c@d>"), rcpt("TO:<e@f> ORCPT=rfc822;x"), rcpt("TO:<g@h>")];

@@ -34,7 +34,7 @@ enum Stage {
     /// The XCLIENT lines that are still to be sent.
     Xclient(Extensions, VecDeque<String>),
     /// EHLO after XCLIENT, with the extensions offered before it.
-    Anew(Extensions),
+    EhloAfterXclient(Extensions),
     Auth(Extensions, Box<Authentication>),
 }
 
@@ -42,7 +42,7 @@ enum Stage {
 pub enum Next {
     Send(String),
     /// Begin TLS, then call [`Handshake::secured`]. The extensions offered before are void.
-    Handshake,
+    StartTls,
     /// Derive these keys, which takes long, then call [`Handshake::keys`].
     Derive(Salting),
     Ready(Extensions),
@@ -83,13 +83,13 @@ impl Handshake {
     /// Continues after TLS is established.
     pub fn secured(&mut self) -> Next {
         self.secured = true;
-        self.say_ehlo()
+        self.send_ehlo()
     }
 
     /// Takes the reply to the last line sent.
     pub fn reply(&mut self, reply: Reply) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
-            Stage::Greeting if reply.code() == 220 => self.say_ehlo(),
+            Stage::Greeting if reply.code() == 220 => self.send_ehlo(),
             Stage::Ehlo if reply.is_positive() => self.offered(Extensions::from_ehlo(&reply)),
             // A server that does not know EHLO gets HELO, unless that would leave out TLS.
             Stage::Ehlo if reply.code() / 100 == 5 && !self.tls.is_checked() && self.login.is_none() => {
@@ -97,26 +97,26 @@ impl Handshake {
                 Next::Send(format!("HELO {}\r\n", self.hostname))
             }
             Stage::Helo if reply.is_positive() => Next::Ready(Extensions::default()),
-            Stage::StartTls(_) if reply.code() == 220 => Next::Handshake,
+            Stage::StartTls(_) if reply.code() == 220 => Next::StartTls,
             // The server offers STARTTLS and refuses it: go on without, where plain text is allowed.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic && self.login.is_none() => {
                 self.plain = Plain::Refused(reply);
                 self.log_in(offered)
             }
             Stage::StartTls(_) => Next::Failed(RelayError::StartTls(reply)),
-            Stage::Xclient(offered, left) if reply.code() == 220 => self.say_xclient(offered, left),
+            Stage::Xclient(offered, left) if reply.code() == 220 => self.send_xclient(offered, left),
             // The upstream refuses this client.
             Stage::Xclient(..) => Next::Failed(RelayError::Xclient(reply)),
-            Stage::Anew(before) if reply.is_positive() => {
+            Stage::EhloAfterXclient(before) if reply.is_positive() => {
                 // Postfix may offer XCLIENT no more, as the client may not use it; but Weir may.
                 let Extensions { xclient, xforward, .. } = before;
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
             }
-            Stage::Anew(_) => Next::Failed(RelayError::Xclient(reply)),
+            Stage::EhloAfterXclient(_) => Next::Failed(RelayError::Xclient(reply)),
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.reply(reply);
-                self.go_on(offered, authentication, step)
+                self.advance(offered, authentication, step)
             }
             _ => Next::Failed(RelayError::Refused(reply)),
         }
@@ -127,18 +127,18 @@ impl Handshake {
         match std::mem::replace(&mut self.stage, Stage::Greeting) {
             Stage::Auth(offered, mut authentication) => {
                 let step = authentication.keys(keys);
-                self.go_on(offered, authentication, step)
+                self.advance(offered, authentication, step)
             }
             // The handshake did not ask for keys.
             _ => Next::Failed(RelayError::Closed),
         }
     }
 
-    fn go_on(&mut self, offered: Extensions, authentication: Box<Authentication>, step: Step) -> Next {
+    fn advance(&mut self, offered: Extensions, authentication: Box<Authentication>, step: Step) -> Next {
         let next = match step {
             Step::Done => return self.ready(offered),
-            Step::Failed(fault) => return Next::Failed(fault),
-            Step::Say(line) => Next::Send(format!("{line}\r\n")),
+            Step::Failed(error) => return Next::Failed(error),
+            Step::Send(line) => Next::Send(format!("{line}\r\n")),
             Step::Derive(salting) => Next::Derive(salting),
         };
         self.stage = Stage::Auth(offered, authentication);
@@ -151,7 +151,7 @@ impl Handshake {
         Next::Ready(offered)
     }
 
-    fn say_ehlo(&mut self) -> Next {
+    fn send_ehlo(&mut self) -> Next {
         self.stage = Stage::Ehlo;
         Next::Send(format!("EHLO {}\r\n", self.hostname))
     }
@@ -171,14 +171,14 @@ impl Handshake {
 
     /// Sends XCLIENT. After it the dialogue begins again, on the client's behalf (XCLIENT_README). Postfix takes the
     /// name from the last EHLO, not from HELO=.
-    fn say_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
+    fn send_xclient(&mut self, offered: Extensions, mut lines: VecDeque<String>) -> Next {
         match lines.pop_front() {
             Some(line) => {
                 self.stage = Stage::Xclient(offered, lines);
                 Next::Send(line)
             }
             None => {
-                self.stage = Stage::Anew(offered);
+                self.stage = Stage::EhloAfterXclient(offered);
                 Next::Send(format!("EHLO {}\r\n", self.client_helo.as_deref().unwrap_or(&self.hostname)))
             }
         }
@@ -191,7 +191,7 @@ impl Handshake {
             let lines = client.xclient(offered.xclient, self.login.is_none());
             if !lines.is_empty() {
                 self.client_helo = client.helo;
-                return self.say_xclient(offered, lines.into());
+                return self.send_xclient(offered, lines.into());
             }
         }
         let Some(login) = self.login.take() else { return self.ready(offered) };
@@ -199,8 +199,8 @@ impl Handshake {
             return Next::Failed(RelayError::NoTls);
         }
         match Authentication::begin(login, &offered) {
-            Ok((authentication, line)) => self.go_on(offered, Box::new(authentication), Step::Say(line)),
-            Err(fault) => Next::Failed(fault),
+            Ok((authentication, line)) => self.advance(offered, Box::new(authentication), Step::Send(line)),
+            Err(error) => Next::Failed(error),
         }
     }
 }
@@ -217,27 +217,27 @@ mod tests {
         play(Handshake::new("weir.example", tls, None), replies)
     }
 
-    fn play(mut opening: Handshake, replies: &[&[&str]]) -> (Vec<String>, String) {
+    fn play(mut handshake: Handshake, replies: &[&[&str]]) -> (Vec<String>, String) {
         let mut sent = Vec::new();
         for lines in replies {
             let code = lines[0][..3].parse().unwrap();
-            let mut next = opening.reply(Reply::lines(code, lines.iter().map(|line| &line[4..])));
-            if matches!(next, Next::Handshake) {
+            let mut next = handshake.reply(Reply::lines(code, lines.iter().map(|line| &line[4..])));
+            if matches!(next, Next::StartTls) {
                 sent.push("(handshake)".to_owned());
-                next = opening.secured();
+                next = handshake.secured();
             }
             match next {
                 Next::Send(line) => sent.push(line.trim_end().to_owned()),
-                Next::Handshake | Next::Derive(_) => unreachable!(),
+                Next::StartTls | Next::Derive(_) => unreachable!(),
                 Next::Ready(offered) => return (sent, format!("ready, pipelining {}", offered.pipelining)),
-                Next::Failed(fault) => return (sent, fault.to_string()),
+                Next::Failed(error) => return (sent, error.to_string()),
             }
         }
         panic!("not ended after {sent:?}");
     }
 
     #[test]
-    fn openings_end_ready_or_with_the_reason() {
+    fn handshakes_end_ready_or_with_the_reason() {
         use Policy::{None, Opportunistic, Required};
         let ehlo: &[&str] = &["250-up", "250-PIPELINING", "250 STARTTLS"];
         let bare: &[&str] = &["250 up"];
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_that_wants_a_login_gets_it_within_tls_or_where_plain_text_was_asked_for() {
+    fn a_login_is_sent_within_tls_or_where_plain_text_is_configured() {
         use Policy::{Implicit, None, Opportunistic, Required};
         let both: &[&str] = &["250-up", "250-AUTH PLAIN LOGIN", "250 STARTTLS"];
         let login: &[&str] = &["250-up", "250 AUTH XOAUTH2 LOGIN"];
@@ -317,15 +317,15 @@ mod tests {
             ),
         ] {
             let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
-            let opening = Handshake::new("weir.example", tls, Some(Login { secret, nonce: "nonce".to_owned() }));
-            let (said, ended) = play(opening, replies);
+            let handshake = Handshake::new("weir.example", tls, Some(Login { secret, nonce: "nonce".to_owned() }));
+            let (said, ended) = play(handshake, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");
         }
     }
 
     #[test]
-    fn the_client_is_told_of_after_tls_and_before_the_login() {
+    fn xclient_comes_after_tls_and_before_the_login() {
         use Policy::{None as Plain, Opportunistic, Required};
         let offers: &[&str] = &["250-up", "250-AUTH PLAIN", "250-XCLIENT ADDR LOGIN", "250 STARTTLS"];
         let fewer: &[&str] = &["250-up", "250 AUTH PLAIN"];
@@ -367,8 +367,8 @@ mod tests {
         ] {
             let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
             let login = login.then(|| Login { secret, nonce: "nonce".to_owned() });
-            let opening = Handshake::new("weir.example", tls, login).announcing(Some(alice()));
-            let (said, ended) = play(opening, replies);
+            let handshake = Handshake::new("weir.example", tls, login).announcing(Some(alice()));
+            let (said, ended) = play(handshake, replies);
             assert_eq!(said.join("|"), sent);
             assert!(ended.contains(end), "{ended}");
         }

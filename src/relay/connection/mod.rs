@@ -187,8 +187,8 @@ impl Connection {
             self.is_proven = true;
             envelope.reply(reply)?;
         }
-        if let Some(reply) = envelope.announced() {
-            self.announcer.heard(reply);
+        if let Some(reply) = envelope.xforward_reply() {
+            self.announcer.note_reply(reply);
         }
         Ok(envelope.into_answers())
     }
@@ -231,9 +231,9 @@ impl Connection {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.timeout).await?),
             // The timeout has passed already.
-            Err(RelayError::Silent) => Err(RelayError::Silent),
+            Err(RelayError::Timeout) => Err(RelayError::Timeout),
             // The upstream may have sent the reason before it hung up.
-            Err(fault) => Err(self.early_reply(LAST_REPLY_TIMEOUT).await.unwrap_or(fault)),
+            Err(error) => Err(self.early_reply(LAST_REPLY_TIMEOUT).await.unwrap_or(error)),
         }
     }
 

@@ -42,7 +42,7 @@ impl Wire {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        let sent = tokio::time::timeout(self.timeout, sent).await.map_err(|_| RelayError::Silent)?;
+        let sent = tokio::time::timeout(self.timeout, sent).await.map_err(|_| RelayError::Timeout)?;
         sent.map_err(RelayError::Io)
     }
 
@@ -63,7 +63,7 @@ impl Wire {
                 }
                 Pin::new(&mut *stream).poll_read(context, &mut heard).map_ok(|()| 0)
             });
-            let progress = tokio::time::timeout(timeout, progress).await.map_err(|_| RelayError::Silent)?;
+            let progress = tokio::time::timeout(timeout, progress).await.map_err(|_| RelayError::Timeout)?;
             let written = progress.map_err(RelayError::Io)?;
             if written == 0 {
                 self.unused.extend_from_slice(heard.filled());
@@ -71,7 +71,7 @@ impl Wire {
             }
             rest = &rest[written..];
         }
-        let flushed = tokio::time::timeout(timeout, self.stream.flush()).await.map_err(|_| RelayError::Silent)?;
+        let flushed = tokio::time::timeout(timeout, self.stream.flush()).await.map_err(|_| RelayError::Timeout)?;
         flushed.map_err(RelayError::Io).map(|()| true)
     }
 
@@ -80,7 +80,7 @@ impl Wire {
     }
 
     pub async fn reply_within(&mut self, timeout: Duration) -> Result<Reply, RelayError> {
-        tokio::time::timeout(timeout, self.next_reply()).await.unwrap_or(Err(RelayError::Silent))
+        tokio::time::timeout(timeout, self.next_reply()).await.unwrap_or(Err(RelayError::Timeout))
     }
 
     pub async fn next_reply(&mut self) -> Result<Reply, RelayError> {

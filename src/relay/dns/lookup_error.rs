@@ -6,7 +6,7 @@ use std::fmt;
 
 /// Why a lookup has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum LookupError {
     /// NXDOMAIN.
     NoSuchName(String),
     /// The name exists, but has no records of this type.
@@ -17,7 +17,7 @@ pub enum Failure {
     Server(String),
 }
 
-impl Failure {
+impl LookupError {
     /// Describes a name server's error in an administrator's words.
     pub fn of(server: &str, error: &NetError) -> Self {
         let complaint = match error {
@@ -32,12 +32,12 @@ impl Failure {
     }
 
     /// Returns whether the error is temporary: it says nothing about the name.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Server(_))
     }
 
     /// Replaces the name in the error by the configured name; the lookup may have used another, from a search domain.
-    pub fn about(self, name: &str) -> Self {
+    pub fn with_name(self, name: &str) -> Self {
         match self {
             Self::NoSuchName(_) => Self::NoSuchName(name.to_owned()),
             Self::NoRecord(_) => Self::NoRecord(name.to_owned()),
@@ -47,7 +47,7 @@ impl Failure {
 }
 
 /// Safe for a log line and a terminal: a name from DNS may contain any octet, so control characters become `?`.
-impl fmt::Display for Failure {
+impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::NoSuchName(name) => format!("there is no such name as {name}"),
@@ -59,7 +59,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for LookupError {}
 
 /// Removes the final dot of an absolute name.
 pub fn bare(name: &str) -> &str {
@@ -71,11 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_writes_to_a_terminal_more_than_itself() {
+    fn control_characters_in_a_name_do_not_reach_a_terminal() {
         for (failure, shown) in [
-            (Failure::NoSuchName("a\u{1b}[2J\n.example".to_owned()), "there is no such name as a?[2J?.example"),
-            (Failure::NoRecord("a\u{9b}2J".to_owned()), "a?2J has no address"),
-            (Failure::Server("a\rb: malformed".to_owned()), "a?b: malformed"),
+            (LookupError::NoSuchName("a\u{1b}[2J\n.example".to_owned()), "there is no such name as a?[2J?.example"),
+            (LookupError::NoRecord("a\u{9b}2J".to_owned()), "a?2J has no address"),
+            (LookupError::Server("a\rb: malformed".to_owned()), "a?b: malformed"),
         ] {
             assert_eq!(failure.to_string(), shown);
         }

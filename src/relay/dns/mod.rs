@@ -10,9 +10,9 @@ mod stale;
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
-pub use lookup_error::Failure;
+pub use lookup_error::LookupError;
 use servers::Servers;
-use stale::{Memory, Standing};
+use stale::{Freshness, StaleCache};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +32,9 @@ pub struct Options {
 /// Resolver for all upstreams. Caches answers for their TTL, and longer while no name server answers.
 pub struct Resolver {
     /// The lock is held to compare and replace the value.
-    asked: Mutex<Asked>,
-    addresses: Memory<Vec<IpAddr>>,
-    exchangers: Memory<Vec<(u16, String)>>,
+    current: Mutex<CurrentServers>,
+    addresses: StaleCache<Vec<IpAddr>>,
+    exchangers: StaleCache<Vec<(u16, String)>>,
     /// The warning that old answers are in use has been logged.
     warned: AtomicBool,
     /// The warning that /etc/hosts cannot be read has been logged.
@@ -42,10 +42,10 @@ pub struct Resolver {
 }
 
 /// The name servers in use, and the options they come from.
-struct Asked {
+struct CurrentServers {
     options: Options,
     /// The name servers, with the text of the resolv.conf that lists them.
-    servers: Option<(Source, Arc<Servers>)>,
+    servers: Option<(ResolvConf, Arc<Servers>)>,
 }
 
 /// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
@@ -56,21 +56,21 @@ pub struct Route<'a> {
 }
 
 /// The text of resolv.conf, or why it cannot be read.
-type Source = Result<Vec<u8>, String>;
+type ResolvConf = Result<Vec<u8>, String>;
 
 /// Maximum number of a domain's mail exchangers that are looked up.
-const MOST_EXCHANGERS: usize = 20;
+const MAX_EXCHANGERS: usize = 20;
 
 /// Timeout of a lookup for which there is an old answer (RFC 8767 §5, the client response timer).
-const STALE_PATIENCE: Duration = Duration::from_millis(1800);
+const STALE_TIMEOUT: Duration = Duration::from_millis(1800);
 
 impl Resolver {
     /// Reads and asks nothing before the first lookup.
     pub fn new(options: &Options) -> Self {
         Self {
-            asked: Mutex::new(Asked { options: options.clone(), servers: None }),
-            addresses: Memory::default(),
-            exchangers: Memory::default(),
+            current: Mutex::new(CurrentServers { options: options.clone(), servers: None }),
+            addresses: StaleCache::default(),
+            exchangers: StaleCache::default(),
             warned: AtomicBool::default(),
             no_hosts: AtomicBool::default(),
         }
@@ -78,22 +78,22 @@ impl Resolver {
 
     /// Changes the options. Old answers stay, for when no name server answers. Returns whether the options differ.
     pub fn change(&self, options: &Options) -> bool {
-        let mut asked = self.asked();
-        let is_news = asked.options != *options;
+        let mut current = self.current();
+        let is_news = current.options != *options;
         if is_news {
-            *asked = Asked { options: options.clone(), servers: None };
+            *current = CurrentServers { options: options.clone(), servers: None };
         }
         is_news
     }
 
     /// Returns the addresses to try for a host: its own or, with `mx`, those of its mail exchangers (RFC 5321 §5.1).
     /// `timeout` bounds the lookup of the exchangers.
-    pub async fn route(&self, host: &str, mx: bool, patience: Duration) -> Result<Route<'_>, Failure> {
+    pub async fn route(&self, host: &str, mx: bool, timeout: Duration) -> Result<Route<'_>, LookupError> {
         let mut route = Route { resolver: self, exchangers: VecDeque::new(), addresses: VecDeque::new() };
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             route.addresses.push_back(address);
         } else if mx {
-            route.exchangers = self.exchangers(host, patience).await?.into();
+            route.exchangers = self.exchangers(host, timeout).await?.into();
         } else {
             route.exchangers.push_back(host.to_owned());
         }
@@ -101,34 +101,34 @@ impl Resolver {
     }
 
     /// Returns the mail exchangers of a domain in the order of preference; the names end with a dot.
-    async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<String>, Failure> {
+    async fn exchangers(&self, domain: &str, timeout: Duration) -> Result<Vec<String>, LookupError> {
         let domain = &*format!("{domain}.");
-        let ask = |patience| {
+        let ask = |timeout| {
             let servers = self.servers();
             async move {
-                match servers.exchangers(domain, patience).await {
+                match servers.exchangers(domain, timeout).await {
                     // RFC 5321 §5.1: a domain without MX is its own exchanger. A name that only /etc/hosts has does not
                     // exist in DNS.
-                    Err(Failure::NoRecord(_) | Failure::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
+                    Err(LookupError::NoRecord(_) | LookupError::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
                     outcome => outcome,
                 }
             }
         };
-        let exchangers = self.ask(&self.exchangers, domain, patience, ask).await?;
-        in_order(domain, exchangers, || getrandom::u64().unwrap_or_default())
+        let exchangers = self.ask(&self.exchangers, domain, timeout, ask).await?;
+        by_preference(domain, exchangers, || getrandom::u64().unwrap_or_default())
     }
 
-    async fn addresses(&self, host: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
+    async fn addresses(&self, host: &str, timeout: Duration) -> Result<Vec<IpAddr>, LookupError> {
         // Read anew each time, as getaddrinfo does: the file is small, and a change needs no restart.
-        let known = of_hosts(&self.hosts(), host);
+        let known = hosts_addresses(&self.hosts(), host);
         if !known.is_empty() {
             return Ok(known);
         }
-        let ask = |patience| {
+        let ask = |timeout| {
             let servers = self.servers();
-            async move { servers.addresses(host, patience).await }
+            async move { servers.addresses(host, timeout).await }
         };
-        self.ask(&self.addresses, host, patience, ask).await
+        self.ask(&self.addresses, host, timeout, ask).await
     }
 
     /// Reads /etc/hosts.
@@ -149,35 +149,35 @@ impl Resolver {
     }
 
     /// Asks the name servers, unless an old answer must serve.
-    async fn ask<T: Clone, F: Future<Output = Result<T, Failure>>>(
+    async fn ask<T: Clone, F: Future<Output = Result<T, LookupError>>>(
         &self,
-        memory: &Memory<T>,
+        cache: &StaleCache<T>,
         name: &str,
-        patience: Duration,
+        timeout: Duration,
         ask: impl FnOnce(Duration) -> F,
-    ) -> Result<T, Failure> {
-        let patience = self.asked().options.timeout.min(patience);
-        let patience = match memory.standing(name, Instant::now()) {
-            Standing::BadAddresses(answer) => return Ok(answer),
-            Standing::Known => patience.min(STALE_PATIENCE),
-            Standing::Unknown => patience,
+    ) -> Result<T, LookupError> {
+        let timeout = self.current().options.timeout.min(timeout);
+        let timeout = match cache.freshness(name, Instant::now()) {
+            Freshness::Failing(answer) => return Ok(answer),
+            Freshness::Known => timeout.min(STALE_TIMEOUT),
+            Freshness::Unknown => timeout,
         };
-        match ask(patience).await {
+        match ask(timeout).await {
             Ok(answer) => {
-                if memory.learn(name, answer.clone(), Instant::now()) && self.warned.swap(false, Ordering::Relaxed) {
+                if cache.learn(name, answer.clone(), Instant::now()) && self.warned.swap(false, Ordering::Relaxed) {
                     tracing::info!(name, "name servers answer again");
                 }
                 Ok(answer)
             }
-            Err(why) if why.is_passing() => {
-                let Some(answer) = memory.recall(name, Instant::now()) else { return Err(why) };
+            Err(why) if why.is_temporary() => {
+                let Some(answer) = cache.stale_answer(name, Instant::now()) else { return Err(why) };
                 if !self.warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!(name, reason = %why, "DNS fails; going on with the last answers");
                 }
                 Ok(answer)
             }
             Err(why) => {
-                memory.forget(name);
+                cache.forget(name);
                 Err(why)
             }
         }
@@ -186,38 +186,38 @@ impl Resolver {
     /// Returns the name servers. Those of the system may change: on a laptop that moves, or when Weir starts before the
     /// network.
     fn servers(&self) -> Arc<Servers> {
-        let is_of_system = self.asked().options.servers.is_empty();
+        let is_of_system = self.current().options.servers.is_empty();
         let source = match is_of_system {
             true => std::fs::read("/etc/resolv.conf").map_err(|error| error.to_string()),
             false => Ok(Vec::new()),
         };
-        let mut asked = self.asked();
-        if let Some((known, servers)) = &asked.servers
+        let mut current = self.current();
+        if let Some((known, servers)) = &current.servers
             && *known == source
         {
             return servers.clone();
         }
-        let new = Arc::new(match asked.options.servers.is_empty() {
+        let new = Arc::new(match current.options.servers.is_empty() {
             true => Servers::of_system(source.as_deref().map_err(String::as_str)),
-            false => Servers::of(&asked.options.servers),
+            false => Servers::of(&current.options.servers),
         });
         if let Some(note) = new.note() {
             tracing::warn!(reason = note, "the system has no name servers that can be asked");
         }
-        asked.servers = Some((source, new.clone()));
+        current.servers = Some((source, new.clone()));
         new
     }
 
-    fn asked(&self) -> std::sync::MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> std::sync::MutexGuard<'_, CurrentServers> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Route<'_> {
     /// Returns the next address to try, or why an exchanger has none; `None` at the end. `timeout` bounds the lookup.
-    pub async fn next(&mut self, patience: Duration) -> Option<Result<IpAddr, Failure>> {
+    pub async fn next(&mut self, timeout: Duration) -> Option<Result<IpAddr, LookupError>> {
         while self.addresses.is_empty() {
-            match self.resolver.addresses(&self.exchangers.pop_front()?, patience).await {
+            match self.resolver.addresses(&self.exchangers.pop_front()?, timeout).await {
                 Ok(addresses) => self.addresses = addresses.into(),
                 Err(why) => return Some(Err(why)),
             }
@@ -232,18 +232,18 @@ impl Route<'_> {
 }
 
 /// Sorts exchangers by preference, lowest number first; equal ones in random order (RFC 5321 §5.1).
-fn in_order(
+fn by_preference(
     domain: &str,
     mut exchangers: Vec<(u16, String)>,
     mut random: impl FnMut() -> u64,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Vec<String>, LookupError> {
     // RFC 7505 §3: a root MX alone means that the domain takes no mail; beside others it means nothing.
     exchangers.retain(|(_, name)| name != ".");
     if exchangers.is_empty() {
-        return Err(Failure::NullMx(domain.trim_end_matches('.').to_owned()));
+        return Err(LookupError::NullMx(domain.trim_end_matches('.').to_owned()));
     }
     exchangers.sort_by_cached_key(|(preference, _)| (*preference, random()));
-    exchangers.truncate(MOST_EXCHANGERS);
+    exchangers.truncate(MAX_EXCHANGERS);
     Ok(exchangers.into_iter().map(|(_, name)| name).collect())
 }
 
@@ -256,7 +256,7 @@ fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
 
 /// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, for the other address family
 /// neither.
-fn of_hosts(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
+fn hosts_addresses(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
     name.set_fqdn(true);
     let found = |kind| {
@@ -283,15 +283,15 @@ mod tests {
             numbers += 1;
             numbers
         };
-        assert_eq!(in_order("x.", records(), &mut rising).unwrap(), ["a.", "b.", "c."]);
+        assert_eq!(by_preference("x.", records(), &mut rising).unwrap(), ["a.", "b.", "c."]);
         let mut falling = || {
             numbers -= 1;
             numbers
         };
-        assert_eq!(in_order("x.", records(), &mut falling).unwrap(), ["b.", "a.", "c."]);
-        assert_eq!(in_order("x.", vec![(0, ".".to_owned())], || 0), Err(Failure::NullMx("x".to_owned())));
+        assert_eq!(by_preference("x.", records(), &mut falling).unwrap(), ["b.", "a.", "c."]);
+        assert_eq!(by_preference("x.", vec![(0, ".".to_owned())], || 0), Err(LookupError::NullMx("x".to_owned())));
         let many = (0..100).map(|at| (at, format!("{at}."))).collect();
-        assert_eq!(in_order("x.", many, || 0).unwrap().len(), MOST_EXCHANGERS);
+        assert_eq!(by_preference("x.", many, || 0).unwrap().len(), MAX_EXCHANGERS);
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
             b"192.0.2.1 Relay.example relay # B\xfcro\n2001:db8::1 relay.example # here\n192.0.2.2 relay.example\n",
         );
         let hosts = hosts.unwrap();
-        let found = |name| of_hosts(&hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        let found = |name| hosts_addresses(&hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
         assert_eq!(found("RELAY.example"), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
         assert_eq!(found("relay.example."), ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
         assert_eq!(found("relay"), ["192.0.2.1"]);

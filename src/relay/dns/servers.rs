@@ -1,6 +1,6 @@
 //! Name servers: their list, and lookups of a single question.
 
-use super::lookup_error::{Failure, bare};
+use super::lookup_error::{LookupError, bare};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -32,14 +32,14 @@ struct Server {
 
 /// Bounds of an answer's TTL. The minimum spares the name servers a question per connection; the maximum bounds how
 /// long a TTL can delay a change.
-const LEAST_TTL: Duration = Duration::from_secs(5);
-const MOST_TTL: Duration = Duration::from_secs(3600);
+const MIN_TTL: Duration = Duration::from_secs(5);
+const MAX_TTL: Duration = Duration::from_secs(3600);
 
 /// The maximum for "no such record": the administrator who just added the record waits for it.
-const MOST_NEGATIVE_TTL: Duration = Duration::from_secs(60);
+const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(60);
 
 /// Timeout in hickory for one question: beyond every caller's own timeout.
-const LONGEST_QUESTION: Duration = Duration::from_secs(60);
+const HICKORY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Cached answers for each name server: there are few names.
 const CACHE: u64 = 256;
@@ -104,83 +104,83 @@ impl Servers {
 
     /// Returns the addresses of a name, IPv6 and IPv4 in turn. A name that ends with a dot is looked up as it stands;
     /// any other in the domains of `search`, too, as `ndots` says.
-    pub async fn addresses(&self, name: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
-        let deadline = Instant::now() + patience;
-        let mut failure = Failure::NoSuchName(name.to_owned());
+    pub async fn addresses(&self, name: &str, timeout: Duration) -> Result<Vec<IpAddr>, LookupError> {
+        let deadline = Instant::now() + timeout;
+        let mut failure = LookupError::NoSuchName(name.to_owned());
         for candidate in candidates(name, self.ndots, &self.search) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.addresses_of(&candidate, left).await {
                 Ok(addresses) => return Ok(addresses),
                 // A name that could not be looked up may exist: keep that error.
-                Err(_) if failure.is_passing() => {}
+                Err(_) if failure.is_temporary() => {}
                 Err(why) => failure = why,
             }
         }
-        Err(failure.about(bare(name)))
+        Err(failure.with_name(bare(name)))
     }
 
-    async fn addresses_of(&self, name: &str, patience: Duration) -> Result<Vec<IpAddr>, Failure> {
-        let six = self.ask(name, RecordType::AAAA, patience);
-        let four = self.ask(name, RecordType::A, patience);
+    async fn addresses_of(&self, name: &str, timeout: Duration) -> Result<Vec<IpAddr>, LookupError> {
+        let six = self.ask(name, RecordType::AAAA, timeout);
+        let four = self.ask(name, RecordType::A, timeout);
         tokio::pin!(six, four);
         let (six, four) = tokio::select! {
             answer = &mut six => {
-                let other = soon(&answer, four).await;
+                let other = with_grace(&answer, four).await;
                 (answer, other)
             }
-            answer = &mut four => (soon(&answer, six).await, answer),
+            answer = &mut four => (with_grace(&answer, six).await, answer),
         };
-        let found = |answer: &Result<Vec<RData>, Failure>| -> Vec<IpAddr> {
+        let found = |answer: &Result<Vec<RData>, LookupError>| -> Vec<IpAddr> {
             answer.iter().flatten().filter_map(RData::ip_addr).collect()
         };
         let addresses = interleave(found(&six), found(&four));
         match (six, four) {
             _ if !addresses.is_empty() => Ok(addresses),
-            (Err(why), _) | (_, Err(why)) if why.is_passing() => Err(why),
+            (Err(why), _) | (_, Err(why)) if why.is_temporary() => Err(why),
             (_, Err(why)) | (Err(why), _) => Err(why),
-            (Ok(_), Ok(_)) => Err(Failure::NoRecord(name.to_owned())),
+            (Ok(_), Ok(_)) => Err(LookupError::NoRecord(name.to_owned())),
         }
     }
 
     /// Returns the mail exchangers of a domain with their preferences; the names end with a dot.
-    pub async fn exchangers(&self, domain: &str, patience: Duration) -> Result<Vec<(u16, String)>, Failure> {
-        let records = self.ask(domain, RecordType::MX, patience).await?;
+    pub async fn exchangers(&self, domain: &str, timeout: Duration) -> Result<Vec<(u16, String)>, LookupError> {
+        let records = self.ask(domain, RecordType::MX, timeout).await?;
         let exchanger = |record: &RData| match record {
             RData::MX(mx) => Some((mx.preference, mx.exchange.to_ascii())),
             _ => None,
         };
         let exchangers: Vec<_> = records.iter().filter_map(exchanger).collect();
-        if exchangers.is_empty() { Err(Failure::NoRecord(bare(domain).to_owned())) } else { Ok(exchangers) }
+        if exchangers.is_empty() { Err(LookupError::NoRecord(bare(domain).to_owned())) } else { Ok(exchangers) }
     }
 
     /// Asks one server after the other, each for its share of the time.
-    async fn ask(&self, name: &str, kind: RecordType, patience: Duration) -> Result<Vec<RData>, Failure> {
+    async fn ask(&self, name: &str, kind: RecordType, timeout: Duration) -> Result<Vec<RData>, LookupError> {
         let question = Name::from_ascii(name).map(|mut name| {
             name.set_fqdn(true);
             name
         });
-        let question = question.map_err(|error| Failure::Server(format!("{}: {error}", bare(name))))?;
+        let question = question.map_err(|error| LookupError::Server(format!("{}: {error}", bare(name))))?;
         let count = self.servers.len();
-        let share = patience / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        let share = timeout / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
         let first = self.preferred.load(Ordering::Relaxed);
-        let mut failure = Failure::Server("there is no name server".to_owned());
+        let mut failure = LookupError::Server("there is no name server".to_owned());
         for at in (first..first + count).map(|at| at % count) {
             let Server { name: server, resolver } = &self.servers[at];
             let asked = tokio::time::timeout(share, resolver.lookup(question.clone(), kind)).await;
             let known = match asked.unwrap_or(Err(NetError::Timeout)) {
                 Ok(lookup) => Ok(lookup.answers().iter().map(|record| record.data.clone()).collect()),
                 Err(NetError::Dns(DnsError::NoRecordsFound(none))) => match none.response_code {
-                    ResponseCode::NXDomain => Err(Failure::NoSuchName(bare(name).to_owned())),
+                    ResponseCode::NXDomain => Err(LookupError::NoSuchName(bare(name).to_owned())),
                     _ if none.soa.is_none()
-                        && let Some(why) = evasion(resolver, &question, &none, share).await =>
+                        && let Some(why) = why_unreliable(resolver, &question, &none, share).await =>
                     {
-                        failure = Failure::Server(format!("the name server {server} {why}"));
+                        failure = LookupError::Server(format!("the name server {server} {why}"));
                         continue;
                     }
-                    _ => Err(Failure::NoRecord(bare(name).to_owned())),
+                    _ => Err(LookupError::NoRecord(bare(name).to_owned())),
                 },
                 Err(error) => {
-                    failure = Failure::of(server, &error);
+                    failure = LookupError::of(server, &error);
                     continue;
                 }
             };
@@ -188,7 +188,7 @@ impl Servers {
             return known;
         }
         Err(match (failure, &self.note) {
-            (Failure::Server(why), Some(note)) => Failure::Server(format!("{why} ({note})")),
+            (LookupError::Server(why), Some(note)) => LookupError::Server(format!("{why} ({note})")),
             (failure, _) => failure,
         })
     }
@@ -196,18 +196,18 @@ impl Servers {
 
 /// Returns why an answer without records says nothing about the name, if so. A server that knows that there are none
 /// sends a SOA (RFC 2308 §2.2), but not all do.
-async fn evasion(
+async fn why_unreliable(
     resolver: &TokioResolver,
     question: &Name,
     none: &NoRecords,
-    patience: Duration,
+    timeout: Duration,
 ) -> Option<&'static str> {
     // A lame server.
     if none.ns.as_ref().is_some_and(|servers| !servers.is_empty()) {
         return Some("only refers to others");
     }
     // hickory reports a loop of aliases like an alias without records.
-    let aliases = tokio::time::timeout(patience, resolver.lookup(question.clone(), RecordType::CNAME)).await;
+    let aliases = tokio::time::timeout(timeout, resolver.lookup(question.clone(), RecordType::CNAME)).await;
     matches!(aliases, Ok(Ok(_))).then_some("has an alias that leads nowhere")
 }
 
@@ -217,21 +217,24 @@ fn resolver(config: NameServerConfig, options: ResolverOpts) -> Result<TokioReso
     let own = builder.options_mut();
     *own = options;
     // hickory repeats the question meanwhile; the caller's timeout ends it.
-    own.timeout = LONGEST_QUESTION;
+    own.timeout = HICKORY_TIMEOUT;
     own.attempts = 1;
     own.use_hosts_file = ResolveHosts::Never;
     own.cache_size = CACHE;
-    (own.positive_min_ttl, own.positive_max_ttl) = (Some(LEAST_TTL), Some(MOST_TTL));
-    (own.negative_min_ttl, own.negative_max_ttl) = (Some(LEAST_TTL), Some(MOST_NEGATIVE_TTL));
+    (own.positive_min_ttl, own.positive_max_ttl) = (Some(MIN_TTL), Some(MAX_TTL));
+    (own.negative_min_ttl, own.negative_max_ttl) = (Some(MIN_TTL), Some(MAX_NEGATIVE_TTL));
     builder.build()
 }
 
 /// Waits for the second of two answers, but only for [`GRACE`] if the first is good.
-async fn soon<T>(first: &Result<T, Failure>, second: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn with_grace<T>(
+    first: &Result<T, LookupError>,
+    second: impl Future<Output = Result<T, LookupError>>,
+) -> Result<T, LookupError> {
     if first.is_err() {
         return second.await;
     }
-    let late = || Err(Failure::Server("the name server does not answer".to_owned()));
+    let late = || Err(LookupError::Server("the name server does not answer".to_owned()));
     tokio::time::timeout(GRACE, second).await.unwrap_or_else(|_| late())
 }
 
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_with_few_dots_are_looked_for_in_other_domains() {
+    fn only_names_with_few_dots_are_looked_up_in_search_domains() {
         let search = ["a.example".to_owned(), "b.example".to_owned()];
         for (name, ndots, looked_up) in [
             ("relay", 1, &["relay.a.example", "relay.b.example", "relay"][..]),
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_resolv_conf_this_machine_is_asked_and_that_is_said() {
+    async fn without_a_resolv_conf_this_machine_is_asked_and_the_error_says_so() {
         for text in [Err("No such file or directory"), Ok(&b"# empty\n"[..]), Ok(b"nameserver nonsense\n")] {
             let servers = Servers::of_system(text);
             assert_eq!(servers.servers[0].name, "127.0.0.1:53");
@@ -331,13 +334,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_refers_to_others_or_in_circles_says_nothing_about_the_name() {
+    async fn a_referral_or_an_alias_loop_says_nothing_about_the_name() {
         // NS n., and CNAME to itself: name, type, class, TTL, length, data.
         let lame = name_server(b"\xc0\x0c\0\x02\0\x01\0\0\0\x05\0\x03\x01n\0", false);
         let circular = name_server(b"\xc0\x0c\0\x05\0\x01\0\0\0\x05\0\x02\xc0\x0c", true);
         for server in [lame, circular] {
             let failure = Servers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
-            assert!(failure.is_passing(), "{failure}");
+            assert!(failure.is_temporary(), "{failure}");
             // A server that knows the name is asked next.
             let knows = name_server(b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\xc0\0\x02\x07", true);
             let found = Servers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;

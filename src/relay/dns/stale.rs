@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The last good answer to each question. The lock is held to look up or replace one.
-pub struct Memory<T>(Mutex<HashMap<String, Entry<T>>>);
+pub struct StaleCache<T>(Mutex<HashMap<String, Entry<T>>>);
 
 struct Entry<T> {
     answer: T,
@@ -18,13 +18,13 @@ struct Entry<T> {
 
 /// The state of a question.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Standing<T> {
+pub enum Freshness<T> {
     /// There is no answer.
     Unknown,
     /// It is time to ask, and there is an old answer for the case of failure.
     Known,
     /// A lookup failed a moment ago: use this answer.
-    BadAddresses(T),
+    Failing(T),
 }
 
 /// How long an old answer may be used (RFC 8767 §5: days).
@@ -36,26 +36,26 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Maximum answers kept: enough for a few upstreams and their mail exchangers.
 const CAPACITY: usize = 256;
 
-impl<T> Default for Memory<T> {
+impl<T> Default for StaleCache<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T: Clone> Memory<T> {
+impl<T: Clone> StaleCache<T> {
     /// Returns whether to ask. While name servers fail, one caller per pause is told to ask.
-    pub fn standing(&self, name: &str, now: Instant) -> Standing<T> {
+    pub fn freshness(&self, name: &str, now: Instant) -> Freshness<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE) else {
-            return Standing::Unknown;
+            return Freshness::Unknown;
         };
         match entry.failing {
-            Some(tried) if now.duration_since(tried) < PAUSE => Standing::BadAddresses(entry.answer.clone()),
+            Some(tried) if now.duration_since(tried) < PAUSE => Freshness::Failing(entry.answer.clone()),
             Some(_) => {
                 entry.failing = Some(now);
-                Standing::Known
+                Freshness::Known
             }
-            None => Standing::Known,
+            None => Freshness::Known,
         }
     }
 
@@ -70,7 +70,7 @@ impl<T: Clone> Memory<T> {
     }
 
     /// Notes a failed lookup. Returns the old answer, if it may still be used.
-    pub fn recall(&self, name: &str, now: Instant) -> Option<T> {
+    pub fn stale_answer(&self, name: &str, now: Instant) -> Option<T> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get_mut(name).filter(|entry| now.duration_since(entry.learnt) < STALE)?;
         entry.failing = Some(now);
@@ -88,31 +88,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_known_serves_while_nobody_can_tell_and_one_in_a_while_asks() {
-        let memory = Memory::default();
+    fn an_old_answer_serves_while_name_servers_fail_and_one_caller_a_while_asks() {
+        let cache = StaleCache::default();
         let now = Instant::now();
-        assert_eq!(memory.standing("a", now), Standing::Unknown);
-        assert_eq!(memory.recall("a", now), None);
-        assert!(!memory.learn("a", 1, now));
-        assert_eq!(memory.standing("a", now), Standing::Known);
-        assert_eq!(memory.recall("a", now), Some(1));
-        assert_eq!(memory.standing("a", now), Standing::BadAddresses(1));
+        assert_eq!(cache.freshness("a", now), Freshness::Unknown);
+        assert_eq!(cache.stale_answer("a", now), None);
+        assert!(!cache.learn("a", 1, now));
+        assert_eq!(cache.freshness("a", now), Freshness::Known);
+        assert_eq!(cache.stale_answer("a", now), Some(1));
+        assert_eq!(cache.freshness("a", now), Freshness::Failing(1));
         let later = now + PAUSE;
-        assert_eq!(memory.standing("a", later), Standing::Known);
-        assert_eq!(memory.standing("a", later), Standing::BadAddresses(1));
-        assert!(memory.learn("a", 2, later) && !memory.learn("a", 2, later));
-        assert_eq!(memory.recall("a", later + STALE), None);
-        memory.forget("a");
-        assert_eq!(memory.standing("a", later), Standing::Unknown);
+        assert_eq!(cache.freshness("a", later), Freshness::Known);
+        assert_eq!(cache.freshness("a", later), Freshness::Failing(1));
+        assert!(cache.learn("a", 2, later) && !cache.learn("a", 2, later));
+        assert_eq!(cache.stale_answer("a", later + STALE), None);
+        cache.forget("a");
+        assert_eq!(cache.freshness("a", later), Freshness::Unknown);
     }
 
     #[test]
     fn a_domain_with_ever_new_exchangers_does_not_fill_memory() {
-        let memory = Memory::default();
+        let cache = StaleCache::default();
         let now = Instant::now();
         for number in 0..10 * u32::try_from(CAPACITY).unwrap() {
-            memory.learn(&number.to_string(), (), now + PAUSE / 100 * number);
+            cache.learn(&number.to_string(), (), now + PAUSE / 100 * number);
         }
-        assert!(memory.0.lock().unwrap().len() <= CAPACITY + 1);
+        assert!(cache.0.lock().unwrap().len() <= CAPACITY + 1);
     }
 }

@@ -5,7 +5,7 @@ use super::secret::{Login, Mechanism, Secret};
 use crate::relay::error::RelayError;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
-use crate::smtp::sasl::{self, Bearer, Credentials};
+use crate::smtp::sasl;
 use crate::smtp::scram::{Challenge, ClientFirst, Error, Keys, Proof, Salting};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,9 +14,9 @@ use std::collections::VecDeque;
 /// A login in progress.
 pub struct Authentication {
     /// The initial response, if it did not fit into the AUTH line: sent when the server asks for it.
-    held: Option<String>,
+    pending: Option<String>,
     stage: Stage,
-    said: Redaction,
+    sent: Redaction,
 }
 
 enum Stage {
@@ -36,7 +36,7 @@ enum Stage {
 /// The next step of a login.
 pub enum Step {
     /// Send this line; CRLF is not included.
-    Say(String),
+    Send(String),
     /// Derive the keys, then call [`Authentication::keys`].
     Derive(Salting),
     Done,
@@ -53,8 +53,8 @@ const MAX_DETAIL: usize = 300;
 impl Authentication {
     /// Begins a login by the strongest mechanism offered and allowed; returns its first line.
     pub fn begin(login: Login, offered: &Extensions) -> Result<(Self, String), RelayError> {
-        let mut said = Redaction::default();
-        said.add(login.secret.in_clear());
+        let mut sent = Redaction::default();
+        sent.add(login.secret.in_clear());
         let (name, initial, stage) = match login.secret {
             Secret::Token(bearer) if offered.auth_xoauth2 => ("XOAUTH2", Some(sasl::xoauth2(&bearer)), Stage::Token),
             Secret::Token(_) => return Err(RelayError::NoLogin("XOAUTH2")),
@@ -69,12 +69,12 @@ impl Authentication {
                 }
             },
         };
-        let Some(initial) = initial else { return Ok((Self { held: None, stage, said }, format!("AUTH {name}"))) };
-        said.add(&initial);
+        let Some(initial) = initial else { return Ok((Self { pending: None, stage, sent }, format!("AUTH {name}"))) };
+        sent.add(&initial);
         let line = format!("AUTH {name} {initial}");
         match line.len() <= MAX_COMMAND {
-            true => Ok((Self { held: None, stage, said }, line)),
-            false => Ok((Self { held: Some(initial), stage, said }, format!("AUTH {name}"))),
+            true => Ok((Self { pending: None, stage, sent }, line)),
+            false => Ok((Self { pending: Some(initial), stage, sent }, format!("AUTH {name}"))),
         }
     }
 
@@ -82,10 +82,10 @@ impl Authentication {
     pub fn reply(&mut self, reply: Reply) -> Step {
         match self.heard(reply) {
             Step::Failed(RelayError::Login(reply, detail)) => {
-                Step::Failed(RelayError::Login(reply.map(|text| self.said.apply(text)), self.said.apply(&detail)))
+                Step::Failed(RelayError::Login(reply.map(|text| self.sent.apply(text)), self.sent.apply(&detail)))
             }
             Step::Failed(RelayError::Scram(Error::Refused(error))) => {
-                Step::Failed(RelayError::Scram(Error::Refused(self.said.apply(&error))))
+                Step::Failed(RelayError::Scram(Error::Refused(self.sent.apply(&error))))
             }
             step => step,
         }
@@ -111,21 +111,21 @@ impl Authentication {
         };
         let proof = challenge.prove(keys);
         let message = STANDARD.encode(proof.message());
-        self.go_on(Stage::ScramFinal(proof), message)
+        self.advance(Stage::ScramFinal(proof), message)
     }
 
     /// Answers a 334: the server wants more, or has more to say.
     fn challenged(&mut self, stage: Stage, reply: Reply) -> Step {
-        if let Some(initial) = self.held.take() {
-            return self.go_on(stage, initial);
+        if let Some(initial) = self.pending.take() {
+            return self.advance(stage, initial);
         }
         match stage {
             Stage::Answers(mut left) => match left.pop_front() {
-                Some(answer) => self.go_on(Stage::Answers(left), answer),
+                Some(answer) => self.advance(Stage::Answers(left), answer),
                 None => Step::Failed(RelayError::Login(reply, String::new())),
             },
             // The server sends the refusal after an empty answer.
-            Stage::Token => self.go_on(Stage::TokenRefused(detail(&reply)), String::new()),
+            Stage::Token => self.advance(Stage::TokenRefused(detail(&reply)), String::new()),
             Stage::ScramFirst(first) => match first.challenged(&text(&reply)) {
                 Ok(challenge) => {
                     let salting = challenge.salting().clone();
@@ -135,7 +135,7 @@ impl Authentication {
                 Err(error) => Step::Failed(RelayError::Scram(error)),
             },
             Stage::ScramFinal(proof) => match proof.verify(&text(&reply)) {
-                Ok(()) => self.go_on(Stage::ScramVerified, String::new()),
+                Ok(()) => self.advance(Stage::ScramVerified, String::new()),
                 Err(error) => Step::Failed(RelayError::Scram(error)),
             },
             Stage::TokenRefused(_) | Stage::ScramKeys(_) | Stage::ScramVerified | Stage::Over => {
@@ -144,10 +144,10 @@ impl Authentication {
         }
     }
 
-    fn go_on(&mut self, stage: Stage, line: String) -> Step {
+    fn advance(&mut self, stage: Stage, line: String) -> Step {
         self.stage = stage;
-        self.said.add(&line);
-        Step::Say(line)
+        self.sent.add(&line);
+        Step::Send(line)
     }
 }
 
@@ -183,6 +183,7 @@ fn detail(reply: &Reply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::smtp::sasl::{Bearer, Credentials};
 
     const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
     /// RFC 7677 §3, for the user `user` and the password `pencil`.
@@ -218,9 +219,9 @@ mod tests {
         let login = Login { secret, nonce: NONCE.to_owned() };
         let (mut login, line) = match Authentication::begin(login, &offered(mechanisms)) {
             Ok(begun) => begun,
-            Err(fault) => return (Vec::new(), fault.to_string()),
+            Err(error) => return (Vec::new(), error.to_string()),
         };
-        let mut said = vec![match line.splitn(3, ' ').collect::<Vec<_>>()[..] {
+        let mut sent = vec![match line.splitn(3, ' ').collect::<Vec<_>>()[..] {
             [auth, name, initial] => format!("{auth} {name} {}", decoded(initial)),
             _ => line,
         }];
@@ -230,17 +231,17 @@ mod tests {
                 step = login.keys(&salting.derive());
             }
             match step {
-                Step::Say(line) => said.push(decoded(&line)),
-                Step::Done => return (said, "done".to_owned()),
-                Step::Failed(fault) => return (said, fault.to_string()),
+                Step::Send(line) => sent.push(decoded(&line)),
+                Step::Done => return (sent, "done".to_owned()),
+                Step::Failed(error) => return (sent, error.to_string()),
                 Step::Derive(_) => unreachable!(),
             }
         }
-        panic!("not ended after {said:?}");
+        panic!("not ended after {sent:?}");
     }
 
     #[test]
-    fn the_strongest_that_is_offered_and_allowed_is_taken() {
+    fn the_strongest_mechanism_offered_and_allowed_is_used() {
         use Mechanism::{Any, Login, Plain, ScramSha256};
         let scram = "AUTH SCRAM-SHA-256 n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
         let plain = "AUTH PLAIN \0user\0pencil";
@@ -265,8 +266,8 @@ mod tests {
             (password(Any), "XOAUTH2 GSSAPI", "SCRAM-SHA-256, PLAIN or LOGIN"),
             (token("t"), "PLAIN LOGIN SCRAM-SHA-256 OAUTHBEARER", "XOAUTH2"),
         ] {
-            let (said, ended) = play(secret, mechanisms, &[]);
-            assert_eq!((said.len(), ended), (0, format!("it offers no login that Weir may use: {usable}")));
+            let (sent, ended) = play(secret, mechanisms, &[]);
+            assert_eq!((sent.len(), ended), (0, format!("it offers no login that Weir may use: {usable}")));
         }
     }
 
@@ -296,15 +297,15 @@ mod tests {
             (&[&other], 1, "its nonce does not continue Weir's"),
             (&[&burning], 1, "it asks for an iteration count that is not from 4096 to 1000000"),
         ] {
-            let (said, ended) = play(password(Mechanism::Any), "SCRAM-SHA-256", replies);
+            let (sent, ended) = play(password(Mechanism::Any), "SCRAM-SHA-256", replies);
             assert!(ended.ends_with(end) || (end.ends_with("334") && ended.contains(end)), "{replies:?}: {ended}");
-            assert_eq!(said.len(), lines, "{replies:?}: {said:?}");
-            assert!(said.get(2).is_none_or(String::is_empty), "{said:?}");
+            assert_eq!(sent.len(), lines, "{replies:?}: {sent:?}");
+            assert!(sent.get(2).is_none_or(String::is_empty), "{sent:?}");
         }
     }
 
     #[test]
-    fn keys_that_nobody_asked_for_are_no_login() {
+    fn keys_without_a_request_are_no_login() {
         let challenge = ClientFirst::new(&Credentials::new("user", "pencil").unwrap(), NONCE);
         let keys = challenge.challenged(SERVER_FIRST).unwrap().salting().derive();
         let login = Login { secret: password(Mechanism::Any), nonce: NONCE.to_owned() };
@@ -313,10 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_a_token_comes_with_the_refusal_and_fits_a_log_line() {
+    fn a_refused_token_is_reported_with_the_servers_reason_in_one_log_line() {
         let why = challenge("{\"status\":\"401\",\n\u{1b}[31m\"schemes\":\"Bearer\"}");
-        let (said, ended) = play(token("t"), "XOAUTH2", &[&why, "535 5.7.8 no"]);
-        assert_eq!(said[1..], [""]);
+        let (sent, ended) = play(token("t"), "XOAUTH2", &[&why, "535 5.7.8 no"]);
+        assert_eq!(sent[1..], [""]);
         assert_eq!(
             ended,
             "it refuses Weir's login: 535 5.7.8 no; before that: {\"status\":\"401\",??[31m\"schemes\":\"Bearer\"}"
@@ -332,21 +333,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_a_command_is_said_when_it_is_asked_for() {
+    fn an_initial_response_too_long_for_the_command_is_sent_on_request() {
         let long = "t".repeat(2000);
         let message = format!("user=user\x01auth=Bearer {long}\x01\x01");
-        let (said, ended) = play(token(&long), "XOAUTH2", &["334 ", "334 e30=", "535 no"]);
-        assert_eq!(said, ["AUTH XOAUTH2", &message, ""]);
+        let (sent, ended) = play(token(&long), "XOAUTH2", &["334 ", "334 e30=", "535 no"]);
+        assert_eq!(sent, ["AUTH XOAUTH2", &message, ""]);
         assert!(ended.ends_with("535 no; before that: {}"), "{ended}");
         // `AUTH PLAIN ` leaves 499 octets, which is no length of base64: 496 fits, 500 does not.
         for (length, lines) in [(366, 1), (367, 2)] {
             let credentials = Credentials::new("user", &"p".repeat(length)).unwrap();
-            let (said, ended) = play(
+            let (sent, ended) = play(
                 Secret::Password(credentials, Mechanism::Any),
                 "PLAIN",
                 if lines == 1 { &["235 ok"] } else { &["334 ", "235 ok"] },
             );
-            assert_eq!((said.len(), ended.as_str()), (lines, "done"), "{length}");
+            assert_eq!((sent.len(), ended.as_str()), (lines, "done"), "{length}");
         }
     }
 
@@ -358,7 +359,7 @@ mod tests {
         }
     }
     #[test]
-    fn what_a_server_repeats_of_a_login_is_redacted() {
+    fn secrets_that_a_server_repeats_are_redacted() {
         let secret = || Secret::Password(Credentials::new("user", "open sesame").unwrap(), Mechanism::Any);
         let (plain, login) = (encoded("\0user\0open sesame"), encoded("open sesame"));
         for (mechanisms, replies) in [

@@ -12,5 +12,5 @@ mod secret;
 pub(super) use authentication::{Authentication, Step};
 pub(super) use keys::KeyRing;
 pub(super) use refusal::Refusals;
-pub use secret::{Fixed, Kind, Mechanism, Options, Place, SecretError};
+pub use secret::{Fixed, Kind, Mechanism, Options, SecretError, SecretSource};
 pub(super) use secret::{Login, Secret, nonce};

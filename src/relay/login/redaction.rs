@@ -9,17 +9,17 @@ pub struct Redaction(Vec<String>);
 
 /// Length from which a repeated part is redacted: a server may cut the line that it repeats. A shorter match may be
 /// chance.
-const TELLING: usize = 8;
+const MIN_MATCH: usize = 8;
 
 /// Secrets shorter than this are not redacted: to cut them out of other words would only reveal them.
-const SHORTEST: usize = 4;
+const MIN_SECRET: usize = 4;
 
 const REDACTED: &str = "<redacted>";
 
 impl Redaction {
     /// Adds a secret.
     pub fn add(&mut self, secret: &str) {
-        if secret.len() >= SHORTEST {
+        if secret.len() >= MIN_SECRET {
             self.0.push(secret.to_ascii_lowercase());
         }
     }
@@ -29,7 +29,7 @@ impl Redaction {
         let lower = text.to_ascii_lowercase();
         let mut clean = String::with_capacity(text.len());
         let mut shown = 0;
-        for Range { start, end } in self.places(&lower) {
+        for Range { start, end } in self.ranges(&lower) {
             clean.push_str(text.get(shown..start).unwrap_or_default());
             clean.push_str(REDACTED);
             shown = end;
@@ -39,20 +39,20 @@ impl Redaction {
     }
 
     /// Returns the ranges to redact, in order; ranges that touch are merged.
-    fn places(&self, text: &str) -> Vec<Range<usize>> {
-        let mut places: Vec<Range<usize>> = Vec::new();
+    fn ranges(&self, text: &str) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
         for start in 0..text.len() {
             let repeats = |secret: &String| {
-                let end = start + TELLING.min(secret.len());
+                let end = start + MIN_MATCH.min(secret.len());
                 text.get(start..end).filter(|part| secret.contains(part)).map(|_| end)
             };
             let Some(end) = self.0.iter().filter_map(repeats).max() else { continue };
-            match places.last_mut() {
+            match ranges.last_mut() {
                 Some(last) if start <= last.end => last.end = last.end.max(end),
-                _ => places.push(start..end),
+                _ => ranges.push(start..end),
             }
         }
-        places
+        ranges
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_cut_out_in_whole_and_in_part() {
+    fn secrets_are_redacted_in_whole_and_in_part() {
         let mut redaction = Redaction::default();
         for secret in ["AHdlaXIAc2VzYW1lc2VzYW1l", "open sesame", "p\u{e4}ss", "abc"] {
             redaction.add(secret);

@@ -15,28 +15,28 @@ pub struct Refusals(Mutex<Option<Refused>>);
 
 struct Refused {
     secret: Secret,
-    verdict: Verdict,
+    refusal: PermanentRefusal,
     times: u32,
     pause: Duration,
     /// When the login may be tried again.
     retry_at: Instant,
     /// A login has been tried since the last refusal.
-    is_tried: bool,
+    was_retried: bool,
 }
 
 /// The error of a login that is refused for good.
 #[derive(Clone)]
-enum Verdict {
+enum PermanentRefusal {
     Reply(Reply, String),
     Scram(scram::Error),
 }
 
 /// Refusals after which the same secret is still tried at once: an error at the upstream may be corrected soon.
-const FREE: u32 = 3;
+const FREE_RETRIES: u32 = 3;
 
 /// Pause after the next refusal of the same secret; doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const MAX_PAUSE: Duration = Duration::from_secs(300);
 
 impl Refusals {
     /// Returns the known error of a login with this secret. After a pause, one caller may try again.
@@ -44,27 +44,27 @@ impl Refusals {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
         if now >= refused.retry_at {
-            (refused.retry_at, refused.is_tried) = (now + refused.pause, true);
+            (refused.retry_at, refused.was_retried) = (now + refused.pause, true);
             return None;
         }
-        Some(refused.verdict.fault())
+        Some(refused.refusal.error())
     }
 
     /// Takes the error of a login with this secret. Returns the pause before the next try, if there is one.
-    pub fn learn(&self, secret: &Secret, fault: &RelayError, now: Instant) -> Option<Duration> {
-        let verdict = Verdict::of(fault)?;
+    pub fn learn(&self, secret: &Secret, error: &RelayError, now: Instant) -> Option<Duration> {
+        let refusal = PermanentRefusal::of(error)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (times, pause) = match &*last {
             // Logins that were in progress at the first refusal count once.
-            Some(before) if before.secret == *secret && !before.is_tried => (before.times, before.pause),
-            Some(before) if before.secret == *secret && before.times >= FREE => {
-                (before.times + 1, (before.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE))
+            Some(before) if before.secret == *secret && !before.was_retried => (before.times, before.pause),
+            Some(before) if before.secret == *secret && before.times >= FREE_RETRIES => {
+                (before.times + 1, (before.pause * 2).clamp(FIRST_PAUSE, MAX_PAUSE))
             }
             Some(before) if before.secret == *secret => (before.times + 1, Duration::ZERO),
             _ => (1, Duration::ZERO),
         };
         let retry_at = now + pause;
-        *last = Some(Refused { secret: secret.clone(), verdict, times, pause, retry_at, is_tried: false });
+        *last = Some(Refused { secret: secret.clone(), refusal, times, pause, retry_at, was_retried: false });
         Some(pause).filter(|pause| !pause.is_zero())
     }
 
@@ -74,17 +74,17 @@ impl Refusals {
     }
 }
 
-impl Verdict {
-    fn of(fault: &RelayError) -> Option<Self> {
-        match fault {
-            fault if !fault.is_refused_login() => None,
+impl PermanentRefusal {
+    fn of(error: &RelayError) -> Option<Self> {
+        match error {
+            error if !error.is_refused_login() => None,
             RelayError::Login(reply, detail) => Some(Self::Reply(reply.clone(), detail.clone())),
             RelayError::Scram(error) => Some(Self::Scram(error.clone())),
             _ => None,
         }
     }
 
-    fn fault(&self) -> RelayError {
+    fn error(&self) -> RelayError {
         match self {
             Self::Reply(reply, detail) => RelayError::Login(reply.clone(), detail.clone()),
             Self::Scram(error) => RelayError::Scram(error.clone()),
@@ -105,7 +105,7 @@ mod tests {
         let (refusals, mut now) = (Refusals::default(), Instant::now());
         let refused = || RelayError::Login(Reply::new(535, "5.7.8 no"), String::new());
         assert!(refusals.known(&wrong, now).is_none());
-        for _ in 0..FREE {
+        for _ in 0..FREE_RETRIES {
             assert_eq!(refusals.learn(&wrong, &refused(), now), None);
             assert!(refusals.known(&wrong, now).is_none());
         }
@@ -126,21 +126,21 @@ mod tests {
     }
 
     #[test]
-    fn only_what_would_be_refused_again_is_remembered() {
+    fn only_permanent_refusals_are_remembered() {
         let secret = Secret::Password(Credentials::new("weir", "sesame").unwrap(), Mechanism::Any);
-        for (fault, is_final) in [
+        for (error, is_final) in [
             (RelayError::Login(Reply::new(535, "no"), String::new()), true),
             (RelayError::Login(Reply::new(500, "what?"), String::new()), true),
             (RelayError::Scram(scram::Error::Refused("invalid-proof".to_owned())), true),
             (RelayError::Login(Reply::new(454, "later"), String::new()), false),
             (RelayError::Scram(scram::Error::Signature), false),
-            (RelayError::Silent, false),
+            (RelayError::Timeout, false),
         ] {
             let (refusals, now) = (Refusals::default(), Instant::now());
-            for _ in 0..FREE {
-                assert!(refusals.learn(&secret, &fault, now).is_none() && refusals.known(&secret, now).is_none());
+            for _ in 0..FREE_RETRIES {
+                assert!(refusals.learn(&secret, &error, now).is_none() && refusals.known(&secret, now).is_none());
             }
-            assert_eq!(refusals.learn(&secret, &fault, now).is_some(), is_final, "{fault}");
+            assert_eq!(refusals.learn(&secret, &error, now).is_some(), is_final, "{error}");
         }
     }
 }

@@ -22,7 +22,7 @@ pub enum Options {
 pub struct Fixed {
     pub user: String,
     pub kind: Kind,
-    pub place: Place,
+    pub source: SecretSource,
 }
 
 /// The kind of the secret.
@@ -35,7 +35,7 @@ pub enum Kind {
 
 /// The source of the secret: its first line counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SecretSource {
     File(PathBuf),
     /// An environment variable.
     Variable(String),
@@ -69,7 +69,7 @@ pub enum Mechanism {
 #[derive(Debug)]
 pub struct SecretError {
     what: &'static str,
-    place: Place,
+    source: SecretSource,
     why: String,
 }
 
@@ -82,17 +82,17 @@ const NONCE: usize = 18;
 impl Fixed {
     /// Returns the file that contains the secret.
     pub fn file(&self) -> Option<&PathBuf> {
-        match &self.place {
-            Place::File(path) => Some(path),
-            Place::Variable(_) => None,
+        match &self.source {
+            SecretSource::File(path) => Some(path),
+            SecretSource::Variable(_) => None,
         }
     }
 
     /// Reads the secret for one login. Blocks: the disk may be slow.
     pub fn read(&self) -> Result<Login, SecretError> {
         let what = if self.kind == Kind::Token { "token" } else { "password" };
-        let bad = |why: String| SecretError { what, place: self.place.clone(), why };
-        let line = self.place.first_line().map_err(bad)?;
+        let bad = |why: String| SecretError { what, source: self.source.clone(), why };
+        let line = self.source.first_line().map_err(bad)?;
         let line = line.strip_suffix('\r').unwrap_or(&line);
         if line.trim().is_empty() {
             return Err(bad("its first line is empty".to_owned()));
@@ -126,7 +126,7 @@ pub fn nonce() -> Result<String, getrandom::Error> {
     Ok(STANDARD.encode(random))
 }
 
-impl Place {
+impl SecretSource {
     fn first_line(&self) -> Result<String, String> {
         let content = match self {
             Self::File(path) => {
@@ -151,10 +151,10 @@ impl Place {
 
 impl fmt::Display for SecretError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, place, why } = self;
-        match place {
-            Place::File(path) => write!(f, "{what} file {}: {why}", path.display()),
-            Place::Variable(name) => write!(f, "{what} in the environment variable {name}: {why}"),
+        let Self { what, source, why } = self;
+        match source {
+            SecretSource::File(path) => write!(f, "{what} file {}: {why}", path.display()),
+            SecretSource::Variable(name) => write!(f, "{what} in the environment variable {name}: {why}"),
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     fn read(kind: Kind, content: &[u8]) -> Result<Login, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), content).unwrap();
-        let options = Fixed { user: "weir".to_owned(), kind, place: Place::File(file.path().to_owned()) };
+        let options = Fixed { user: "weir".to_owned(), kind, source: SecretSource::File(file.path().to_owned()) };
         options.read().map_err(|error| error.to_string())
     }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_told_without_telling_it() {
+    fn a_bad_secret_is_reported_without_quoting_it() {
         for (content, why) in [
             (&b""[..], ": its first line is empty"),
             (b"\nsesame", ": its first line is empty"),
@@ -203,20 +203,20 @@ mod tests {
         }
         let error = read(Kind::Token, b"a token").unwrap_err();
         assert!(error.ends_with(": its first line is no token that could be sent"), "{error}");
-        let place = Place::Variable("WEIR_TEST_THERE_IS_NONE".to_owned());
-        let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
+        let source = SecretSource::Variable("WEIR_TEST_THERE_IS_NONE".to_owned());
+        let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, source };
         let error = options.read().unwrap_err().to_string();
         assert_eq!(error, "token in the environment variable WEIR_TEST_THERE_IS_NONE: it is not set");
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_waited_for() {
+    fn a_file_that_is_not_regular_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
-            let place = Place::File(path);
-            let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, place };
+            let source = SecretSource::File(path);
+            let options = Fixed { user: "weir".to_owned(), kind: Kind::Token, source };
             assert!(options.read().unwrap_err().to_string().ends_with(": it is no regular file"));
         }
     }

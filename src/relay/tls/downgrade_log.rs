@@ -34,7 +34,7 @@ struct State {
 }
 
 /// Maximum addresses remembered; further ones are not logged.
-const MOST: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 impl DowngradeLog {
     /// `upstream` is the upstream's name in the log.
@@ -74,7 +74,7 @@ impl State {
         };
         self.last = Some(plain);
         match is_lapse {
-            true => self.lapsed.len() < MOST && self.lapsed.insert(address),
+            true => self.lapsed.len() < MAX_ADDRESSES && self.lapsed.insert(address),
             false => self.lapsed.remove(&address),
         }
     }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn is_what_openssl_says() {
+    fn equals_the_pin_that_openssl_computes() {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
         let pin = Pin::of(certificate.der()).unwrap();

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_upstream_asks_for_is_told_with_the_key_that_gives_it() {
+    fn errors_name_the_configuration_key_that_helps() {
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
         assert!(explain(&std::io::Error::other(alert)).ends_with("Weir has none for it (client-certificate)"));
         let alert = Error::AlertReceived(AlertDescription::CertificateExpired);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_has_a_pinned_certificate_must_show_its_key_and_any_other_need_not() {
+    async fn a_pinned_certificate_needs_proof_of_its_key_and_any_other_does_not() {
         for version in rustls::ALL_VERSIONS {
             handshake(Accept::Any, version).await.unwrap();
             let error = handshake(Accept::Pinned(Vec::new()), version).await.unwrap_err();

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// The administrator's setting for an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum Setting {
     /// The upstream gets mail.
     Enabled,
     /// The upstream gets no new mail for the time being.
@@ -19,21 +19,21 @@ pub enum Use {
 /// The setting of one upstream, which also decides the upstream's `up` metric. The lock is the watch channel's own,
 /// held to look at the value or replace it.
 pub struct AdminState {
-    now: watch::Sender<Use>,
+    now: watch::Sender<Setting>,
     metrics: Arc<UpstreamMetrics>,
 }
 
 impl AdminState {
     pub fn new(is_enabled: bool, metrics: Arc<UpstreamMetrics>) -> Self {
-        Self { now: watch::Sender::new(if is_enabled { Use::Enabled } else { Use::Disabled }), metrics }
+        Self { now: watch::Sender::new(if is_enabled { Setting::Enabled } else { Setting::Disabled }), metrics }
     }
 
     pub fn is_enabled(&self) -> bool {
-        *self.now.borrow() == Use::Enabled
+        *self.now.borrow() == Setting::Enabled
     }
 
     /// Returns whether the setting has changed.
-    pub fn set(&self, to: Use) -> bool {
+    pub fn set(&self, to: Setting) -> bool {
         self.now.send_if_modified(|now| {
             let is_news = *now != to;
             *now = to;
@@ -44,9 +44,9 @@ impl AdminState {
 
     /// Sets the `up` metric; 0 unless enabled. `is_well` is called with the lock held, so that the last caller sets the
     /// latest state.
-    pub fn show(&self, is_well: impl FnOnce() -> bool) {
+    pub fn update_metric(&self, is_well: impl FnOnce() -> bool) {
         self.now.send_if_modified(|now| {
-            if *now == Use::Enabled {
+            if *now == Setting::Enabled {
                 self.metrics.up.set(is_well().into());
             }
             false
@@ -54,9 +54,9 @@ impl AdminState {
     }
 
     /// Waits until the setting differs from `this`; returns the setting.
-    pub async fn until_not(&self, this: Use) -> Use {
+    pub async fn changed_from(&self, this: Setting) -> Setting {
         let mut changes = self.now.subscribe();
         // `self` holds the sender, so the channel is open.
-        changes.wait_for(|now| *now != this).await.map_or(Use::Removed, |now| *now)
+        changes.wait_for(|now| *now != this).await.map_or(Setting::Removed, |now| *now)
     }
 }

@@ -16,7 +16,7 @@ pub struct BadAddresses {
 struct Entry {
     at: Instant,
     reason: String,
-    is_told: bool,
+    is_logged: bool,
 }
 
 /// How long a failed address is tried after all others: it may take its whole timeout to fail, and each new connection
@@ -24,7 +24,7 @@ struct Entry {
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Maximum addresses kept: the latest, if a name has ever new ones.
-const MOST: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 impl BadAddresses {
     /// `upstream` is the upstream's name in the log.
@@ -33,7 +33,7 @@ impl BadAddresses {
     }
 
     /// Returns whether to try other addresses first. After a pause, one caller is told to try this one.
-    pub fn is_to_wait(&self, address: SocketAddr, now: Instant) -> bool {
+    pub fn is_paused(&self, address: SocketAddr, now: Instant) -> bool {
         let mut addresses = self.lock();
         let Some(entry) = addresses.get_mut(&address) else { return false };
         let waits = now.duration_since(entry.at) < PAUSE;
@@ -47,15 +47,15 @@ impl BadAddresses {
     pub fn failed(&self, address: SocketAddr, reason: &RelayError, others_follow: bool, now: Instant) {
         let is_news = {
             let mut addresses = self.lock();
-            let was_told = addresses.get(&address).is_some_and(|entry| entry.is_told);
-            let entry = Entry { at: now, reason: reason.to_string(), is_told: was_told || others_follow };
+            let was_logged = addresses.get(&address).is_some_and(|entry| entry.is_logged);
+            let entry = Entry { at: now, reason: reason.to_string(), is_logged: was_logged || others_follow };
             addresses.insert(address, entry);
-            if addresses.len() > MOST
+            if addresses.len() > MAX_ADDRESSES
                 && let Some(oldest) = addresses.iter().min_by_key(|(_, entry)| entry.at).map(|(address, _)| *address)
             {
                 addresses.remove(&oldest);
             }
-            others_follow && !was_told
+            others_follow && !was_logged
         };
         if is_news {
             tracing::warn!(upstream = &*self.upstream, %address, %reason, "address fails; trying the next");
@@ -65,7 +65,7 @@ impl BadAddresses {
     /// Notes that an address works.
     pub fn works(&self, address: SocketAddr) {
         let before = self.lock().remove(&address);
-        if before.is_some_and(|entry| entry.is_told) {
+        if before.is_some_and(|entry| entry.is_logged) {
             tracing::info!(upstream = &*self.upstream, %address, "address is well again");
         }
     }
@@ -87,17 +87,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_failed_is_asked_last_for_a_while_and_then_by_one_alone() {
+    fn a_failed_address_is_tried_last_for_a_while_and_then_by_one_caller() {
         let (failing, now) = (BadAddresses::new("up".into()), Instant::now());
         let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
-        assert!(!failing.is_to_wait(one, now));
-        failing.failed(one, &RelayError::Silent, true, now);
-        assert!(failing.is_to_wait(one, now) && !failing.is_to_wait(other, now));
-        assert_eq!(failing.all(), [(one, RelayError::Silent.to_string())]);
+        assert!(!failing.is_paused(one, now));
+        failing.failed(one, &RelayError::Timeout, true, now);
+        assert!(failing.is_paused(one, now) && !failing.is_paused(other, now));
+        assert_eq!(failing.all(), [(one, RelayError::Timeout.to_string())]);
         let later = now + PAUSE;
-        assert!(!failing.is_to_wait(one, later) && failing.is_to_wait(one, later));
+        assert!(!failing.is_paused(one, later) && failing.is_paused(one, later));
         failing.works(one);
-        assert!(!failing.is_to_wait(one, later));
+        assert!(!failing.is_paused(one, later));
     }
 
     #[test]
@@ -106,8 +106,8 @@ mod tests {
         for port in 1..1000 {
             let address = SocketAddr::from(([192, 0, 2, 1], port));
             failing.failed(address, &RelayError::Closed, false, now + Duration::from_millis(port.into()));
-            assert!(failing.is_to_wait(address, now));
+            assert!(failing.is_paused(address, now));
         }
-        assert_eq!(failing.lock().len(), MOST);
+        assert_eq!(failing.lock().len(), MAX_ADDRESSES);
     }
 }

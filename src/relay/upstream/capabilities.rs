@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_is_doubted_until_it_is_back_or_a_while_has_passed() {
+    fn lost_extensions_are_doubtful_until_they_are_back_or_a_minute_has_passed() {
         let knowledge = Capabilities::default();
         let full = Extensions { dsn: true, size: Some(10), ..Extensions::default() };
         let less = Extensions { dsn: false, ..full };

@@ -7,7 +7,7 @@ use crate::relay::client::{Client, LoggedIn};
 use crate::relay::client_identity::{Announce, Announcer};
 use crate::relay::config_error::ConfigError;
 use crate::relay::connection::{Connection, Established, Handshake, Next, Wire};
-use crate::relay::dns::{Failure, Resolver};
+use crate::relay::dns::{LookupError, Resolver};
 use crate::relay::error::RelayError;
 use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
 use crate::relay::options::{Options, UpstreamOptions};
@@ -33,9 +33,9 @@ pub struct Connector {
     keys: KeyRing,
     refusals: Refusals,
     announcer: Arc<Announcer>,
-    failing: BadAddresses,
-    secrecy: DowngradeLog,
-    service: AdminState,
+    bad_addresses: BadAddresses,
+    downgrade_log: DowngradeLog,
+    admin_state: AdminState,
     metrics: Arc<UpstreamMetrics>,
 }
 
@@ -60,9 +60,9 @@ impl Connector {
             keys: KeyRing::default(),
             refusals: Refusals::default(),
             announcer: Arc::new(Announcer::new(upstream.name.clone(), upstream.announce)),
-            failing: BadAddresses::new(upstream.name.clone()),
-            secrecy: DowngradeLog::new(upstream.name.clone()),
-            service: AdminState::new(upstream.enabled, metrics.clone()),
+            bad_addresses: BadAddresses::new(upstream.name.clone()),
+            downgrade_log: DowngradeLog::new(upstream.name.clone()),
+            admin_state: AdminState::new(upstream.enabled, metrics.clone()),
             metrics,
             options: upstream.clone(),
         })
@@ -76,8 +76,8 @@ impl Connector {
         &self.announcer
     }
 
-    pub fn service(&self) -> &AdminState {
-        &self.service
+    pub fn admin_state(&self) -> &AdminState {
+        &self.admin_state
     }
 
     pub fn metrics(&self) -> &UpstreamMetrics {
@@ -90,16 +90,16 @@ impl Connector {
     }
 
     /// Returns the failed addresses, with the reasons.
-    pub fn failing(&self) -> Vec<(SocketAddr, String)> {
-        self.failing.all()
+    pub fn bad_addresses(&self) -> Vec<(SocketAddr, String)> {
+        self.bad_addresses.all()
     }
 
-    pub fn secrecy(&self) -> &DowngradeLog {
-        &self.secrecy
+    pub fn downgrade_log(&self) -> &DowngradeLog {
+        &self.downgrade_log
     }
 
     /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
-    pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
+    pub async fn addresses(&self) -> Vec<Result<IpAddr, LookupError>> {
         let mut route = match self.resolver.route(&self.options.host, self.options.mx, self.timeout).await {
             Ok(route) => route,
             Err(failure) => return vec![Err(failure)],
@@ -113,15 +113,15 @@ impl Connector {
 
     /// Opens a connection for mail of this client.
     pub async fn connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
-        self.try_connect(client).await.map_err(|fault| match self.options.wants_credentials() {
-            true => fault.of_client(),
-            false => fault,
+        self.try_connect(client).await.map_err(|error| match self.options.wants_credentials() {
+            true => error.into_client_login(),
+            false => error,
         })
     }
 
     /// Tries one address after the other, those that failed a moment ago last. Returns the error of the last one.
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
-        let unreachable = |failure: Failure| RelayError::Unreachable(std::io::Error::other(failure));
+        let unreachable = |failure: LookupError| RelayError::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
         // A slow lookup or address must leave some time for the next ones.
@@ -133,7 +133,7 @@ impl Connector {
             let address = match route.next(left() / 2).await {
                 Some(Ok(address)) => {
                     let address = SocketAddr::new(address, *port);
-                    if self.failing.is_to_wait(address, Instant::now()) {
+                    if self.bad_addresses.is_paused(address, Instant::now()) {
                         waiting.push_back(address);
                         continue;
                     }
@@ -151,23 +151,23 @@ impl Connector {
             let is_last = route.is_at_end() && waiting.is_empty();
             let share = if is_last { left() } else { left() / 2 };
             let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
-            match tried.unwrap_or(Err(RelayError::Silent)) {
+            match tried.unwrap_or(Err(RelayError::Timeout)) {
                 Ok(connection) => {
-                    self.failing.works(address);
+                    self.bad_addresses.works(address);
                     return Ok(connection);
                 }
                 // A wrong password is wrong everywhere, and repeated attempts may lock the account.
-                Err(fault) if fault.is_refused_login() => return Err(fault),
+                Err(error) if error.is_refused_login() => return Err(error),
                 // The address was not tried.
-                Err(fault @ (RelayError::Secret(_) | RelayError::Forgotten | RelayError::Disabled)) => {
-                    return Err(fault);
+                Err(error @ (RelayError::Secret(_) | RelayError::PasswordUnknown | RelayError::Disabled)) => {
+                    return Err(error);
                 }
-                Err(fault) => {
+                Err(error) => {
                     // A refusal may be due to this client; it says nothing about others.
-                    if !(fault.is_refusal() && self.is_for_one() && client.is_some()) {
-                        self.failing.failed(address, &fault, !is_last, Instant::now());
+                    if !(error.is_refusal() && self.is_for_one() && client.is_some()) {
+                        self.bad_addresses.failed(address, &error, !is_last, Instant::now());
                     }
-                    outcome = Err(fault);
+                    outcome = Err(error);
                 }
             }
         }
@@ -177,12 +177,12 @@ impl Connector {
         let policy = self.options.tls.policy;
         let (opened, failed) = match self.open(address, policy, client).await {
             // Where TLS is optional, a failed handshake costs no mail.
-            Err(fault @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
-                (self.open(address, Policy::None, client).await, Some(Plain::Failed(fault.to_string())))
+            Err(error @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
+                (self.open(address, Policy::None, client).await, Some(Plain::Failed(error.to_string())))
             }
             outcome => (outcome, None),
         };
-        opened.inspect(|connection| self.secrecy.learn(address, failed.or_else(|| connection.plain().cloned())))
+        opened.inspect(|connection| self.downgrade_log.learn(address, failed.or_else(|| connection.plain().cloned())))
     }
 
     async fn open(
@@ -193,16 +193,16 @@ impl Connector {
     ) -> Result<Connection, RelayError> {
         let login = self.login(client).await?;
         let own = login.as_ref().map(|login| login.secret.clone()).filter(|_| !self.options.wants_credentials());
-        if let Some(fault) = own.as_ref().and_then(|secret| self.refusals.known(secret, Instant::now())) {
-            return Err(fault);
+        if let Some(error) = own.as_ref().and_then(|secret| self.refusals.known(secret, Instant::now())) {
+            return Err(error);
         }
-        let told = self.announcer.for_opening(client);
+        let announced = self.announcer.for_handshake(client);
         // If the client was announced, the refusal may be of the client.
-        let own = own.filter(|_| told.is_none());
-        let handshake = Handshake::new(&self.hostname, policy, login).announcing(told);
+        let own = own.filter(|_| announced.is_none());
+        let handshake = Handshake::new(&self.hostname, policy, login).announcing(announced);
         let opened = self.shake_hands(address, handshake, client.filter(|_| self.is_for_one())).await;
         if let Some(secret) = own {
-            self.heard(&secret, opened.as_ref().err());
+            self.note_login(&secret, opened.as_ref().err());
         }
         opened
     }
@@ -228,7 +228,7 @@ impl Connector {
                     wire.send(line.as_bytes()).await?;
                     next = handshake.reply(wire.reply().await?);
                 }
-                Next::Handshake => {
+                Next::StartTls => {
                     // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies (CVE-2011-0411).
                     wire.check_quiet().await?;
                     wire = wire.secure(self.tls.as_ref()).await?;
@@ -253,8 +253,8 @@ impl Connector {
     }
 
     /// Takes the result of a login with Weir's own secret.
-    fn heard(&self, secret: &Secret, fault: Option<&RelayError>) {
-        let Some(reason) = fault else { return self.refusals.forget() };
+    fn note_login(&self, secret: &Secret, error: Option<&RelayError>) {
+        let Some(reason) = error else { return self.refusals.forget() };
         if let Some(pause) = self.refusals.learn(secret, reason, Instant::now()) {
             let (upstream, pause) = (&*self.options.name, format_duration(pause));
             tracing::warn!(upstream, %reason, pause, "login refused; the same is not tried again for a while");
@@ -264,12 +264,12 @@ impl Connector {
     /// Connects to an address, and counts the connection until the returned counter is dropped.
     async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
         if self.is_itself(address) {
-            return Err(RelayError::Itself(address));
+            return Err(RelayError::Loop(address));
         }
         let counted = self.metrics.count_connection();
         // Checked after counting: once the upstream is disabled and the count is zero, no connection can follow, so the
         // upstream may be shut down.
-        if !self.service.is_enabled() {
+        if !self.admin_state.is_enabled() {
             return Err(RelayError::Disabled);
         }
         let connected = tokio::time::timeout(self.options.connect_timeout, TcpStream::connect(address)).await;
@@ -306,7 +306,7 @@ impl Connector {
                     // A client that sends without a login to Weir sends without one to the upstream.
                     None | Some(LoggedIn::No) => return Ok(None),
                     // Without the login the upstream might refuse the mail for good.
-                    Some(LoggedIn::Somehow) => return Err(RelayError::Forgotten),
+                    Some(LoggedIn::PasswordUnknown) => return Err(RelayError::PasswordUnknown),
                     Some(LoggedIn::With(credentials)) => &**credentials,
                 };
                 let nonce = login::nonce().map_err(|error| RelayError::Io(std::io::Error::other(error)))?;

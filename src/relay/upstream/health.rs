@@ -15,7 +15,7 @@ pub struct Health {
 
 /// The known health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Found {
+pub enum HealthState {
     /// Nothing speaks against the upstream.
     #[default]
     Well,
@@ -26,36 +26,37 @@ pub enum Found {
 
 #[derive(Clone, Default)]
 struct State {
-    found: Found,
+    health: HealthState,
     /// When the upstream last failed, and when it last answered.
     failed: Option<Instant>,
     answered: Option<Instant>,
     /// Failures since the upstream last accepted a message.
     failures: u32,
     /// Sessions in a row that the upstream failed after it had answered, and the last of them.
-    doubts: u32,
-    doubter: Option<Arc<str>>,
+    failed_sessions: u32,
+    last_failed_session: Option<Arc<str>>,
     /// When to retry.
     retry_at: Option<Instant>,
 }
 
 /// Pause before the first retry; doubled after each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Failed sessions in a row after which the upstream is down. A single session may have itself to blame.
-const MOST_DOUBTS: u32 = 3;
+const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Health {
     pub fn is_well(&self) -> bool {
-        self.lock().found == Found::Well
+        self.lock().health == HealthState::Well
     }
 
     /// Forgets the past: the upstream must answer first, and is retried at once.
-    pub fn begin_anew(&self, now: Instant) {
+    pub fn restart(&self, now: Instant) {
         // Results of earlier attempts are void.
         let (failed, answered) = (Some(now), Some(now));
-        *self.lock() = State { found: Found::Untried, failed, answered, retry_at: Some(now), ..State::default() };
+        *self.lock() =
+            State { health: HealthState::Untried, failed, answered, retry_at: Some(now), ..State::default() };
         self.failed.notify_one();
     }
 
@@ -67,12 +68,12 @@ impl Health {
             // The attempt is old: others found the same failure at once, or the upstream has come back since.
             return false;
         }
-        let news = state.found != Found::Down;
-        let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
-        state.found = Found::Down;
+        let news = state.health != HealthState::Down;
+        let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(MAX_PAUSE);
+        state.health = HealthState::Down;
         state.failed = Some(now);
         state.failures += 1;
-        state.doubts = 0;
+        state.failed_sessions = 0;
         state.retry_at = Some(now + pause);
         drop(state);
         self.failed.notify_one();
@@ -80,34 +81,34 @@ impl Health {
     }
 
     /// Takes a session that failed after the upstream had answered. Returns whether that brings the upstream down.
-    pub fn doubted(&self, session: &Arc<str>, now: Instant) -> bool {
-        let doubts = {
+    pub fn session_failed(&self, session: &Arc<str>, now: Instant) -> bool {
+        let failed_sessions = {
             let mut state = self.lock();
-            if state.doubter.as_ref() != Some(session) {
-                state.doubts += 1;
-                state.doubter = Some(session.clone());
+            if state.last_failed_session.as_ref() != Some(session) {
+                state.failed_sessions += 1;
+                state.last_failed_session = Some(session.clone());
             }
-            state.doubts
+            state.failed_sessions
         };
-        doubts >= MOST_DOUBTS && self.failed(now, now)
+        failed_sessions >= MAX_FAILED_SESSIONS && self.failed(now, now)
     }
 
     /// Takes a successful attempt. Returns the former health, if the upstream is well from now on. The failure count
     /// stays: an upstream that greets and then fails is retried ever more seldom.
-    pub fn answered(&self, began: Instant, now: Instant) -> Option<Found> {
+    pub fn answered(&self, began: Instant, now: Instant) -> Option<HealthState> {
         let mut state = self.lock();
         if state.failed.is_some_and(|at| began < at) {
             return None;
         }
         state.answered = Some(now);
         state.retry_at = None;
-        Some(std::mem::take(&mut state.found))
+        Some(std::mem::take(&mut state.health))
     }
 
     /// Notes an accepted message, the true proof of health.
-    pub fn worked(&self) {
+    pub fn message_accepted(&self) {
         let mut state = self.lock();
-        (state.failures, state.doubts, state.doubter) = (0, 0, None);
+        (state.failures, state.failed_sessions, state.last_failed_session) = (0, 0, None);
     }
 
     /// Waits until it is time for a retry; for ever while the upstream is well.
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_news_once_and_pauses_grow_until_it_works() {
+    fn a_failure_is_news_once_and_pauses_grow_until_a_message_is_accepted() {
         let (health, mut now) = (Health::default(), Instant::now());
         assert!(health.is_well() && health.failed(now, now) && !health.failed(now, now) && !health.is_well());
         for expected in [4, 8, 16, 32, 60, 60] {
@@ -150,17 +151,17 @@ mod tests {
             assert_eq!(fail(&health, now), expected);
         }
         now += 100 * SECOND;
-        assert_eq!([(); 2].map(|()| health.answered(now, now)), [Some(Found::Down), Some(Found::Well)]);
+        assert_eq!([(); 2].map(|()| health.answered(now, now)), [Some(HealthState::Down), Some(HealthState::Well)]);
         assert!(health.is_well());
         assert_eq!(fail(&health, now), 60);
         now += 100 * SECOND;
-        assert_eq!(health.answered(now, now), Some(Found::Down));
-        health.worked();
+        assert_eq!(health.answered(now, now), Some(HealthState::Down));
+        health.message_accepted();
         assert_eq!(fail(&health, now), 2);
     }
 
     #[test]
-    fn what_began_before_counts_no_more() {
+    fn results_of_old_attempts_are_ignored() {
         let (health, began) = (Health::default(), Instant::now());
         assert!(health.failed(began, began + SECOND));
         // Connected before that, and heard late.
@@ -171,33 +172,38 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_begins_anew_is_looked_after_at_once_and_has_to_answer() {
+    async fn a_restarted_upstream_is_retried_at_once_and_must_answer() {
         let (health, now) = (Health::default(), Instant::now());
         for _ in 0..9 {
             fail(&health, now + 1000 * SECOND);
         }
-        health.begin_anew(now);
+        health.restart(now);
         tokio::time::timeout(FIRST_PAUSE, health.retry()).await.unwrap();
         assert!(!health.is_well());
         let before = now - SECOND;
         assert!(!health.failed(before, now) && health.answered(before, now).is_none() && !health.is_well());
         assert!(health.failed(now, now), "it is news that it is down");
         assert_eq!(health.retry_at(), Some(now + FIRST_PAUSE));
-        health.begin_anew(now + SECOND);
-        assert_eq!(health.answered(now + SECOND, now + SECOND), Some(Found::Untried));
+        health.restart(now + SECOND);
+        assert_eq!(health.answered(now + SECOND, now + SECOND), Some(HealthState::Untried));
         assert!(health.is_well());
     }
 
     #[test]
-    fn one_that_fails_several_sessions_in_a_row_is_down() {
+    fn several_failed_sessions_in_a_row_bring_an_upstream_down() {
         let (health, now) = (Health::default(), Instant::now());
         let sessions = ["a", "b", "c"].map(Arc::<str>::from);
         let [a, b, c] = &sessions;
         for _ in 0..5 {
-            assert!(!health.doubted(a, now) && !health.doubted(b, now) && !health.doubted(b, now));
+            assert!(!health.session_failed(a, now) && !health.session_failed(b, now) && !health.session_failed(b, now));
             assert!(health.is_well());
-            health.worked();
+            health.message_accepted();
         }
-        assert!(!health.doubted(a, now) && !health.doubted(b, now) && health.doubted(c, now) && !health.is_well());
+        assert!(
+            !health.session_failed(a, now)
+                && !health.session_failed(b, now)
+                && health.session_failed(c, now)
+                && !health.is_well()
+        );
     }
 }

@@ -19,14 +19,14 @@ use crate::metrics;
 use crate::relay::client::Client;
 use crate::relay::config_error::ConfigError;
 use crate::relay::connection::Connection;
-use crate::relay::dns::{Failure, Resolver};
+use crate::relay::dns::{LookupError, Resolver};
 use crate::relay::error::RelayError;
 use crate::relay::options::{Options, UpstreamOptions};
 use crate::relay::selection::Standing;
 use crate::smtp::extensions::Extensions;
-use admin_state::Use;
+use admin_state::Setting;
 use capabilities::{Capabilities, REFRESH};
-use health::{Found, Health};
+use health::{Health, HealthState};
 use pool::Pool;
 use slots::Slots;
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ pub struct Upstream {
     pool: Pool,
     slots: Arc<Slots>,
     health: Health,
-    known: Capabilities,
+    capabilities: Capabilities,
     /// Held while the extensions are learnt for clients that wait for EHLO's reply.
     probing: tokio::sync::Mutex<()>,
 }
@@ -70,7 +70,7 @@ impl Upstream {
             slots: Slots::new(upstream.max_connections),
             connector: Connector::new(options, upstream, resolver, metrics)?,
             health: Health::default(),
-            known: Capabilities::default(),
+            capabilities: Capabilities::default(),
             probing: tokio::sync::Mutex::default(),
         })
     }
@@ -81,7 +81,7 @@ impl Upstream {
     }
 
     /// Returns whether mail with this route (`None`: without any) may go to this upstream.
-    pub fn is_on(&self, route: Option<&Arc<str>>) -> bool {
+    pub fn takes_route(&self, route: Option<&Arc<str>>) -> bool {
         route.map_or(!self.options().only_routed, |name| name == self.name())
     }
 
@@ -97,7 +97,7 @@ impl Upstream {
     }
 
     /// Returns the addresses in the order in which they are tried, and why an exchanger has none.
-    pub async fn addresses(&self) -> Vec<Result<IpAddr, Failure>> {
+    pub async fn addresses(&self) -> Vec<Result<IpAddr, LookupError>> {
         self.connector.addresses().await
     }
 
@@ -108,7 +108,7 @@ impl Upstream {
 
     /// Returns the extensions offered on the last connection; `None` if there was none.
     pub fn offered(&self) -> Option<Extensions> {
-        self.known.get().map(|known| known.offered)
+        self.capabilities.get().map(|known| known.offered)
     }
 
     /// Returns the properties for [`crate::relay::selection`].
@@ -118,77 +118,77 @@ impl Upstream {
     }
 
     /// Probes the extensions, if they are in doubt.
-    pub async fn acquaint(&self) {
-        if self.known.is_doubtful(Instant::now()) {
+    pub async fn learn_extensions(&self) {
+        if self.capabilities.is_doubtful(Instant::now()) {
             let _one_at_a_time = self.probing.lock().await;
-            if self.known.is_doubtful(Instant::now()) {
+            if self.capabilities.is_doubtful(Instant::now()) {
                 let _ = self.probe().await;
             }
         }
     }
 
-    /// Returns whether a client should wait for [`Self::acquaint`].
+    /// Returns whether a client should wait for [`Self::learn_extensions`].
     pub fn is_doubtful(&self) -> bool {
-        self.known.is_doubtful(Instant::now())
+        self.capabilities.is_doubtful(Instant::now())
     }
 
     /// Notes that clients have waited for the extensions, successfully or not.
-    pub fn has_been_waited_for(&self) {
-        self.known.tried(Instant::now());
+    pub fn note_probe(&self) {
+        self.capabilities.tried(Instant::now());
     }
 
     /// Enables the upstream. It gets mail once it has answered: it may be another than before, or not ready.
     pub fn enable(&self) {
-        self.health.begin_anew(Instant::now());
+        self.health.restart(Instant::now());
         self.pool.open();
-        self.connector.service().set(Use::Enabled);
+        self.connector.admin_state().set(Setting::Enabled);
     }
 
     /// Disables the upstream, until it is enabled again. Mail in progress goes on. Needs a runtime.
     pub fn disable(&self) {
-        if self.connector.service().set(Use::Disabled) {
-            self.empty();
+        if self.connector.admin_state().set(Setting::Disabled) {
+            self.close_pool();
         }
     }
 
     /// Disables the upstream for ever.
     pub fn remove(&self) {
-        self.connector.service().set(Use::Removed);
-        self.empty();
+        self.connector.admin_state().set(Setting::Removed);
+        self.close_pool();
     }
 
-    fn empty(&self) {
+    fn close_pool(&self) {
         for connection in self.pool.close() {
-            self.dismiss(connection, None);
+            self.quit_in_background(connection, None);
         }
     }
 
     /// Sets the `up` metric.
-    pub fn show(&self) {
-        self.connector.service().show(|| self.health.is_well());
+    pub fn update_metric(&self) {
+        self.connector.admin_state().update_metric(|| self.health.is_well());
     }
 
     /// Maintains the upstream until it is removed, while it is enabled: learns the extensions if clients' connections
     /// do not; retries when it is down; closes idle connections after their timeout.
-    pub async fn look_after(&self) {
-        while self.connector.service().until_not(Use::Disabled).await == Use::Enabled {
+    pub async fn maintain(&self) {
+        while self.connector.admin_state().changed_from(Setting::Disabled).await == Setting::Enabled {
             tokio::select! {
-                () = self.keep_informed() => {}
+                () = self.refresh() => {}
                 () = self.sweep() => {}
             }
         }
     }
 
-    async fn keep_informed(&self) {
+    async fn refresh(&self) {
         loop {
-            let fresh_for = REFRESH.saturating_sub(self.known.get().map_or(REFRESH, |known| known.at.elapsed()));
+            let fresh_for = REFRESH.saturating_sub(self.capabilities.get().map_or(REFRESH, |known| known.at.elapsed()));
             tokio::select! {
-                _ = self.connector.service().until_not(Use::Enabled) => return,
+                _ = self.connector.admin_state().changed_from(Setting::Enabled) => return,
                 () = self.health.retry() => {}
                 () = tokio::time::sleep(fresh_for), if self.health.is_well() => {}
             }
             let one_at_a_time = self.probing.lock().await;
-            let is_known = self.known.get().is_some_and(|known| known.at.elapsed() < REFRESH);
+            let is_known = self.capabilities.get().is_some_and(|known| known.at.elapsed() < REFRESH);
             if (!is_known || !self.health.is_well()) && self.probe().await.is_err() && self.health.is_well() {
                 drop(one_at_a_time);
                 tokio::time::sleep(PROBE_PAUSE).await;
@@ -200,7 +200,7 @@ impl Upstream {
         loop {
             tokio::time::sleep(SWEEP).await;
             for connection in self.pool.expired(Instant::now()) {
-                self.dismiss(connection, None);
+                self.quit_in_background(connection, None);
             }
         }
     }
@@ -215,12 +215,12 @@ impl Upstream {
 
     /// Returns whether a connection may carry another message at once.
     pub fn may_reuse(&self, connection: &Connection) -> bool {
-        let is_of_use = self.connector.service().is_enabled() && self.health.is_well();
+        let is_of_use = self.connector.admin_state().is_enabled() && self.health.is_well();
         !connection.in_message() && is_of_use && self.pool.may_be_used(connection, Instant::now())
     }
 
     /// Takes an idle connection that may carry mail of this client and that the upstream has not closed.
-    pub async fn waiting(&self, client: &Client) -> Option<Connection> {
+    pub async fn idle_connection(&self, client: &Client) -> Option<Connection> {
         loop {
             let mut connection = self.pool.take(client, Instant::now())?;
             if connection.is_quiet().await {
@@ -256,7 +256,7 @@ impl Upstream {
                 }
                 Err(RelayError::Busy)
             }
-            Err(fault) => Err(fault),
+            Err(error) => Err(error),
         }
     }
 
@@ -278,30 +278,30 @@ impl Upstream {
             }
             _ => false,
         };
-        let connection = outcome.inspect_err(|fault| {
-            let says_nothing = match fault {
+        let connection = outcome.inspect_err(|error| {
+            let says_nothing = match error {
                 RelayError::Disabled => true,
                 // A refusal of one client says nothing about others.
-                RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::Forgotten => true,
+                RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::PasswordUnknown => true,
                 RelayError::Login(..) => self.options().wants_credentials(),
                 _ => false,
             };
             if !says_nothing && !is_one_too_many {
-                self.failed(fault, began);
+                self.attempt_failed(error, began);
             }
         })?;
         let connector = &self.connector;
         connector.metrics().opened.inc();
         let upstream = &**self.name();
         match self.health.answered(began, Instant::now()) {
-            None | Some(Found::Well) => {}
-            Some(Found::Untried) => tracing::info!(upstream, "upstream answers: it gets mail"),
-            Some(Found::Down) => tracing::info!(upstream, "upstream back"),
+            None | Some(HealthState::Well) => {}
+            Some(HealthState::Untried) => tracing::info!(upstream, "upstream answers: it gets mail"),
+            Some(HealthState::Down) => tracing::info!(upstream, "upstream back"),
         }
-        self.show();
+        self.update_metric();
         let offered = connection.offered();
-        connector.announcer().check(&offered);
-        if self.known.learn(offered, Instant::now()) {
+        connector.announcer().check_offered(&offered);
+        if self.capabilities.learn(offered, Instant::now()) {
             tracing::info!(upstream, offers = offered.names(), "upstream offers");
         }
         Ok(connection)
@@ -317,42 +317,42 @@ impl Upstream {
     }
 
     /// Counts a message that the upstream lost or refused. The message may be to blame, so health does not change.
-    pub fn lost(&self) {
+    pub fn count_failure(&self) {
         self.connector.metrics().failures.inc();
     }
 
     /// Takes a session of this client that failed after the upstream had answered. The client may be to blame, so only
     /// several in a row bring the upstream down.
-    pub fn doubted(&self, client: &Client, fault: &RelayError) {
-        self.lost();
-        if self.health.doubted(&client.session, Instant::now()) {
-            self.is_down(fault);
+    pub fn session_failed(&self, client: &Client, error: &RelayError) {
+        self.count_failure();
+        if self.health.session_failed(&client.session, Instant::now()) {
+            self.log_down(error);
         }
     }
 
     /// Takes a failed attempt that began at `began`.
-    fn failed(&self, fault: &RelayError, began: Instant) {
-        self.lost();
+    fn attempt_failed(&self, error: &RelayError, began: Instant) {
+        self.count_failure();
         if self.health.failed(began, Instant::now()) {
-            self.is_down(fault);
+            self.log_down(error);
         }
     }
 
-    fn is_down(&self, fault: &RelayError) {
-        self.show();
-        tracing::warn!(upstream = &**self.name(), reason = %fault, "upstream down");
+    fn log_down(&self, error: &RelayError) {
+        self.update_metric();
+        tracing::warn!(upstream = &**self.name(), reason = %error, "upstream down");
     }
 
     /// Closes all idle connections, after one was silent: the others may be, too.
-    pub fn forget_waiting(&self) {
+    pub fn drop_idle(&self) {
         for connection in self.pool.drain() {
-            self.dismiss(connection, None);
+            self.quit_in_background(connection, None);
         }
     }
 
     /// Notes an accepted message.
-    pub fn worked(&self) {
-        self.health.worked();
+    pub fn message_accepted(&self) {
+        self.health.message_accepted();
     }
 
     /// Keeps a connection for the next message, if possible.
@@ -376,12 +376,12 @@ impl Upstream {
     fn keep(&self, mut connection: Connection) {
         let slot = connection.vacate();
         if let Some(surplus) = self.pool.put(connection, Instant::now()) {
-            self.dismiss(surplus, slot);
+            self.quit_in_background(surplus, slot);
         }
     }
 
     /// Closes a connection in the background. Its slot, if any, is free only after the upstream's good-bye.
-    fn dismiss(&self, connection: Connection, slot: Option<Slot>) {
+    fn quit_in_background(&self, connection: Connection, slot: Option<Slot>) {
         tokio::spawn(async move {
             connection.quit().await;
             drop(slot);

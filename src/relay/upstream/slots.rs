@@ -29,7 +29,7 @@ const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
 const REVOCATION_PACE: Duration = Duration::from_millis(500);
 
 /// How long after a refusal connections in progress may take to show that the upstream accepts them.
-const GREETING_PATIENCE: Duration = Duration::from_millis(500);
+const GREETING_GRACE: Duration = Duration::from_millis(500);
 
 /// Refusals in a row that teach a limit: a single one may have another reason.
 const REFUSALS_TO_LEARN: u32 = 10;
@@ -157,7 +157,7 @@ impl Slots {
                 return state.open > 0;
             }
         }
-        tokio::time::timeout(GREETING_PATIENCE, opened).await.is_ok()
+        tokio::time::timeout(GREETING_GRACE, opened).await.is_ok()
     }
 
     fn hand_over(self: &Arc<Self>, state: &mut State, network: IpAddr) -> Slot {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_bound_everybody_gets_a_slot() {
+    async fn without_a_limit_every_client_gets_a_slot() {
         let slots = Slots::new(0);
         let taken: Vec<_> = (0..1000).filter_map(|_| take(&slots, ONE)).collect();
         assert_eq!((taken.len(), used(&slots), bound(&slots)), (1000, 1000, None));
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_served_when_a_learned_bound_holds_no_more() {
+    async fn a_waiting_client_gets_a_slot_when_a_learned_limit_expires() {
         let slots = Slots::new(0);
         let mut held = take(&slots, ONE).unwrap();
         held.opened();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_wait_are_served_in_their_order_and_who_left_costs_nothing() {
+    async fn waiting_clients_are_served_in_order_and_one_that_left_costs_nothing() {
         let slots = Slots::new(1);
         let first = take(&slots, ONE);
         let (mut second, mut third) = (pin!(slots.take(address(ONE), WAIT)), pin!(slots.take(address(OTHER), WAIT)));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slot_that_is_handed_over_to_a_client_that_left_is_free_again() {
+    async fn a_slot_handed_to_a_client_that_left_is_free_again() {
         let slots = Slots::new(1);
         let first = take(&slots, ONE);
         {
@@ -415,14 +415,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_beyond_its_patience() {
+    async fn no_client_waits_beyond_its_patience() {
         let slots = Slots::new(1);
         let _first = take(&slots, ONE);
         assert!(slots.take(address(OTHER), Duration::from_millis(1)).await.is_none());
     }
 
     #[tokio::test]
-    async fn refusals_teach_how_many_the_upstream_takes_for_a_while() {
+    async fn refusals_teach_a_limit_for_a_while() {
         let slots = Slots::new(0);
         assert!(!slots.refused(), "it takes none at all");
         let mut taken: Vec<_> = [ONE, ONE, OTHER].iter().filter_map(|client| take(&slots, client)).collect();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_waits_for_those_on_their_way_to_tell_what_it_means() {
+    async fn a_refusal_is_judged_after_the_connections_in_progress() {
         let slots = Slots::new(0);
         assert!(!slots.has_others(0).await);
         let mut one = take(&slots, ONE).unwrap();
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_network_with_more_than_its_share_loses_what_has_lasted_longest_to_others_who_wait() {
+    async fn a_network_beyond_its_share_loses_its_longest_messages_to_waiting_networks() {
         let slots = Slots::new(0);
         let mut greedy: Vec<_> = (0..6).filter_map(|_| take(&slots, ONE)).collect();
         greedy.iter_mut().for_each(Slot::opened);
