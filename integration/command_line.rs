@@ -149,12 +149,12 @@ fn a_password_that_anybody_could_get_is_warned_of() {
     let fixed = "auth = \"fixed\"\nuser = \"weir\"\npassword-file = \"password\"";
     let client = "auth = \"client\"";
     let scram = "mechanism = \"scram-sha-256\"";
-    let anybody = "the password goes to whoever is there, as no certificate is checked";
+    let anybody = "the password goes to any server, as no certificate is checked";
     for (host, keys, words) in [
         ("smtp.example.org", fixed.to_owned(), anybody),
         ("smtp.example.org", format!("{fixed}\nmechanism = \"plain\""), anybody),
         ("192.0.2.1", format!("{fixed}\ntls = \"none\""), "the password goes in plain text"),
-        ("[2001:db8::1]", client.to_owned(), "clients' passwords go to whoever is there"),
+        ("[2001:db8::1]", client.to_owned(), "clients' passwords go to any server"),
         ("localhost.example", client.to_owned(), "clients' passwords go"),
         ("smtp.example.org", format!("{fixed}\n{scram}"), ""),
         ("smtp.example.org", format!("{client}\n{scram}"), ""),
@@ -172,7 +172,7 @@ fn a_password_that_anybody_could_get_is_warned_of() {
 #[test]
 fn keys_that_have_no_effect_are_warned_of() {
     let secret = "user = \"weir\"\npassword-file = \"password\"";
-    let login = "user, password-file: Weir only logs in as somebody of its own where auth is \"fixed\"";
+    let login = "user, password-file: used only with auth = \"fixed\"";
     let ca = "ca: the certificate is only checked where tls is \"required\" or \"implicit\"";
     for (keys, words) in [
         (secret.to_owned(), login),

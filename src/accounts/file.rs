@@ -149,7 +149,7 @@ impl Users {
             }
             let user = User::parse(line).map_err(bad)?;
             if !users.push(user) {
-                return Err(bad("this user stands here twice"));
+                return Err(bad("this user occurs twice"));
             }
         }
         Ok(users)

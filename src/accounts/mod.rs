@@ -43,7 +43,7 @@ struct Passwords {
 }
 
 /// How long a login waits for its turn: well within a client's timeout.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Accounts {
     pub fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Self, ReadError> {
@@ -99,7 +99,7 @@ impl Accounts {
             return Login::Right { groups };
         }
         let left = pin!(left);
-        let wait = tokio::time::timeout(PATIENCE, self.wait(credentials, network, left)).await;
+        let wait = tokio::time::timeout(TURN_TIMEOUT, self.wait(credentials, network, left)).await;
         let (first, turn) = match wait {
             Ok(Ok(begun)) => begun,
             Ok(Err(login)) => return login,

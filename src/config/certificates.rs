@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Interval at which the files are checked. A certificate is renewed days before it expires: a minute is soon enough,
 /// and costs nothing.
-pub const PACE: Duration = Duration::from_secs(60);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reads the section. `places` gets the position of each certificate, the default first.
 pub fn read(mut s: Section<'_>, folder: &Path, places: &mut Vec<Range<usize>>) -> Option<Options> {

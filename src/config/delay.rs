@@ -14,12 +14,16 @@ pub fn lateness(mut s: Section<'_>) -> Lateness {
     let command = s.value("per-command", &default(most.command), timeout);
     let transaction = s.placed("per-transaction", &default(most.transaction), timeout);
     if transaction.value < command {
-        let help = "the answers to all commands of a transaction are late together";
-        s.error(&transaction.span, "a transaction cannot be late by less than one of its commands", Some(help));
+        let help = "per-transaction bounds the sum of all delays in a transaction";
+        s.error(&transaction.span, "per-transaction must not be shorter than per-command", Some(help));
     }
     if transaction.value > PROVEN {
         let (time, proven) = (format_duration(transaction.value), format_duration(PROVEN));
-        s.warn(&transaction.span, format!("some clients wait for {proven}, and not for {time}"), None);
+        s.warn(
+            &transaction.span,
+            format!("some clients wait no longer than {proven}: {time} is too long for them"),
+            None,
+        );
     }
     s.finish();
     Lateness { command, transaction: transaction.value }

@@ -45,7 +45,7 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
         min_data_rate: s.value("min-data-rate", "\"1K\"", octets),
         message_timeout: s.value("message-timeout", "\"1h\"", timeout),
         drain_timeout: s.value("drain-timeout", "\"30s\"", timeout),
-        certificate_pace: certificates::PACE,
+        certificate_pace: certificates::CHECK_INTERVAL,
     };
     let shared = Shared {
         hostname,
@@ -62,7 +62,7 @@ pub fn session(mut s: Section<'_>, hostname: String) -> (server::Options, Shared
 fn upstream_timeout(value: &DeValue<'_>) -> Result<Duration, String> {
     let duration = timeout(value)?;
     let too_long = duration > Duration::from_secs(240);
-    if too_long { Err("clients wait for 5 minutes: at most 4m".to_owned()) } else { Ok(duration) }
+    if too_long { Err("at most 4m is allowed, as clients wait for 5 minutes".to_owned()) } else { Ok(duration) }
 }
 
 /// Reads all listeners.

@@ -61,12 +61,12 @@ fn notification(mut s: Section<'_>, name: &Placed<&str>) -> Option<Notification>
         let rate = parse_rate(&text(value)?, Units::Things).map_err(|error| error.to_string())?;
         match Quota::rate(Algorithm::TokenBucket, rate, None).rule() {
             Some(rule) if rate.amount >= 1.0 => Ok(rule),
-            _ => Err("less than 1 lets none out: write it as in \"1 / 1d\"".to_owned()),
+            _ => Err("at least 1 is needed, as in \"1 / 1d\"".to_owned()),
         }
     });
     let has_any = s.has("mail") || s.has("webhook");
     if !has_any {
-        s.error(&name.span, "nobody is told: a notification has mail or webhook", None);
+        s.error(&name.span, "a notification needs mail or webhook", None);
     }
     s.finish();
     let (mail, webhook) = (mail.map(|mail| mail.value), webhook.map(|webhook| webhook.value.into()));
@@ -77,6 +77,6 @@ fn mailbox(text: &str) -> Result<Mailbox, String> {
     match parse_path(&format!("<{text}>")) {
         _ if text == "user" => Ok(Mailbox::User),
         Some((Path::Mailbox(_), "")) => Ok(Mailbox::Address(text.into())),
-        _ => Err(format!("\"{text}\" is no address: write one, or \"user\" for whoever is over")),
+        _ => Err(format!("\"{text}\" is no address: write one, or \"user\" for the user who exceeds the limit")),
     }
 }

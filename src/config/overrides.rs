@@ -119,10 +119,10 @@ fn match_field(columns: &[Column]) -> Result<&'static str, String> {
         return Err(format!("there are two columns \"{name}\""));
     }
     match fields[..] {
-        [] => Err(format!("no column says whom: one of {} is needed", MATCH_FIELDS.join(", "))),
+        [] => Err(format!("no column to match by: one of {} is needed", MATCH_FIELDS.join(", "))),
         [_] if counts[0].1 + counts[1].1 == 0 => Err("there is no column \"rate\", nor \"burst\"".to_owned()),
         [name] => Ok(name),
-        [one, other, ..] => Err(format!("one column says whom, not both \"{one}\" and \"{other}\"")),
+        [one, other, ..] => Err(format!("only one column to match by is allowed, not both \"{one}\" and \"{other}\"")),
     }
 }
 
@@ -199,8 +199,8 @@ mod tests {
             ("usr,rate\n", "did you mean \"user\"?"),
             ("user;rate\n", "line 1: \"user;rate\" is no column: columns are separated by commas"),
             ("user,\n", "line 1: column \"\" is not one of"),
-            ("rate,burst\n", "line 1: no column says whom: one of user, user-domain, group,"),
-            ("user,client,rate\n", "line 1: one column says whom, not both \"user\" and \"client\""),
+            ("rate,burst\n", "line 1: no column to match by: one of user, user-domain, group,"),
+            ("user,client,rate\n", "line 1: only one column to match by is allowed, not both \"user\" and \"client\""),
             ("user,user,rate\n", "not both \"user\" and \"user\""),
             ("user,rate,rate\n", "line 1: there are two columns \"rate\""),
             ("user,comment\n", "line 1: there is no column \"rate\", nor \"burst\""),

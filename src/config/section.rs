@@ -137,7 +137,7 @@ impl<'a> Section<'a> {
     ) -> Placed<T> {
         let given = self.take(key, Some(default));
         let given = given.and_then(|value| self.check(key, value.span(), read(value.get_ref())));
-        given.unwrap_or_else(|| Placed { value: of_default(key, default, read), span: self.span() })
+        given.unwrap_or_else(|| Placed { value: parse_default(key, default, read), span: self.span() })
     }
 
     /// Reads a list of texts, each by `read`. Required, unless there is a default.
@@ -211,7 +211,7 @@ impl<'a> Section<'a> {
                 }
                 None => {
                     let help = format!("give it a name of its own: [{}.NAME]", self.path_of(key));
-                    self.error(&name.span(), format!("[{}] stands without a name", self.path_of(key)), Some(&help));
+                    self.error(&name.span(), format!("[{}] needs a name", self.path_of(key)), Some(&help));
                     break;
                 }
             }
@@ -327,7 +327,7 @@ impl<'a> Section<'a> {
 
 /// Reads a default as if it were in the file.
 #[expect(clippy::panic, reason = "defaults are written in this room, and every reading of a file reads them")]
-fn of_default<T>(key: &str, default: &str, read: impl Fn(&DeValue<'_>) -> Result<T, String>) -> T {
+fn parse_default<T>(key: &str, default: &str, read: impl Fn(&DeValue<'_>) -> Result<T, String>) -> T {
     let parsed = DeValue::parse(default).map_err(|error| error.to_string());
     let read = parsed.and_then(|value| read(value.get_ref()));
     read.unwrap_or_else(|why| panic!("the default of {key}, {default}: {why}"))

@@ -80,7 +80,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
         && host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
     {
         let help = "write the domain, as in \"example.org:25\", or leave mx out";
-        s.error(span, format!("mx = true, and {host} is no name that could have mail exchangers"), Some(help));
+        s.error(span, format!("mx = true needs a domain name, not {host}"), Some(help));
     }
     if let Some(Placed { value: (_, IMPLICIT_TLS_PORT), span }) = &address
         && matches!(tls.policy, tls::Policy::Opportunistic | tls::Policy::Required)
@@ -144,13 +144,13 @@ fn tls(s: &mut Section<'_>, folder: &Path) -> tls::Options {
         s.warn(&ca.span, message, Some("add tls = \"required\", or leave ca out"));
     }
     if let (Some(ca), Some(_)) = (&ca, &pins) {
-        s.warn(&ca.span, "ca: with certificate-pin nobody has to vouch for the certificate", None);
+        s.warn(&ca.span, "ca has no effect together with certificate-pin", None);
     }
     let client = match (certificate, key) {
         (None, None) => None,
         (Some(certificate), Some(key)) => {
             if policy == tls::Policy::None {
-                s.error(&certificate.span, "client-certificate: without TLS nobody asks for it", None);
+                s.error(&certificate.span, "client-certificate has no effect with tls = \"none\"", None);
             }
             Some(tls::Paths { certificate: folder.join(certificate.value), key: folder.join(key.value) })
         }
@@ -185,8 +185,7 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
     let unused: Vec<&str> = ["user"].into_iter().chain(given.iter().copied()).filter(|key| s.has(key)).collect();
     // With an explicit auth = "none", the administrator has turned the login off for a while.
     if !unused.is_empty() && (matches!(auth, Auth::Client) || !s.has("auth")) {
-        let message =
-            format!("{}: Weir only logs in as somebody of its own where auth is \"fixed\"", unused.join(", "));
+        let message = format!("{}: used only with auth = \"fixed\"", unused.join(", "));
         s.warn(&s.span(), message, Some("add auth = \"fixed\", or leave them out"));
     }
     match auth {
@@ -199,10 +198,10 @@ fn login(s: &mut Section<'_>, folder: &Path) -> Option<login::Options> {
         let message = "auth = \"fixed\" needs a user and a password-file, password-env, token-file or token-env";
         s.error(&s.span(), message, Some(help));
     } else if given.len() > 1 {
-        s.error(&s.span(), format!("only one of {} can be", given.join(", ")), None);
+        s.error(&s.span(), format!("only one of {} can be used", given.join(", ")), None);
     } else if token.is_some() && mechanism != Mechanism::Any {
-        let help = "leave mechanism out: a token goes by XOAUTH2";
-        s.error(&s.span(), "mechanism is for passwords", Some(help));
+        let help = "leave mechanism out: a token is sent by XOAUTH2";
+        s.error(&s.span(), "mechanism works only with passwords", Some(help));
     }
     let (kind, source) = match (password, token) {
         (Some(source), _) => (Kind::Password(mechanism), source.value),
@@ -228,21 +227,21 @@ fn warn_of_exposed_secret(s: &Section<'_>, host: &str, policy: tls::Policy, logi
         login::Options::Fixed(login) => login.kind,
         login::Options::Client(mechanism) => Kind::Password(*mechanism),
     };
-    let to_whom = match policy {
-        tls::Policy::None => "in plain text, to whoever is there or listens",
-        _ => "to whoever is there, as no certificate is checked",
+    let recipient = match policy {
+        tls::Policy::None => "in plain text, where attackers can read it",
+        _ => "to any server, as no certificate is checked",
     };
     match (kind, login) {
         (Kind::Token, _) => {
-            let message = format!("the token would go {to_whom}");
+            let message = format!("the token would go {recipient}");
             s.error(&s.span(), message, Some("add tls = \"required\""));
         }
         (Kind::Password(Mechanism::ScramSha256), _) => {}
         (Kind::Password(_), login) => {
-            let whose =
+            let subject =
                 if let login::Options::Client(_) = login { "clients' passwords go" } else { "the password goes" };
             let help = "add tls = \"required\", or mechanism = \"scram-sha-256\"";
-            s.warn(&s.span(), format!("{whose} {to_whom}"), Some(help));
+            s.warn(&s.span(), format!("{subject} {recipient}"), Some(help));
         }
     }
 }
@@ -277,7 +276,7 @@ pub fn dns(mut s: Section<'_>, whole: Duration) -> relay::dns::Options {
         let given = timeout(value)?;
         let too_long = || {
             format!(
-                "upstream-timeout, {}, is for the look-up and all that comes after it: less than that",
+                "it must be below upstream-timeout, {}, which includes the look-up and all that follows",
                 format_duration(whole)
             )
         };

@@ -45,7 +45,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     let mut add = |read: Option<section::Placed<Action>>| actions.extend(read.map(|read| (read.value, read.span)));
     add(s.optional("warn", |value| match flag(value)? {
         true => Ok(Action::Warn),
-        false => Err("false does nothing: leave it out".to_owned()),
+        false => Err("false has no effect: leave the key out".to_owned()),
     }));
     add(s.optional("delay", |value| delay(&text(value)?, limit.count).map(Action::Delay)));
     for (key, verb) in [("defer", Verb::Defer), ("deny", Verb::Deny), ("drop", Verb::Drop)] {
@@ -68,7 +68,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     add(notification.and_then(|read| Some(section::Placed { value: Action::Notify(read.value?), span: read.span })));
     if !s.has_any(&VERBS) {
         let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
-        s.error(&s.span(), "a rung without an action does nothing", Some(help));
+        s.error(&s.span(), "this rung has no action", Some(help));
     }
     s.finish();
     actions.into_iter().map(|(action, span)| (Rung { at, action }, span)).collect()
@@ -89,16 +89,16 @@ fn times(value: &DeValue<'_>) -> Result<f64, String> {
     let written = match value {
         DeValue::Float(number) => number.as_str().to_owned(),
         DeValue::Integer(number) => number.to_string(),
-        _ => return Err("write how many times the limit, as a number: 0.8".to_owned()),
+        _ => return Err("write the level as a number of times the limit, as in 0.8".to_owned()),
     };
     let number = written.replace('_', "").parse().ok().filter(|at| (0.01..=1000.0).contains(at));
-    number.ok_or_else(|| format!("{written} is not from 0.01 to 1000 times the limit"))
+    number.ok_or_else(|| format!("{written} is not a level from 0.01 to 1000 times the limit"))
 }
 
 /// Reads a duration above 0.
 fn period(text: &str) -> Result<Duration, String> {
     match parse_duration(text).map_err(|error| error.to_string())? {
-        time if time.is_zero() => Err("write for how long, as in \"1d\"".to_owned()),
+        time if time.is_zero() => Err("write a duration above 0s, as in \"1d\"".to_owned()),
         time => Ok(time),
     }
 }
@@ -107,17 +107,17 @@ fn period(text: &str) -> Result<Duration, String> {
 fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc<Template>>, String> {
     match value.as_bool() {
         Some(true) => return Ok(None),
-        Some(false) => return Err("false does nothing: leave it out".to_owned()),
+        Some(false) => return Err("false has no effect: leave the key out".to_owned()),
         None => {}
     }
     let template = Template::parse(&text(value)?, cx.help_url.as_ref()).map_err(|error| error.to_string())?;
     let class = match (verb, template.code()) {
-        (Verb::Defer, Some(code)) if code.basic >= 500 => Some((code, "4xx: deny is for good")),
-        (Verb::Deny, Some(code)) if code.basic < 500 => Some((code, "5xx: defer is for now")),
+        (Verb::Defer, Some(code)) if code.basic >= 500 => Some((code, "its codes are 4xx; deny has 5xx")),
+        (Verb::Deny, Some(code)) if code.basic < 500 => Some((code, "its codes are 5xx; defer has 4xx")),
         _ => None,
     };
     match class {
-        Some((code, class)) => Err(format!("{} is no code of a {}, which is {class}", code.basic, verb.name())),
+        Some((code, class)) => Err(format!("{} does not suit {}: {class}", code.basic, verb.name())),
         None => Ok(Some(Arc::new(template))),
     }
 }
@@ -126,9 +126,8 @@ fn words(value: &DeValue<'_>, verb: Verb, cx: &Context<'_>) -> Result<Option<Arc
 fn warn_of_contradiction(s: &Section<'_>, verb: Verb, text: Option<&Template>, span: &Range<usize>) {
     let Some(text) = text.filter(|text| text.says_later()) else { return };
     if verb == Verb::Deny || text.code().is_some_and(|code| code.basic >= 500) {
-        let message =
-            format!("{}: the text says that it may be tried again, and the code that it is for good", verb.name());
-        s.warn(span, message, Some("defer is for now"));
+        let message = format!("{}: the text says to try again later, but the code is permanent", verb.name());
+        s.warn(span, message, Some("use defer for a temporary refusal"));
     }
 }
 
@@ -147,7 +146,7 @@ fn delay(text: &str, count: Count) -> Result<Delay, String> {
     };
     let time = parse_duration(time.trim()).map_err(|error| error.to_string())?;
     if time.is_zero() {
-        return Err("a delay of nothing delays nothing".to_owned());
+        return Err("the delay must be above 0s".to_owned());
     }
     Ok(units.map_or(Delay::For(time), |units| Delay::Per { time, units }))
 }
@@ -157,10 +156,10 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
     let Some((refusing, _)) = rungs.iter().find(|(rung, _)| rung.action.refuses()) else { return };
     for (rung, span) in rungs.iter().filter(|(rung, _)| rung.at > refusing.at) {
         let message = format!(
-            "nobody climbs to {} times the limit: from {} on it is refused, and what is refused is not charged",
+            "the level {} is never reached: from {} on attempts are refused, and refused attempts are not charged",
             rung.at, refusing.at
         );
-        s.error(span, message, Some("charge = \"attempts\" charges it, but not in buckets; or give it a lower rung"));
+        s.error(span, message, Some("use a lower level; or charge = \"attempts\", which does not work with buckets"));
     }
 }
 
@@ -183,7 +182,7 @@ fn check_verbs(s: &Section<'_>, rungs: &[Placed]) {
             let (name, stronger) = (verb.name(), stronger.name());
             s.error(
                 span,
-                format!("{name} at {at} never happens: from {from} on it is {stronger}, which is stronger"),
+                format!("{name} at {at} has no effect: from {from} on {stronger} applies, which is stronger"),
                 None,
             );
         }
@@ -199,19 +198,24 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
     };
     let holds_back = |(rung, _): &Placed| rung.action.refuses() || matches!(rung.action, Action::Route(_));
     if let Some((_, span)) = delays().next().filter(|_| !rungs.iter().any(holds_back)) {
-        let help = "whoever has many connections is not slowed down: add a rung that defers";
-        s.warn(span, "delay is the only action that holds anybody back", Some(help));
+        let help = "a client with many connections is not slowed down: add a rung that defers";
+        s.warn(span, "this limit only delays, and refuses nothing", Some(help));
     }
     for (delay, span) in delays() {
         if limit.stage == Stage::End {
-            s.error(span, "delay: nothing waits at the end of a message, as clients would send it again", None);
+            s.error(
+                span,
+                "delay does not work with stage = \"end\": clients would time out and send the message again",
+                None,
+            );
         }
         if let Delay::For(time) | Delay::Per { time, .. } = delay
             && time > cx.lateness.command
         {
             let (time, most) = (format_duration(time), format_duration(cx.lateness.command));
-            let message =
-                format!("{time} is longer than clients wait: what would be delayed for more than {most} is refused");
+            let message = format!(
+                "{time} is longer than per-command of [delay]: a command that would be delayed for more than {most} is refused"
+            );
             s.warn(span, message, None);
         }
     }
@@ -223,17 +227,24 @@ fn check_suspensions(s: &Section<'_>, rungs: &[Placed], limit: &Limit) {
     if !is_one {
         let names: Vec<_> = limit.per.iter().map(|field| field.name()).collect();
         let message = match names.is_empty() {
-            true => "suspend: one budget for all names nobody".to_owned(),
-            false => format!("suspend: {} are not one whom to suspend", names.join(", ")),
+            true => "suspend needs exactly one of user, client, sender or user-domain in \"per\"".to_owned(),
+            false => format!(
+                "suspend needs exactly one of user, client, sender or user-domain in \"per\", not {}",
+                names.join(", ")
+            ),
         };
         s.error(span, message, Some("per = [\"user\"], or client, sender or user-domain alone"));
     }
     if limit.count == Count::LoginFailures && limit.per.iter().any(|field| field.is_of_user()) {
-        let help = "per = [\"client\"] suspends whoever guesses";
-        s.warn(span, "suspend: whoever guesses at a password would have its owner suspended", Some(help));
+        let help = "per = [\"client\"] suspends the client that guesses";
+        s.warn(span, "suspend: a client that guesses passwords would get their owner suspended", Some(help));
     }
     if limit.charge == Charge::Attempts && limit.distinct.is_none() {
         let help = "charge = \"accepted\", or distinct = \"recipient\"";
-        s.warn(span, "suspend: a client that obediently tries again would climb to it", Some(help));
+        s.warn(
+            span,
+            "suspend: with charge = \"attempts\" a client that retries as told would be suspended",
+            Some(help),
+        );
     }
 }

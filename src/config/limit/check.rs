@@ -55,7 +55,7 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     if !cx.has_logins() {
         warn_of_users(s, draft);
     } else if !cx.has_auth && matches!(draft.limit.count, Count::Logins | Count::LoginFailures) {
-        s.warn(&draft.count.span, "nobody logs in", Some(NO_AUTH));
+        s.warn(&draft.count.span, "nothing is counted: no listener has logins", Some(NO_AUTH));
     }
     if let Some(distinct) = &draft.distinct {
         check_distinct(s, draft, distinct);
@@ -77,24 +77,29 @@ fn check_charge(s: &Section<'_>, draft: &Draft<'_>) {
         Charge::Accepted => {}
         Charge::Attempts => {
             if limit.algorithm.is_bucket() {
-                error("attempts would dig a hole without bottom into a bucket");
+                error(
+                    "charge = \"attempts\" cannot be used with a bucket: refused attempts would lower it without end",
+                );
             }
             if draft.has(is_counter) {
-                error("attempts would fill a counter that nothing empties");
+                error("charge = \"attempts\" cannot be used with a counter: nothing empties it");
             }
             if limit.count == Count::Rejections {
-                error("rejections are no attempts: each is charged, whatever is refused");
+                error("charge = \"attempts\" has no effect on rejections: each rejection is charged anyway");
             }
         }
         Charge::Sent => {
             if limit.distinct.is_some() {
-                error("what was seen cannot be given back: distinct counts what was let through");
+                error("charge = \"sent\" cannot be used with distinct: a value that was counted cannot be refunded");
             }
             if !matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes) {
-                error(&format!("{} are not sent: only messages, recipients and bytes are", limit.count.name()));
+                error(&format!(
+                    "charge = \"sent\" works only with count = \"messages\", \"recipients\" or \"bytes\", not {}",
+                    limit.count.name()
+                ));
             }
             if draft.has(is_counter) {
-                error("a counter gives nothing back");
+                error("charge = \"sent\" cannot be used with a counter: a counter has no refunds");
             }
         }
     }
@@ -129,12 +134,13 @@ fn check_recipients(s: &Section<'_>, draft: &Draft<'_>) {
     let Some(per) = draft.per.as_ref().filter(|_| limit.is_per_recipient()) else { return };
     let is_of_connection = |quota: &Quota| matches!(quota, Quota::Counter { scope: Scope::Connection, .. });
     if draft.quotas().iter().any(is_of_connection) {
-        let message = "a connection would have to remember everybody whom it has ever sent to";
+        let message =
+            "\"/ connection\" cannot be used per recipient: the connection would have to remember every recipient";
         s.error(&per.span, message, Some("write a rate in a period, or \"/ message\""));
     }
     let is_of_messages = |quota: &Quota| matches!(quota, Quota::Share(share) if share.of == Count::Messages);
     if draft.quotas().iter().any(is_of_messages) {
-        let message = "messages are not of one recipient, so that there is no share of them";
+        let message = "of = \"messages\" cannot be used per recipient: a message has no single recipient";
         s.error(&per.span, message, Some("of = \"recipients\""));
     }
 }
@@ -174,7 +180,7 @@ impl Moment {
         match key {
             "helo" => "the client has not said EHLO",
             "group" | "authenticated" if self.stage > Stage::Connect => "the password has not been tried",
-            "user" | "user-domain" | "group" | "authenticated" => "nobody has logged in",
+            "user" | "user-domain" | "group" | "authenticated" => "no user has logged in",
             "message-recipients" => "the number of recipients is not known",
             "recipient" | "recipient-domain" if matches!(self.stage, Stage::Data | Stage::End) => {
                 "there is no single recipient"
@@ -189,7 +195,7 @@ impl Moment {
         match self.count {
             None => "name a later stage, or leave it out",
             Some(Count::Connections) if is_of_login => "count = \"sessions\" counts those of a user, or \"logins\"",
-            Some(Count::Sessions) if is_of_login => "stage = \"auth\" counts those in which somebody has logged in",
+            Some(Count::Sessions) if is_of_login => "stage = \"auth\" counts those with a logged-in user",
             Some(Count::Recipients) => "recipients are known one by one at rcpt: leave stage and partial out",
             _ => "leave it out, or count something else",
         }
@@ -206,10 +212,10 @@ fn warn_of_users(s: &Section<'_>, draft: &Draft<'_>) {
     let per = draft.per.as_ref().filter(|per| per.value.iter().any(|field| field.is_of_user()));
     let distinct = draft.distinct.as_ref().filter(|distinct| distinct.value.what.is_of_user());
     if let Some(span) = count.or(per.map(|per| &per.span)).or(distinct.map(|distinct| &distinct.span)) {
-        s.warn(span, "this limit is for users, and nobody logs in: it never holds", Some(NO_AUTH));
+        s.warn(span, "this limit is for users, and no listener has logins: it never applies", Some(NO_AUTH));
     }
     for key in draft.keys.iter().chain(&draft.column).filter(|key| is_login(key.value)) {
-        let message = format!("{} matches nobody, as nobody logs in", key.value);
+        let message = format!("{} never matches: no listener has logins", key.value);
         s.warn(&key.span, message, Some(NO_AUTH));
     }
 }
@@ -229,19 +235,27 @@ fn check_distinct(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct
     };
     let name = what.name();
     if limit.count == Count::Bytes {
-        s.error(span, "bytes are not new", Some("count = \"messages\""));
+        s.error(span, "distinct cannot be used with count = \"bytes\"", Some("count = \"messages\""));
     } else if what.is_of_recipient() && !has_recipient {
-        let message = format!("{} are not new by their {name}", limit.count.name());
+        let message = format!("distinct = \"{name}\" cannot be used with count = \"{}\"", limit.count.name());
         s.error(span, message, Some("count = \"recipients\""));
     } else if let Some(field) = limit.per.iter().find(|field| is_in(field)) {
-        let message = format!("each {} has one {name}, which is new but once", field.name());
+        let message = format!("distinct = \"{name}\" has no effect per {}: each has only one {name}", field.name());
         s.error(span, message, Some(&format!("leave \"{}\" out of per, or distinct out", field.name())));
     }
     if draft.has(|quota| matches!(quota, Quota::Share(_))) {
-        s.error(span, "a share is of all rejections, new or not", Some("leave distinct out"));
+        s.error(
+            span,
+            "distinct cannot be used with a share of rejections: it counts all of them",
+            Some("leave distinct out"),
+        );
     }
     if draft.has(|quota| matches!(quota, Quota::Counter { scope: Scope::AtOnce, .. })) {
-        s.error(span, "what is there at once is counted as it is, new or not", Some("leave distinct out"));
+        s.error(
+            span,
+            "distinct cannot be used with \"at once\": it counts all that exist at once",
+            Some("leave distinct out"),
+        );
     }
 }
 
@@ -256,15 +270,23 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
     let is_too_large = |quota: &Quota| needs_one(quota) && distinct.value.filter(quota).is_none();
     if let Some(quota) = all().find(is_too_large) {
         let (most, amount) = (MAX_OCTETS / 2, quota.amount());
-        let message = format!("{amount} are too many: a filter of distinct values has room for {most}");
+        let message = format!("{amount} distinct values are too many: a filter has room for {most}");
         s.error(&distinct.span, message, Some("it has to hold rate × (1 + remember / period)"));
     }
     let (Some(remember), Some(span)) = (distinct.value.remember, &draft.remember) else { return };
     if draft.limit.charge == Charge::Attempts {
-        s.error(span, "what was refused would be remembered as known", Some("charge = \"accepted\", or no remember"));
+        s.error(
+            span,
+            "remember cannot be used with charge = \"attempts\": refused values would be remembered as known",
+            Some("charge = \"accepted\", or no remember"),
+        );
     }
     if draft.has(|quota| matches!(quota, Quota::Counter { .. })) {
-        s.error(span, "what a message or a connection counts is forgotten with it", Some("leave remember out"));
+        s.error(
+            span,
+            "remember cannot be used with a counter: it is deleted at the end of the message or connection",
+            Some("leave remember out"),
+        );
     }
     let shorter = all().find_map(|quota| match quota {
         Quota::Rate { rate, .. } if rate.period > remember => Some(rate),
@@ -274,7 +296,7 @@ fn check_filter(s: &Section<'_>, draft: &Draft<'_>, distinct: &Placed<Distinct>)
         let (remember, amount, period) =
             (format_duration(remember), format_amount(rate.amount), format_duration(rate.period));
         let message = format!("remember = {remember} is shorter than the period of the rate {amount} / {period}");
-        s.error(span, message, Some("without remember, what is seen is known for this period"));
+        s.error(span, message, Some("without remember, a value stays known for this period"));
     }
 }
 

@@ -33,7 +33,7 @@ pub fn matcher(s: &mut Section<'_>, cx: &mut Context<'_>) -> Read {
     let matches = read("match");
     let except = read("except");
     if let Some(span) = empty {
-        s.error(&span, "match: an empty list is for nobody, and no match at all for everybody", None);
+        s.error(&span, "match: an empty list would match nothing; leave match out to match everything", None);
     }
     Read { matcher: Matcher { matches, except }, keys }
 }
@@ -70,7 +70,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
         s.optional(key, |_| Err::<(), _>(unsupported::field(key)));
     }
     if s.exists() && s.is_empty() {
-        s.error(&s.span(), "an empty table says nothing", Some("say for whom, as in { user = \"*\" }"));
+        s.error(&s.span(), "an empty table has no effect", Some("add a condition, as in { user = \"*\" }"));
     }
     s.finish();
     AllOf(conditions)
@@ -79,7 +79,7 @@ fn conditions(mut s: Section<'_>, cx: &mut Context<'_>, keys: &mut Vec<Placed<&'
 /// One text, or a list of them.
 fn texts(value: &DeValue<'_>) -> Result<Vec<String>, String> {
     match value.as_array() {
-        Some(items) if items.is_empty() => Err("an empty list holds for nobody".to_owned()),
+        Some(items) if items.is_empty() => Err("an empty list matches nothing".to_owned()),
         Some(items) => items.iter().map(Spanned::get_ref).map(text).collect(),
         None => Ok(vec![text(value)?]),
     }
@@ -90,7 +90,7 @@ fn each<T>(value: &DeValue<'_>, read: impl Fn(&str) -> Result<T, String>) -> Res
 }
 
 fn comparison(text: &str) -> Result<Comparison, String> {
-    Comparison::parse(text).ok_or_else(|| format!("\"{text}\" compares with no number: write \"> 5\""))
+    Comparison::parse(text).ok_or_else(|| format!("\"{text}\" is not a comparison with a number: write \"> 5\""))
 }
 
 fn hours(text: &str) -> Result<Hours, String> {
@@ -150,7 +150,7 @@ pub fn overrides(
         }
     };
     if table.rows.is_empty() {
-        s.warn(&span, format!("there are no rows in {name}: nobody has other numbers"), None);
+        s.warn(&span, format!("{name} has no rows: no override applies"), None);
     }
     let key = Key::named(table.field)?;
     let (rows, mut for_nobody) = cx.rows(&name, key, &table);

@@ -97,8 +97,8 @@ fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Q
     let terms = RateTerms { count, algorithm: algorithm.value, burst: None, of: Count::Recipients, at_least: 0.0 };
     let burst = s.optional("burst", |value| terms.amount(&number(value)?));
     if let Some(burst) = burst.as_ref().filter(|_| !algorithm.value.is_bucket()) {
-        let help = "a moving average is its own burst limit; algorithm = \"token-bucket\" has a burst of its own";
-        s.error(&burst.span, "a burst is for buckets", Some(help));
+        let help = "leave burst out, or use algorithm = \"token-bucket\"; a moving average limits bursts by itself";
+        s.error(&burst.span, "burst works only with a bucket algorithm", Some(help));
     }
     let mut terms = RateTerms { burst: burst.map(|burst| burst.value), ..terms };
     let mut rates = s.required("rate", "\"100 / 1d\"", |value| quotas(value, terms));
@@ -113,7 +113,7 @@ fn amounts(s: &mut Section<'_>, count: Count) -> (RateTerms, Option<Placed<Vec<Q
     if quotas.iter().any(|quota| matches!(quota, Quota::Share(_) | Quota::Counter { .. }))
         && algorithm.value.is_bucket()
     {
-        s.error(&algorithm.span, "a bucket is for so much in so long, and this rate is no such", None);
+        s.error(&algorithm.span, "a bucket works only with a rate in a period, as in \"100 / 1d\"", None);
     }
     (terms, rates)
 }
@@ -130,7 +130,9 @@ fn share(s: &mut Section<'_>, terms: &mut RateTerms, may_be: bool) {
     }
     for key in ["of", "at-least"] {
         if s.has(key) {
-            s.optional(key, |_| Err::<(), _>("this is for a share of rejections: rate = \"30% / 1d\"".to_owned()));
+            s.optional(key, |_| {
+                Err::<(), _>("works only with a share of rejections, as in rate = \"30% / 1d\"".to_owned())
+            });
         }
     }
 }
@@ -148,13 +150,13 @@ fn number(value: &DeValue<'_>) -> Result<String, String> {
 fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
     let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };
     if items.is_empty() {
-        return Err("an empty list allows nothing, and everything: write a rate".to_owned());
+        return Err("the list is empty: write at least one rate".to_owned());
     }
     let quotas: Vec<Quota> =
         items.iter().map(|item| terms.quota(&text(item.get_ref())?)).collect::<Result<_, String>>()?;
     let is_rate = |quota: &Quota| matches!(quota, Quota::Rate { .. });
     if quotas.len() > 1 && !quotas.iter().all(is_rate) {
-        return Err("each rate of a list is so much in so long, as in [\"30 / 1h\", \"100 / 1d\"]".to_owned());
+        return Err("each rate of a list must be an amount in a period, as in [\"30 / 1h\", \"100 / 1d\"]".to_owned());
     }
     Ok(quotas)
 }
@@ -167,7 +169,7 @@ fn per(s: &mut Section<'_>, quotas: &[Quota]) -> Option<Placed<Vec<Field>>> {
     let per = s.list("per", default, "[\"user\"]", field)?;
     let is_there_twice = |(at, field): &(usize, &Field)| per.value[..*at].contains(field);
     if let Some((_, twice)) = per.value.iter().enumerate().find(is_there_twice) {
-        s.error(&per.span, format!("per: \"{}\" stands here twice", twice.name()), None);
+        s.error(&per.span, format!("per: \"{}\" occurs twice", twice.name()), None);
     }
     Some(per)
 }
@@ -194,7 +196,7 @@ fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
     if let Some(stage) = stage.as_ref().filter(|stage| !count.stages().contains(&stage.value)) {
         let names: Vec<&str> = count.stages().iter().map(|stage| stage.name()).collect();
         let message = match names[..] {
-            [] => format!("{} have no other stage than their own", count.name()),
+            [] => format!("stage cannot be set for {}", count.name()),
             _ => format!("{} are not charged at {}, but at {}", count.name(), stage.value.name(), names.join(" or ")),
         };
         s.error(&stage.span, message, None);
@@ -205,10 +207,10 @@ fn stage(s: &mut Section<'_>, count: Count) -> Option<Placed<Stage>> {
     let partial = s.optional("partial", choice(&[("recipient", Stage::Rcpt), ("message", Stage::Data)]));
     if let Some(Placed { span, .. }) = &partial {
         if count != Count::Recipients {
-            s.error(span, format!("partial is for recipients, and not for {}", count.name()), None);
+            s.error(span, format!("partial works only with count = \"recipients\", not {}", count.name()), None);
         }
         if stage.is_some() {
-            s.error(span, "partial says at which stage, and so does stage: leave one of them out", None);
+            s.error(span, "partial and stage cannot be used together: leave one of them out", None);
         }
     }
     stage.or(partial)
@@ -223,7 +225,7 @@ fn distinct(s: &mut Section<'_>) -> Option<(Placed<Distinct>, Range<usize>)> {
     });
     let Some(Placed { value: what, span }) = what else {
         if let Some(remember) = remember.filter(|_| !s.has("distinct")) {
-            s.error(&remember.span, "there is nothing to remember", Some("add distinct = \"recipient\""));
+            s.error(&remember.span, "remember works only with distinct", Some("add distinct = \"recipient\""));
         }
         return None;
     };

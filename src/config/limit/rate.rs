@@ -13,7 +13,7 @@ impl RateTerms {
     pub fn numbers(self, row: &Override, own: &[Quota]) -> Result<Box<[Quota]>, String> {
         let burst = row.burst.as_deref().map(|burst| self.amount(burst)).transpose()?;
         if burst.is_some() && !(self.algorithm.is_bucket() && own.iter().all(Quota::may_be_rate)) {
-            return Err("a burst is for rates in buckets".to_owned());
+            return Err("burst works only with a bucket algorithm".to_owned());
         }
         let rates: Vec<&str> =
             row.rate.as_deref().map(|rate| rate.split(';').map(str::trim).collect()).unwrap_or_default();
@@ -42,10 +42,10 @@ impl RateTerms {
             };
         };
         if let Quota::Never | Quota::Unlimited = own {
-            return Err(format!("\"{text}\" multiplies nothing: the limit's own rate is \"{}\"", own.amount()));
+            return Err(format!("\"{text}\" has nothing to multiply: the limit's own rate is \"{}\"", own.amount()));
         }
         let factor = parse_amount(factor.trim(), Units::Things);
-        let factor = factor.map_err(|_| format!("\"{text}\" multiplies by no number above 0: write x0.5"))?;
+        let factor = factor.map_err(|_| format!("\"{text}\" is not a factor above 0: write x0.5"))?;
         Ok(self.with_burst(own.times(factor), burst))
     }
 

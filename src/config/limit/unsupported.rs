@@ -4,5 +4,5 @@
 pub const FIELDS: [&str; 2] = ["asn", "country"];
 
 pub fn field(name: &str) -> String {
-    format!("{name} needs to know where addresses are, which this version does not yet")
+    format!("{name} is not supported yet: it needs the location of addresses")
 }

@@ -54,7 +54,7 @@ pub fn limits(
 fn refuse_own(s: &mut Section<'_>) {
     for key in WATCHED {
         if s.has(key) {
-            let message = format!("a limit that watches another one has no {key} of its own");
+            let message = "cannot be used with watch: it is the watched limit's".to_owned();
             s.optional(key, |_| Err::<(), _>(message));
         }
     }

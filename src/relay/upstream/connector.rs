@@ -215,7 +215,7 @@ impl Connector {
         mut handshake: Handshake,
         client: Option<&Client>,
     ) -> Result<Connection, RelayError> {
-        let (tcp, counted) = self.tcp(address).await?;
+        let (tcp, counted) = self.connect_tcp(address).await?;
         let mut wire = Wire::new(tcp, self.timeout);
         if handshake.is_within_tls() {
             wire = wire.secure(self.tls.as_ref()).await?;
@@ -262,8 +262,8 @@ impl Connector {
     }
 
     /// Connects to an address, and counts the connection until the returned counter is dropped.
-    async fn tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
-        if self.is_itself(address) {
+    async fn connect_tcp(&self, address: SocketAddr) -> Result<(TcpStream, Counted), RelayError> {
+        if self.is_own_address(address) {
             return Err(RelayError::Loop(address));
         }
         let counted = self.metrics.count_connection();
@@ -283,7 +283,7 @@ impl Connector {
     }
 
     /// Returns whether Weir itself listens at this address. `Received:` lines would show a loop too late.
-    fn is_itself(&self, address: SocketAddr) -> bool {
+    fn is_own_address(&self, address: SocketAddr) -> bool {
         // Only an address of this machine can be bound.
         let is_here = || std::net::UdpSocket::bind((address.ip(), 0)).is_ok();
         let is_there = |listening: &SocketAddr| {

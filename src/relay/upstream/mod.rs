@@ -111,7 +111,7 @@ impl Upstream {
         self.capabilities.get().map(|known| known.offered)
     }
 
-    /// Returns the properties for [`crate::relay::selection`].
+    /// Returns the properties that decide the order of upstreams.
     pub fn standing(&self) -> Standing {
         let UpstreamOptions { priority, weight, .. } = *self.options();
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }

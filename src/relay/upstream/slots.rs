@@ -26,7 +26,7 @@ const MIN_DIVISIBLE: usize = 3;
 const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Interval at which a waiting client checks whether a message has become old enough to lose its connection.
-const REVOCATION_PACE: Duration = Duration::from_millis(500);
+const REVOCATION_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long after a refusal connections in progress may take to show that the upstream accepts them.
 const GREETING_GRACE: Duration = Duration::from_millis(500);
@@ -120,7 +120,7 @@ impl Slots {
                 self.serve(&mut state);
                 state.revoke_for(network, self.max);
             }
-            tokio::time::sleep(REVOCATION_PACE).await;
+            tokio::time::sleep(REVOCATION_INTERVAL).await;
         }
     }
 
@@ -502,7 +502,7 @@ mod tests {
         let gives_way = async {
             oldest.revoked().wait_for(|revoked| *revoked).await.unwrap();
             // Longer than the interval: no second slot is revoked meanwhile.
-            tokio::time::sleep(2 * REVOCATION_PACE).await;
+            tokio::time::sleep(2 * REVOCATION_INTERVAL).await;
             drop(oldest);
         };
         let (slot, ()) = tokio::join!(taken, gives_way);
