@@ -1,7 +1,7 @@
 //! Login at an upstream.
 //!
-//! [`secret`] is the configured login and where its secret is kept, [`authentication`] the exchange, with [`keys`] derived once. [`refusal`]
-//! backs off from refused logins, and [`redaction`] keeps secrets out of the log.
+//! [`secret`] is the configured login and where its secret is kept, [`authentication`] the exchange, with [`keys`]
+//! derived once. [`refusal`] backs off from refused logins, and [`redaction`] keeps secrets out of the log.
 
 mod authentication;
 mod keys;

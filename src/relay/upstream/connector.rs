@@ -207,8 +207,8 @@ impl Connector {
         opened
     }
 
-    /// Connects to an address and performs the handshake, TLS and login included. `client` is the client that the handshake may announce
-    /// or log in.
+    /// Connects to an address and performs the handshake, TLS and login included. `client` is the client that the
+    /// handshake may announce or log in.
     async fn shake_hands(
         &self,
         address: SocketAddr,
@@ -229,7 +229,8 @@ impl Connector {
                     next = handshake.reply(wire.reply().await?);
                 }
                 Next::StartTls => {
-                    // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies (CVE-2011-0411).
+                    // Plain text that arrives before the TLS handshake is an attempt to forge the upstream's replies
+                    // (CVE-2011-0411).
                     wire.check_quiet().await?;
                     wire = wire.secure(self.tls.as_ref()).await?;
                     next = handshake.secured();
