@@ -1,7 +1,7 @@
-//! The only place that reads the wall clock. Everything that decides is handed its `now`.
+//! The only place that reads the wall clock. All code that decides gets `now` as an argument.
 //!
-//! The time it tells is [`Steady`]: a wall clock that jumps is followed only when it stays where it has jumped to. Else a clock that is
-//! wrong for seconds would end suspensions and empty budgets for good.
+//! [`now`] tells the time of [`Steady`]: a jump of the wall clock is followed only after it has lasted. Otherwise a
+//! clock that is wrong for seconds would end suspensions and empty budgets for good.
 
 use crate::time::steady::{BELIEVED_AFTER, Change, Steady, micros};
 use crate::time::{Timestamp, format_duration};
@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The clock of the process.
 struct Clock {
-    /// What to add to the time since boot, in microseconds.
+    /// Microseconds to add to the time since boot.
     offset: AtomicI64,
-    /// The time since boot at which to compare the clocks next, in microseconds.
+    /// Time since boot of the next comparison of the clocks, in microseconds.
     due: AtomicI64,
-    /// The lock is held to compare the clocks, which no one waits for but the first.
+    /// Held to compare the clocks; only the first reading of the clock waits for it.
     comparison: Mutex<Comparison>,
 }
 
@@ -23,11 +23,11 @@ struct Comparison {
     /// `None` before the first reading.
     steady: Option<Steady>,
     jumps: u64,
-    /// When a jump was last logged: time since boot, in microseconds.
+    /// Time since boot when a jump was last logged, in microseconds.
     logged: Option<i64>,
 }
 
-/// How the wall clock relates to the time that [`now`] tells.
+/// Relation of the wall clock to the time that [`now`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// See [`Steady::doubt`].
@@ -44,19 +44,19 @@ static CLOCK: Clock = Clock {
     comparison: Mutex::new(Comparison { steady: None, jumps: 0, logged: None }),
 };
 
-/// How often the clocks are compared at most.
+/// Least time between two comparisons of the clocks.
 const COMPARED_EVERY: Duration = Duration::from_millis(100);
 
-/// The thread was not scheduled for longer between its readings of the clocks: they are not of the same moment.
+/// Time between two readings beyond which they are not of the same moment: the thread was not scheduled in between.
 const SAME_MOMENT: Duration = Duration::from_millis(20);
 
-/// Jumps that follow each other faster are counted, and not all logged.
+/// Jumps that follow within this time are counted, but not logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// The present moment.
+/// Returns the present time.
 pub fn now() -> Timestamp {
     let monotonic = since_boot();
-    // After `due` was read the offset is that of the same comparison, or a later one.
+    // The offset read after `due` is that of the same comparison, or of a later one.
     let due = CLOCK.due.load(Ordering::Acquire);
     if micros(monotonic) >= due {
         let comparison = match due {
@@ -68,7 +68,7 @@ pub fn now() -> Timestamp {
     Timestamp::from_micros(micros(monotonic).saturating_add(CLOCK.offset.load(Ordering::Relaxed)))
 }
 
-/// How things stood when the clocks were last compared.
+/// Returns the result of the last comparison of the clocks.
 pub fn status() -> Status {
     now();
     let comparison = CLOCK.comparison();
@@ -82,12 +82,12 @@ impl Clock {
     }
 }
 
-/// Compares the clocks, and returns what is to be logged.
+/// Compares the clocks and returns the change to be logged.
 fn compare(mut comparison: MutexGuard<'_, Comparison>) -> Option<Change> {
     let Comparison { steady, jumps, logged } = &mut *comparison;
     let (wall, monotonic) = match read() {
         (wall, monotonic, true) => (wall, monotonic),
-        // The first comparison has nothing to go by but this one.
+        // The first comparison has no other reading to go by.
         (wall, monotonic, false) if steady.is_none() => (wall, monotonic),
         _ => return None,
     };
@@ -124,7 +124,7 @@ fn log(change: Change) {
     }
 }
 
-/// The wall clock and the time since boot; false, if they may not be of the same moment.
+/// Reads the wall clock and the time since boot; false if they may not be of the same moment.
 fn read() -> (Timestamp, Duration, bool) {
     let before = since_boot();
     let wall = wall();
@@ -141,7 +141,7 @@ fn wall() -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-/// The time since boot, with that in which the machine was suspended: to be resumed is no jump.
+/// Returns the time since boot. It includes suspension of the machine, so that resuming is no jump.
 fn since_boot() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::Boottime);
@@ -161,7 +161,7 @@ mod tests {
                     let (before, time) = (wall(), now());
                     let difference = time.micros().abs_diff(before.micros());
                     assert!(difference < 60_000_000, "{difference} µs from the wall clock");
-                    // As far as a slewed clock may between two comparisons.
+                    // A slewed clock may go back so far between two comparisons.
                     assert!(former.since(time) <= COMPARED_EVERY, "from {former:?} to {time:?}");
                     former = time;
                 }

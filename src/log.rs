@@ -1,5 +1,5 @@
-//! The log: one line an event, to standard error, in logfmt or JSON. One thread writes the lines; no other thread waits for a reader
-//! of standard error that is slow or stopped.
+//! The log: one line for each event, to standard error, in logfmt or JSON. One thread writes the lines; no other thread
+//! waits for a slow or stopped reader of standard error.
 
 mod queue;
 
@@ -18,28 +18,29 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     #[default]
     Logfmt,
-    /// One JSON object a line, its fields those of logfmt.
+    /// One JSON object per line, with the fields of logfmt.
     Json,
 }
 
-/// Octets of lines that may wait for the writer thread: some 20,000 lines, which a reader that pauses for a moment finds later.
+/// Octets of lines that may wait for the writer thread: some 20,000 lines, enough for a reader that pauses for a
+/// moment.
 const CAPACITY: usize = 4 << 20;
 
-/// How long the end of the process waits for a reader that reads nothing.
+/// Time without progress of the reader after which the shutdown gives up the remaining lines.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the writer thread pauses when standard error is non-blocking (another program may have made it so) and full.
+/// Pause of the writer thread when standard error is full and non-blocking (another program may have made it so).
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The process's lines, once logging has begun.
+/// Queue of the process's log lines; set when logging begins.
 static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
-/// Writes the lines that are left when dropped: to be dropped last.
+/// Guard that writes the remaining lines when dropped; drop it last.
 #[must_use = "when this is dropped, the lines that are left are written"]
 pub struct Guard(());
 
@@ -51,7 +52,8 @@ impl Drop for Guard {
     }
 }
 
-/// Begins logging, for the whole process and once. Lines of other crates are left out: what concerns the administrator, Weir says.
+/// Begins logging, for the whole process and once. Lines of other crates are left out: Weir itself logs what concerns
+/// the administrator.
 pub fn begin(format: Format) -> Guard {
     let writer = Stderr { journal: is_journal(), queue: start_queue() };
     let lines = match format {
@@ -61,7 +63,7 @@ pub fn begin(format: Format) -> Guard {
         }
     };
     let ours = Targets::new().with_target("weir", Level::INFO);
-    // A second beginning in one process (tests) keeps the first.
+    // A second call in one process (tests) keeps the first logger.
     if tracing_subscriber::registry().with(lines.with_filter(ours)).try_init().is_ok() {
         // The standard library's own hook would wait for standard error.
         std::panic::set_hook(Box::new(log_panic));
@@ -69,14 +71,15 @@ pub fn begin(format: Format) -> Guard {
     Guard(())
 }
 
-/// Counts lines that are lost in this metric.
+/// Counts lost lines in this metric.
 pub fn count_lost_in(counter: &IntCounter) {
     if let Some(queue) = QUEUE.get() {
         queue.count_lost_in(counter.clone());
     }
 }
 
-/// Starts the thread that writes. Returns `None` if the system has no thread for that: then each thread writes its lines itself.
+/// Starts the writer thread. Returns `None` if the system has no thread for that: then each thread writes its lines
+/// itself.
 fn start_queue() -> Option<Arc<Queue>> {
     if let Some(queue) = QUEUE.get() {
         return Some(queue.clone());
@@ -86,7 +89,8 @@ fn start_queue() -> Option<Arc<Queue>> {
     Some(QUEUE.get_or_init(|| queue).clone())
 }
 
-/// Writes a line to standard error, without the lock of [`io::stderr`], which a last word of the process may need.
+/// Writes a line to standard error, without the lock of [`io::stderr`]: a dying process may need that for its last
+/// message.
 fn write_line(mut line: &[u8]) -> io::Result<()> {
     while !line.is_empty() {
         match rustix::io::write(io::stderr(), line) {
@@ -107,7 +111,8 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     tracing::error!(thread = thread.name(), place, reason = info.payload_as_str(), backtrace, "panicked");
 }
 
-/// Whether standard error leads to journald, which then says so in the environment (systemd.exec(5), `$JOURNAL_STREAM`).
+/// Returns whether standard error leads to journald, which then says so in the environment (systemd.exec(5),
+/// `$JOURNAL_STREAM`).
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     std::fs::metadata("/proc/self/fd/2").is_ok_and(|file| stream == format!("{}:{}", file.dev(), file.ino()))
@@ -119,7 +124,7 @@ struct Stderr {
     queue: Option<Arc<Queue>>,
 }
 
-/// Where one line is written.
+/// Writer of one line.
 struct LineWriter<'a> {
     prefix: &'static str,
     queue: Option<&'a Queue>,
@@ -144,7 +149,7 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// The line comes in one piece, and goes out in one, so that lines of several threads do not mix.
+/// A line arrives and leaves in one piece, so that lines of several threads do not mix.
 impl Write for LineWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let whole = [self.prefix.as_bytes(), line].concat();

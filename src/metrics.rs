@@ -1,4 +1,4 @@
-//! What Prometheus is told. Rooms count here; nobody reads here but the scraper.
+//! Metrics for Prometheus. Modules count here; only the scraper reads.
 
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -12,64 +12,64 @@ pub struct Metrics {
     registry: Registry,
     /// Sessions under way, by listener.
     pub sessions: IntGaugeVec,
-    /// Connections at once that are in force: as configured, or what fits into the limit of open files.
+    /// The limit of concurrent connections in force: as configured, or as many as the limit of open files allows.
     pub max_connections: IntGauge,
     /// Connections accepted, by listener.
     pub connections: IntCounterVec,
-    /// Connections closed before they had a session, by listener and reason: the key of the configuration that says so.
+    /// Connections closed before they had a session, by listener and reason: the configuration key of the limit.
     pub connections_refused: IntCounterVec,
     /// Logins, by result.
     pub logins: IntCounterVec,
-    /// Messages that reached their end, by result.
+    /// Messages completed, by result.
     pub messages: IntCounterVec,
     /// Recipients of messages that were delivered, and those that the upstream refused.
     pub recipients: IntCounterVec,
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
-    /// Events over a limit that were not refused for it, by limit, stage and mode.
+    /// Events that exceed a limit and were not refused for it, by limit, stage and mode.
     pub remarks: IntCounterVec,
-    /// Seconds by which limits had answers be late, and the sessions that wait for that at present.
+    /// Seconds by which limits delay replies, and the sessions delayed at present.
     delay_seconds: Histogram,
     delayed: IntGauge,
     /// Suspensions that began, by limit.
     pub suspensions: IntCounterVec,
-    /// Grants and suspensions in force, whoever began them.
+    /// Grants and suspensions in force, whether an administrator or a limit began them.
     pub grants_in_force: IntGauge,
     pub suspensions_in_force: IntGauge,
-    /// Notices that went out, by notification and limit.
+    /// Notices sent, by notification and limit.
     pub notices: IntCounterVec,
-    /// Those of upstreams, which come and go.
+    /// Metrics of upstreams, which come and go.
     pub upstreams: Arc<Upstreams>,
-    /// Seconds until what was charged or given back was durable, or somebody waited for that no more.
+    /// Seconds until a charge or refund was durable, or the wait for that was given up.
     pub admit_seconds: Histogram,
-    /// 1 while the state file is not as it should be.
+    /// 1 while the state is degraded.
     pub state_degraded: IntGauge,
     /// Budgets in memory.
     pub budgets: IntGauge,
     /// New keys that had to share a budget, by limit.
     pub new_budgets_shared: IntCounterVec,
-    /// Octets of changes that are in the state file's journal and not yet in its table of budgets.
+    /// Octets of changes in the state file's journal that are not in its table of budgets yet.
     pub journal_octets: IntGauge,
     /// Octets of the state file's write-ahead log.
     pub wal_octets: IntGauge,
     /// 1 while a reader of the state file prevents the reset of its write-ahead log.
     pub wal_held: IntGauge,
-    /// Jumps of the wall clock, and by how many seconds it is ahead of the time that Weir goes by.
+    /// Jumps of the wall clock, and seconds by which the wall clock is ahead of Weir's time.
     pub clock_jumps: IntCounter,
     pub clock_ahead: IntGauge,
-    /// Readings of the configuration since the start, by result.
+    /// Reloads of the configuration since the start, by result.
     pub reloads: IntCounterVec,
-    /// 1, or 0 while the configuration that lies there is bad and a former one is in force.
+    /// 0 while the configuration file is invalid and a former configuration is in force; otherwise 1.
     pub config_good: IntGauge,
     /// Log lines that standard error did not take in time.
     pub log_lines_lost: IntCounter,
-    /// Log lines of clients that have not logged in, left out since there were too many, by message.
+    /// Suppressed log lines of clients that have not logged in, by message: there were too many.
     pub log_lines_suppressed: IntCounterVec,
     /// Connections closed to make room for others, by listener.
     pub connections_evicted: IntCounterVec,
 }
 
-/// By upstream.
+/// Metrics by upstream.
 pub struct Upstreams {
     up: IntGaugeVec,
     connections: IntGaugeVec,
@@ -77,29 +77,29 @@ pub struct Upstreams {
     opened: IntCounterVec,
     reused: IntCounterVec,
     failures: IntCounterVec,
-    /// How many count under each name: an upstream that was changed ends while the one that takes its place has begun. The lock is held
-    /// to count them, and to forget the numbers of a name that nobody has any more.
+    /// Number of [`UpstreamMetrics`] for each name: a changed upstream ends after its successor has begun. The lock is
+    /// held to count them, and to remove the numbers of a name that is no longer in use.
     counting: Mutex<HashMap<String, usize>>,
 }
 
-/// The metrics of one upstream. Its numbers are forgotten when neither it nor a connection to it is left.
+/// Metrics of one upstream. They are removed when the upstream and all connections to it are gone.
 pub struct UpstreamMetrics {
     name: String,
     all: Arc<Upstreams>,
-    /// 1 while it is of use, as far as is known.
+    /// 1 while the upstream can be used, as far as is known.
     pub up: IntGauge,
-    /// Connections that are open, busy or waiting.
+    /// Open connections, busy or idle.
     connections: IntGauge,
-    /// Those of them that wait for a message.
+    /// Idle connections, which wait for a message.
     pub waiting: IntGauge,
-    /// Connections that were opened, and those that were used again.
+    /// Connections opened, and connections reused for a further message.
     pub opened: IntCounter,
     pub reused: IntCounter,
-    /// Times it was of no use.
+    /// Times that the upstream could not be used.
     pub failures: IntCounter,
 }
 
-/// A session that waits, which counts for as long as this is there.
+/// Guard that counts a delayed session until it is dropped.
 pub struct Delayed(IntGauge);
 
 impl Drop for Delayed {
@@ -108,7 +108,7 @@ impl Drop for Delayed {
     }
 }
 
-/// A connection, which counts for as long as this is there.
+/// Guard that counts an open connection until it is dropped.
 pub struct Counted(Arc<UpstreamMetrics>);
 
 impl Drop for Counted {
@@ -118,7 +118,7 @@ impl Drop for Counted {
 }
 
 impl Upstreams {
-    /// Those of one upstream.
+    /// Returns the metrics of one upstream.
     pub fn of(self: &Arc<Self>, name: &str) -> Arc<UpstreamMetrics> {
         let mut counting = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
         *counting.entry(name.to_owned()).or_default() += 1;
@@ -147,7 +147,7 @@ impl Upstreams {
 }
 
 impl UpstreamMetrics {
-    /// One connection more, until what is returned is dropped.
+    /// Counts a connection until the guard is dropped.
     pub fn count_connection(self: &Arc<Self>) -> Counted {
         self.connections.inc();
         Counted(self.clone())
@@ -226,7 +226,7 @@ impl Metrics {
         registry.register(Box::new(delay_seconds.clone()))?;
         let logins = counter("weir_logins_total", "Logins", &["result"])?;
         let messages = counter("weir_messages_total", "Messages that reached their end", &["result"])?;
-        // Known from the start, so that the first of each is seen as a change.
+        // Registered at the start, so that Prometheus sees the first of each as a change.
         for result in ["right", "wrong", "busy"] {
             logins.with_label_values(&[result]);
         }
@@ -311,17 +311,17 @@ impl Metrics {
         })
     }
 
-    /// One session more waits for so long, or until what is returned is dropped.
+    /// Observes a delay, and counts the session as delayed until the guard is dropped.
     pub fn count_delayed(&self, time: Duration) -> Delayed {
         self.delay_seconds.observe(time.as_secs_f64());
         self.delayed.inc();
         Delayed(self.delayed.clone())
     }
 
-    /// Everything, in the text format of Prometheus.
+    /// Renders all metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
         let mut out = Vec::new();
-        // Encoding to memory fails only for a metric without a name, which registering has refused.
+        // Encoding to memory fails only for a metric without a name, and registering refuses that.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut out);
         String::from_utf8(out).unwrap_or_default()
     }

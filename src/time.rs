@@ -1,4 +1,4 @@
-//! Points in time, durations and rates, as integers and as people write them. No clock is read here.
+//! Points in time, durations and rates, as integers and as text for people. Reads no clock.
 
 pub mod steady;
 
@@ -10,55 +10,56 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From microseconds since 1970.
+    /// Makes a point in time from microseconds since 1970.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since 1970.
+    /// Returns microseconds since 1970.
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// Seconds since 1970 as a double: what Exim computes with, and what its decisions depend on to the last bit.
+    /// Returns seconds since 1970 as a double. Exim computes with these, and its decisions depend on their last bit.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// Whole seconds since 1970, the fraction cut: `tv_sec`.
+    /// Returns whole seconds since 1970, rounded down: `tv_sec`.
     pub const fn whole_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
 
-    /// As RFC 5322 §3.3 writes it, in UTC: `Sat, 21 Nov 2026 10:00:00 +0000`. Years outside jiff's −9999 to 9999 become 1970.
+    /// Formats as RFC 5322 §3.3, in UTC: `Sat, 21 Nov 2026 10:00:00 +0000`. Years outside jiff's −9999 to 9999 become
+    /// 1970.
     pub fn rfc5322(self) -> String {
         let zoned = jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_zoned(jiff::tz::TimeZone::UTC);
         jiff::fmt::rfc2822::to_string(&zoned).unwrap_or_default()
     }
 
-    /// As RFC 3339 writes it, in UTC, down to the second: `2026-11-21T10:00:00Z`.
+    /// Formats as RFC 3339, in UTC, down to the second: `2026-11-21T10:00:00Z`.
     pub fn rfc3339(self) -> String {
         jiff::Timestamp::from_second(self.whole_seconds()).unwrap_or_default().to_string()
     }
 
-    /// As RFC 3339 writes it, in UTC, exact down to the microsecond: `2026-11-21T10:00:00.25Z`.
+    /// Formats as RFC 3339, in UTC, exact to the microsecond: `2026-11-21T10:00:00.25Z`.
     pub fn rfc3339_exact(self) -> String {
         jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_string()
     }
 
-    /// This point moved forward; the end of time rather than an overflow.
+    /// Returns this point moved forward; the end of time instead of an overflow.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// The time since an earlier point; zero if that point is not earlier.
+    /// Returns the time since an earlier point; zero if that point is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// Why a duration or a rate could not be read. The text names the bad value.
+/// Error of parsing a duration, a time, an amount or a rate. The text names the bad value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable(String);
 
@@ -72,8 +73,8 @@ impl std::error::Error for Unreadable {}
 
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Reads a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have a
-/// fraction of up to six digits (`0.25s`), as Exim's time-outs may.
+/// Parses a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may
+/// have a fraction of up to six digits (`0.25s`), like Exim's timeouts.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
     let bad = |why: &str| Unreadable(format!("\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"));
     let mut rest = text;
@@ -112,21 +113,21 @@ pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
     Ok(total)
 }
 
-/// A thousand years: sums of a timestamp and a few durations then stay far from the end of an i64.
+/// Longest duration, a thousand years: a timestamp plus a few durations then stays far from the end of an i64.
 const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
-/// Reads a point in time: seconds since 1970, with a fraction if need be, or a date and time as RFC 3339 writes them, whose offset
-/// may be missing: then it is UTC (`2026-03-01T10:00`).
+/// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339. Without
+/// an offset the time is UTC (`2026-03-01T10:00`).
 pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
     let number = match text.parse::<i64>() {
         Ok(seconds) => Some(seconds.saturating_mul(1_000_000)),
-        // Beyond what an integer holds, this is its end.
+        // A number beyond an integer becomes the largest or smallest integer.
         Err(_) => {
             text.parse::<f64>().ok().filter(|seconds| !seconds.is_nan()).map(|seconds| (seconds * 1e6).round() as i64)
         }
     };
     if let Some(micros) = number {
-        // From the year −9999 to 9999.
+        // True for the years −9999 to 9999.
         let known = jiff::Timestamp::from_microsecond(micros).is_ok();
         return known
             .then_some(Timestamp(micros))
@@ -140,7 +141,7 @@ pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
         .ok_or_else(|| Unreadable(format!("\"{text}\" is not a time: write seconds since 1970, or 2026-03-01T10:00")))
 }
 
-/// A duration as people write it, exact down to the microsecond: `1d2h30m`, `0.25s`, `0s`.
+/// Formats a duration for people, exact to the microsecond: `1d2h30m`, `0.25s`, `0s`.
 pub fn format_duration(duration: Duration) -> String {
     let mut seconds = duration.as_secs();
     let mut text = String::new();
@@ -160,31 +161,32 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// A duration to wait, for people: rounded up to whole seconds, so that whoever waits that long has waited long enough.
+/// Formats a waiting time for people, rounded up to whole seconds, so that waiting that long is enough.
 pub fn format_wait(wait: Duration) -> String {
     let up = u64::from(wait.subsec_nanos() > 0);
     format_duration(Duration::from_secs(wait.as_secs() + up))
 }
 
-/// So much in so long: the `100 / 1d` of a limit.
+/// Rate of a limit: an amount per period, as in `100 / 1d`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// How much, in units of what is counted; above 0.
+    /// Amount, in units of the count; above 0.
     pub amount: f64,
-    /// In how long; above 0.
+    /// Period; above 0.
     pub period: Duration,
 }
 
-/// What K is of.
+/// Units of an amount, which decide the value of K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
-    /// 1000.
+    /// K is 1000.
     Things,
-    /// 1024.
+    /// K is 1024.
     Octets,
 }
 
-/// Reads an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; of octets 1024, …).
+/// Parses an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; for octets powers of
+/// 1024).
 pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let kilo: f64 = if units == Units::Octets { 1024.0 } else { 1000.0 };
     let (digits, scale) = match text.chars().last() {
@@ -205,7 +207,7 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     Ok(amount)
 }
 
-/// Reads a rate: `100 / 1d`.
+/// Parses a rate: `100 / 1d`.
 pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
     let (amount, period) =
@@ -218,8 +220,8 @@ pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     Ok(Rate { amount, period })
 }
 
-/// An amount for people: with one decimal, as Exim's `%.1f`, but for those that are whole then. A bucket that was full a moment ago
-/// is as good as full: `2 of 2`, not `2.0 of 2`.
+/// Formats an amount for people: one decimal, as Exim's `%.1f`, but none if that decimal is 0. A bucket that was full a
+/// moment ago is as good as full: `2 of 2`, not `2.0 of 2`.
 pub fn format_amount(amount: f64) -> String {
     let text = format!("{amount:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
@@ -231,7 +233,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn amounts_are_written_with_a_decimal_that_says_something() {
+    fn amounts_are_formatted_without_a_zero_decimal() {
         for (amount, text) in
             [(2.0, "2"), (1.999_9, "2"), (2.04, "2"), (2.06, "2.1"), (0.5, "0.5"), (1e15, "1000000000000000")]
         {
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_duration() {
+    fn refuses_invalid_durations() {
         for text in ["", "8", "h", "8 h", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"]
         {
             let error = parse_duration(text).unwrap_err().to_string();
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_numbers_or_dates() {
+    fn reads_times_as_numbers_or_dates() {
         for (text, micros) in [
             ("0", 0),
             ("1700000000.25", 1_700_000_000_250_000),
@@ -319,13 +321,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(micros in 0u64..10_000_000_000_000_000) {
+        fn formatted_durations_are_parsed_back(micros in 0u64..10_000_000_000_000_000) {
             let duration = Duration::from_micros(micros);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
 
         #[test]
-        fn no_text_makes_the_readers_panic(text in "\\PC{0,24}|[0-9.wdhms /KMG]{0,24}") {
+        fn no_text_makes_a_parser_panic(text in "\\PC{0,24}|[0-9.wdhms /KMG]{0,24}") {
             let _ = parse_duration(&text);
             let _ = parse_rate(&text, Units::Octets);
         }

@@ -1,4 +1,4 @@
-//! A bounded queue of log lines and the one thread that writes them, so that no other thread ever waits for standard error.
+//! A bounded queue of log lines and the one thread that writes them, so that no other thread waits for standard error.
 
 use prometheus::IntCounter;
 use std::collections::VecDeque;
@@ -27,35 +27,35 @@ struct Pending {
     /// Lines written so far.
     written: u64,
     is_writing: bool,
-    /// Whether the last write failed: a report of lost lines would be lost, too.
+    /// The last write failed, so a report of lost lines would be lost, too.
     is_failing: bool,
     /// Dropped lines that no written line has reported yet.
     lost: u64,
-    /// The number that the report under way states.
+    /// Lost lines stated by the report under way.
     in_report: u64,
     reported: Option<Instant>,
     counter: Option<IntCounter>,
-    /// The thread that writes; the lines it adds itself are reports of lost lines, and have room always.
+    /// The writer thread; the lines that it adds itself are reports of lost lines, and always have room.
     writer: Option<ThreadId>,
 }
 
 struct Line {
     text: Vec<u8>,
-    /// The number of lost lines that this line reports.
+    /// Lost lines stated by this line.
     losses: u64,
 }
 
-/// While lines are lost without end, a report comes no more often than this.
+/// Least time between two reports while lines are lost without end.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
 impl Queue {
-    /// Returns a queue for so many octets of lines.
+    /// Returns a queue for lines of `capacity` octets in all.
     pub fn new(capacity: usize) -> Arc<Self> {
         let (work, idle) = (Condvar::new(), Condvar::new());
         Arc::new(Self { capacity, pending: Mutex::default(), work, idle })
     }
 
-    /// Starts the thread that writes. `write` writes one line; `report` logs that so many lines were lost, and thereby calls
+    /// Starts the writer thread. `write` writes one line; `report` logs that so many lines were lost, and thereby calls
     /// [`Queue::push`].
     pub fn start(
         self: &Arc<Self>,
@@ -87,8 +87,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Waits until all lines are written, for at most `patience` in which no line is written, six times in all. Returns whether
-    /// all lines are written.
+    /// Waits until all lines are written: up to six times for `patience`, and no longer than the first `patience` in
+    /// which no line is written. Returns whether all lines are written.
     pub fn flush(&self, patience: Duration) -> bool {
         let mut pending = self.pending();
         for _ in 0..6 {
@@ -149,7 +149,7 @@ impl Pending {
         }
     }
 
-    /// Notes what became of a line.
+    /// Records the outcome of writing a line.
     fn wrote(&mut self, line: &Line, outcome: io::Result<()>) {
         self.octets -= line.text.len();
         self.is_failing = outcome.is_err();
@@ -161,7 +161,8 @@ impl Pending {
         }
     }
 
-    /// Whether lost lines are to be reported now: at once when half of the queue is free, and every second while it stays full.
+    /// Returns whether to report lost lines now: at once if half of the queue is free, and every second while it stays
+    /// full.
     fn is_time_to_report(&mut self, capacity: usize, now: Instant) -> bool {
         let is_time = self.reported.is_none_or(|reported| now.duration_since(reported) >= BETWEEN_REPORTS);
         let is_due = self.lost > 0 && !self.is_failing && (self.octets <= capacity / 2 || is_time);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_reads_nothing_stops_nobody_and_hears_of_each_lost_line() {
+    fn a_stopped_reader_blocks_no_thread_and_each_lost_line_is_reported() {
         let (queue, reader) = piped(100_000);
         let counter = IntCounter::new("lost", "lost").unwrap();
         queue.count_lost_in(counter.clone());
@@ -204,7 +205,7 @@ mod tests {
             queue.push(format!("{n:099}\n").into_bytes());
         }
         assert!(began.elapsed() < PATIENCE);
-        assert!(!queue.flush(Duration::from_millis(50)), "nobody has read");
+        assert!(!queue.flush(Duration::from_millis(50)), "the reader has read nothing");
         assert!(queue.pending().octets <= 100_200, "{}", queue.pending().octets);
         let (mut seen, mut lost) = (0, 0);
         for line in reader.lines().map_while(Result::ok) {
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_for_every_line() {
+    fn flush_waits_for_every_line() {
         let (queue, reader) = piped(1_000_000);
         let reading = thread::spawn(move || reader.lines().take(5_000).map(Result::unwrap).collect::<Vec<_>>());
         for n in 0..5_000 {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_could_not_be_written_are_reported_when_one_can() {
+    fn lost_lines_are_reported_when_writing_works_again() {
         let queue = Queue::new(10_000);
         let (reports, lines) = (Arc::downgrade(&queue), Arc::new(Mutex::new(Vec::new())));
         let (disk, mut left) = (lines.clone(), 5);

@@ -1,37 +1,37 @@
-//! Steady time: the wall clock as long as it agrees with the monotonic clock. Pure: the caller reads both clocks.
+//! Steady time: the wall clock while it agrees with the monotonic clock. Pure: the caller reads both clocks.
 
 use crate::time::Timestamp;
 use std::time::Duration;
 
 /// Time that follows the wall clock, but not its jumps.
 ///
-/// The time is the monotonic clock plus an offset. Small differences to the wall clock are slewed away. After a jump the former offset
-/// stays in use until the wall clock has kept to the new one for a while: a wall clock that is wrong for some seconds changes nothing,
-/// and a correction by NTP or an administrator is believed some minutes later.
+/// The time is the monotonic clock plus an offset. Small differences from the wall clock are slewed away. After a jump
+/// the former offset stays in use until the wall clock has kept to the new one for a while: a wall clock that is wrong
+/// for some seconds changes nothing, and a correction by NTP or an administrator is believed some minutes later.
 #[derive(Clone, Debug)]
 pub struct Steady {
     offset: Offset,
-    /// Where the wall clock has jumped to, as long as that is not believed.
+    /// Offset to which the wall clock has jumped, until it is believed.
     candidate: Option<Offset>,
-    /// The monotonic clock when both were last compared.
+    /// Monotonic clock at the last comparison, in microseconds.
     looked: i64,
-    /// The time when `offset` came into use, or when the wall clock jumped to it.
+    /// Time when `offset` came into use, or when the wall clock jumped to it.
     began: Timestamp,
 }
 
-/// The difference between the wall clock and the monotonic clock.
+/// Difference between the wall clock and the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
     /// Wall clock minus monotonic clock, in microseconds.
     micros: i64,
-    /// The monotonic clock when the wall clock was first seen there, in microseconds.
+    /// Monotonic clock when the wall clock first had this offset, in microseconds.
     since: i64,
 }
 
 /// A change in how the wall clock relates to the steady time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The wall clock has jumped, and is now so many microseconds ahead of the steady time; behind it, if that is negative.
+    /// The wall clock has jumped and is now so many microseconds ahead of the steady time (behind it, if negative).
     Jumped(i64),
     /// The wall clock agrees with the steady time again.
     Returned,
@@ -39,30 +39,33 @@ pub enum Change {
     Followed(i64),
 }
 
-/// A larger difference is a jump: NTP slews what is smaller than 0.128 s, chrony what is smaller than its configuration says.
+/// Larger differences are jumps: NTP slews differences below 0.128 s, chrony those below its configured threshold.
 pub const TOLERANCE: Duration = Duration::from_secs(2);
 
 /// The steady time gains or loses at most the elapsed time divided by this. chrony slews by at most a twelfth.
 const SLEW: i64 = 8;
 
-/// A jump is believed when it has lasted for so long. A glitch of the time source ends within seconds; a resumed virtual machine, an
-/// NTP client or an administrator sets the clock once. Until then dates, and windows in which limits hold, are those of the former
-/// time, which is the price of a longer wait.
+/// Time that a jump must last to be believed. A glitch of the time source ends within seconds; a resumed virtual
+/// machine, an NTP client or an administrator sets the clock once. Until then dates, and windows in which limits hold,
+/// are those of the former time, which is the price of a longer wait.
 pub const BELIEVED_AFTER: Duration = Duration::from_secs(300);
 
-/// A jump of a clock that had itself been right for less than [`BELIEVED_AFTER`] is believed after as long as that, but no sooner than
-/// this: a machine that boots without a battery-backed clock starts services before NTP corrects it.
+/// Least time after which a jump is believed. If the clock before the jump had been right for less than
+/// [`BELIEVED_AFTER`], the jump is believed after as long as that, but no sooner than this: a machine without a
+/// battery-backed clock starts services before NTP corrects the clock.
 const BELIEVED_AFTER_LEAST: Duration = Duration::from_secs(30);
 
 impl Steady {
-    /// Begins with the wall clock as it is: there is nothing yet to compare it with. `monotonic` counts from any fixed point.
+    /// Begins with the wall clock as it is, as there is nothing yet to compare it with. `monotonic` counts from any
+    /// fixed point.
     pub fn new(wall: Timestamp, monotonic: Duration) -> Self {
         let since = micros(monotonic);
         let offset = Offset { micros: wall.micros().saturating_sub(since), since };
         Self { offset, candidate: None, looked: since, began: wall }
     }
 
-    /// Compares the clocks, which were read at the same moment. The time never goes back, except by [`Change::Followed`].
+    /// Compares the clocks, both read at the same moment, and returns the time. It never goes back, except by
+    /// [`Change::Followed`].
     pub fn look(&mut self, wall: Timestamp, monotonic: Duration) -> (Timestamp, Option<Change>) {
         let monotonic = micros(monotonic);
         let slew = monotonic.saturating_sub(self.looked).max(0) / SLEW;
@@ -86,18 +89,19 @@ impl Steady {
         (self.at(monotonic), change)
     }
 
-    /// Microseconds to add to the monotonic clock.
+    /// Returns the microseconds to add to the monotonic clock.
     pub fn offset(&self) -> i64 {
         self.offset.micros
     }
 
-    /// Microseconds by which the wall clock is ahead of the steady time, if it has jumped and is not believed.
+    /// Returns the microseconds by which the wall clock is ahead of the steady time after a jump that is not believed;
+    /// otherwise 0.
     pub fn disagreement(&self) -> i64 {
         self.candidate.map_or(0, |candidate| candidate.micros.saturating_sub(self.offset.micros))
     }
 
-    /// `None` when the wall clock has agreed for [`BELIEVED_AFTER`]. Otherwise the time may turn out to be wrong, and only what began
-    /// at the returned time or later can be said to have ended.
+    /// Returns `None` if the wall clock has agreed for [`BELIEVED_AFTER`]. Otherwise the time may turn out to be wrong,
+    /// and only exceptions that began at the returned time or later can be ended.
     pub fn doubt(&self) -> Option<Timestamp> {
         let has_held = self.looked.saturating_sub(self.offset.since) >= micros(BELIEVED_AFTER);
         (self.candidate.is_some() || !has_held).then_some(self.began)
@@ -130,7 +134,7 @@ impl Offset {
     }
 }
 
-/// Microseconds; the end of time rather than an overflow.
+/// Returns microseconds; the end of time instead of an overflow.
 pub const fn micros(duration: Duration) -> i64 {
     let micros = duration.as_micros();
     if micros > i64::MAX as u128 { i64::MAX } else { micros as i64 }
@@ -146,7 +150,8 @@ mod tests {
     /// The right offset; the monotonic clock starts at 0.
     const START: i64 = 1_700_000_000 * SECOND;
 
-    /// Looks at both clocks from one second to another, four times a second, with the wall clock wrong by so much.
+    /// Compares both clocks four times a second in a range of seconds, with the wall clock wrong by `wrong`
+    /// microseconds.
     fn pass(steady: &mut Steady, seconds: std::ops::Range<i64>, wrong: i64) -> Vec<(i64, Change)> {
         let mut changes = Vec::new();
         for quarter in 4 * seconds.start..4 * seconds.end {
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_wrong_for_some_seconds_is_not_followed_and_said_once() {
+    fn a_wall_clock_wrong_for_seconds_is_not_followed_and_reported_once() {
         for jump in [YEARS, -YEARS, 3 * SECOND, -3 * SECOND] {
             let mut steady = new();
             assert_eq!(pass(&mut steady, 0..1_000, 0), []);
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_certain_in_the_first_minutes_of_a_process_but_what_began_in_it() {
+    fn the_time_is_in_doubt_in_the_first_minutes_of_a_process() {
         let mut steady = new();
         pass(&mut steady, 0..300, 0);
         assert_eq!(steady.doubt(), Some(Timestamp::from_micros(START)));
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_ntp_corrects_after_booting_is_believed_as_soon_as_it_has_held_as_long_as_before() {
+    fn a_clock_corrected_after_booting_is_believed_after_as_long_as_it_was_wrong() {
         for (before, enough) in [(5, 30), (40, 40), (299, 299), (3_000, 300)] {
             let mut steady = new();
             pass(&mut steady, 0..before, 0);
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_jumps_about_is_never_believed() {
+    fn a_wall_clock_that_keeps_jumping_is_never_believed() {
         let mut steady = new();
         pass(&mut steady, 0..1_000, 0);
         for n in 0..100 {
@@ -237,7 +242,7 @@ mod tests {
         assert_eq!(steady.offset(), START + wrong);
     }
 
-    /// How long the wall clock is how wrong, in seconds and microseconds.
+    /// Periods of a wrong wall clock: length in seconds, error in microseconds.
     fn courses() -> impl Strategy<Value = Vec<(i64, i64)>> {
         let wrong = prop_oneof![Just(0), -3 * SECOND..3 * SECOND, -YEARS..YEARS, Just(i64::MAX), Just(i64::MIN)];
         prop::collection::vec((1i64..700, wrong), 1..12)
@@ -245,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_time_goes_on_evenly_and_ends_with_a_wall_clock_that_holds(courses in courses(), step in 1i64..20) {
+        fn steady_time_runs_evenly_and_reaches_a_stable_wall_clock(courses in courses(), step in 1i64..20) {
             let (mut steady, mut monotonic) = (new(), 0);
             let mut former = START;
             for (seconds, wrong) in courses.into_iter().chain([(700, 5 * SECOND)]) {
