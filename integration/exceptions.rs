@@ -386,7 +386,7 @@ fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
         ),
         ("{\"exception\":\"grant\"}", "is not an exception: \"since\" is missing"),
         ("{\"audit\":\"granted\"}", "is not a record: \"at\" is missing"),
-        ("{\"audit\":\"eaten\",\"at\":\"1\"}", "is not a record: \"eaten\" is nothing that is done"),
+        ("{\"audit\":\"eaten\",\"at\":\"1\"}", "is not a record: \"eaten\" is not an action"),
     ] {
         let (code, _, err) = load(line);
         assert_eq!(code, Some(65), "{line}: {err}");

@@ -84,15 +84,15 @@ fn lines_that_are_no_budgets_are_refused_and_nothing_is_loaded() {
         \"owner\":{\"client\":\"127.2.0.1\"},\"at\":\"2026-11-21T10:00:00.25Z\",\"level\":3.5}";
     for (bad, why) in [
         ("nonsense", "expected"),
-        ("[]", "it is no object"),
+        ("[]", "it is not a JSON object"),
         (&good.replace("\"limit\"", "\"limits\""), "\"limits\" is not known"),
         (&good.replace("3.5", "-1"), "\"level\""),
         (&good.replace("3.5", "\"much\""), "\"level\""),
         (&good.replace("2026-11-21T", "yesterday"), "is not a time"),
         (&good.replace(",\"count\":\"recipients\"", ""), "\"count\" is missing"),
-        (&good.replace("recipients", "bananas"), "\"bananas\" is nothing that is counted"),
-        (&good.replace("\"token", "\"broken"), "\"broken-bucket\" is no algorithm"),
-        (&good.replace("\"client", "\"foo"), "nobody is counted by \"foo\""),
+        (&good.replace("recipients", "bananas"), "\"bananas\" is not a count"),
+        (&good.replace("\"token", "\"broken"), "\"broken-bucket\" is not an algorithm"),
+        (&good.replace("\"client", "\"foo"), "\"owner\" has the unknown field \"foo\""),
         (&good.replace("127.2.0.1", "127.2.0.1\\u001fuser=alice"), "make no key"),
         (&good.replace("3.5", "3.5,\"seen\":\"AAAA\""), "\"seen\" is damaged"),
     ] {

@@ -1,23 +1,23 @@
-//! The trail of what was done about exceptions: when, what, to whom, by whom and why.
+//! Audit trail of exceptions: time, action, owner, administrator or limit, and reason.
 
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::key::Owner;
 use crate::time::{Timestamp, format_wait};
 use std::sync::Arc;
 
-/// One thing that was done, or that came to its end.
+/// Record of one action, or of the end of an exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRecord {
     pub at: Timestamp,
     pub act: Act,
-    /// Of which limit the budget is; `None` for suspensions, which are of no limit.
+    /// Limit of the budget; `None` for suspensions, which have no limit.
     pub limit: Option<Arc<str>>,
     pub owner: Owner,
-    /// Of a grant.
+    /// Rate of a grant.
     pub rate: Option<Arc<str>>,
-    /// When the exception ends, or would have ended.
+    /// Time when the exception ends, or would have ended.
     pub until: Option<Timestamp>,
-    /// Of a budget that was emptied: how full it was.
+    /// Levels of a budget that was reset, before the reset.
     pub was: Option<Arc<str>>,
     pub by: By,
     pub reason: Arc<str>,
@@ -30,7 +30,7 @@ pub enum Act {
     Suspended,
     Released,
     Reset,
-    /// By itself, as its time was over.
+    /// The exception has expired.
     Ended,
 }
 
@@ -49,21 +49,21 @@ impl Act {
         }
     }
 
-    /// Reads its name.
+    /// Parses a name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|act| act.name() == name)
     }
 }
 
 impl AuditRecord {
-    /// Something is done about a grant; by whom and why, unless that is as the grant has it.
+    /// Record of an action on a grant. Without `why` the author and the reason are the grant's own.
     pub fn of_grant(act: Act, grant: &Grant, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         let Grant { limit, owner, rate, term } = grant;
         let one = Self::of_term(act, owner, term, at, why);
         Self { limit: Some(limit.clone()), rate: Some(rate.clone()), ..one }
     }
 
-    /// The same of a suspension.
+    /// Record of an action on a suspension, likewise.
     pub fn of_suspension(act: Act, suspension: &Suspension, at: Timestamp, why: Option<(By, Arc<str>)>) -> Self {
         Self::of_term(act, &suspension.owner, &suspension.term, at, why)
     }
@@ -73,7 +73,7 @@ impl AuditRecord {
         Self { at, act, limit: None, owner: owner.clone(), rate: None, until: Some(term.until), was: None, by, reason }
     }
 
-    /// Says it in the log. What a limit has begun is said there where it refuses.
+    /// Logs the record. A suspension that a limit begins is logged with the refusal.
     pub(super) fn log(&self) {
         let Self { at, act, owner, until, by, reason, .. } = self;
         let (limit, rate, was) = (self.limit.as_deref(), self.rate.as_deref(), self.was.as_deref());

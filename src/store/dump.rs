@@ -1,4 +1,5 @@
-//! What administrators do with a state file: look into it, dump and load it as JSON lines, copy it while it is in use.
+//! Offline work on a state file: inspect it, dump and load it as JSON lines, copy it. All but loading also work while
+//! Weir is using the file.
 
 use super::audit::AuditRecord;
 use super::file::{self, File, OpenError};
@@ -14,22 +15,22 @@ use std::fmt;
 use std::io::{BufRead, Read as _, Write};
 use std::path::{Path, PathBuf};
 
-/// Why something could not be done with a state file.
+/// Error of an operation on a state file.
 #[derive(Debug)]
 pub enum DumpError {
     Open(OpenError),
     Sqlite(PathBuf, rusqlite::Error),
-    /// Some of the budgets could not be read; the others were.
+    /// Some budgets could not be read; the others were.
     Damaged {
         path: PathBuf,
         reason: String,
     },
-    /// What is to be loaded cannot be read.
+    /// The input to be loaded cannot be read.
     Input(std::io::Error),
-    /// A line to be loaded is not what it should be, for this reason.
+    /// A line of the input is wrong: its number, the expected kind of line, and the reason.
     Line(u64, &'static str, String),
     Output(std::io::Error),
-    /// There is a file already where the copy is to be, or it cannot be made.
+    /// A file of the target's name exists already, or the copy cannot be made.
     Target(PathBuf, std::io::Error),
 }
 
@@ -37,11 +38,11 @@ impl fmt::Display for DumpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(error) => write!(f, "{error}"),
-            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), file::words(error)),
+            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), file::describe(error)),
             Self::Damaged { path, reason } => {
                 write!(f, "state file {}: it is damaged, and some budgets are missing: {reason}", path.display())
             }
-            Self::Input(error) => write!(f, "what is to be loaded cannot be read: {error}"),
+            Self::Input(error) => write!(f, "cannot read the input: {error}"),
             Self::Line(number, what, why) => write!(f, "line {number} is not {what}: {why}; nothing was loaded"),
             Self::Output(error) => write!(f, "standard output: {error}"),
             Self::Target(path, error) => write!(f, "{}: {error}", path.display()),
@@ -57,25 +58,25 @@ impl From<OpenError> for DumpError {
     }
 }
 
-/// What is in a state file.
+/// Contents of a state file.
 pub struct Info {
-    /// Octets of the file, of its pages that are unused, and of its write-ahead log.
+    /// Octets of the file, of its unused pages, and of its write-ahead log.
     pub octets: i64,
     pub unused: i64,
     pub log: i64,
-    /// Entries of its journal, and their octets.
+    /// Number of journal entries, and their octets.
     pub entries: i64,
     pub journal: i64,
-    /// Of each limit: its budgets.
+    /// Budgets of each limit.
     pub kinds: BTreeMap<String, Kind>,
-    /// Those that hold, or did until a moment ago.
+    /// Exceptions that hold, or held until a moment ago.
     pub grants: Vec<Grant>,
     pub suspensions: Vec<Suspension>,
-    /// How many things that were done are remembered.
+    /// Number of records in the audit trail.
     pub records: usize,
 }
 
-/// What was loaded.
+/// Numbers of loaded lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub budgets: u64,
@@ -83,99 +84,101 @@ pub struct Loaded {
     pub records: u64,
 }
 
-/// The budgets of a limit.
+/// Statistics of a limit's budgets.
 pub struct Kind {
     pub budgets: u64,
-    /// When the one was last charged that has been silent for longest, and the latest.
+    /// Last charge of the budget that has been idle for longest, and of the budget charged last.
     pub oldest: Timestamp,
     pub latest: Timestamp,
 }
 
-/// Budgets of a journal, and what reading it and the table has missed.
-struct Reading<'a> {
+/// Reader of a state file: the budgets of its journal, and the read failures so far.
+struct StateReader<'a> {
     path: &'a Path,
     file: File,
     journal: Replayed,
-    missed: Missed,
+    missed: ReadFailures,
 }
 
-/// What could not be read: how often, and why.
+/// Failed reads: their number and the last reason.
 #[derive(Default)]
-struct Missed {
+struct ReadFailures {
     failures: usize,
     reason: Option<String>,
 }
 
-/// Exceptions, and what was done about them.
-type Known = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
+/// Exceptions and their audit trail.
+type Exceptions = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
 
-/// So many stretches of the order are read one by one.
-const STRETCHES: i64 = 256;
+/// Number of ranges in which the table is read.
+const RANGES: i64 = 256;
 
-/// A stretch of a damaged file that is not divided further; and so many failures after which none is.
-const NARROW: i64 = 1 << 40;
-const MOST_FAILURES: usize = 2_000;
+/// Bounds on dividing damaged ranges: a smaller range is not divided, and none is after so many failures.
+const MIN_RANGE: i64 = 1 << 40;
+const MAX_FAILURES: usize = 2_000;
 
-/// The longest line that is read: more than the largest filter takes.
-const MOST_LINE: u64 = 16 << 20;
+/// Octets of the longest line that is read: more than the largest filter takes.
+const MAX_LINE_OCTETS: u64 = 16 << 20;
 
-impl<'a> Reading<'a> {
+impl<'a> StateReader<'a> {
     fn open(path: &'a Path) -> Result<Self, DumpError> {
-        let file = File::read(path)?;
-        Ok(Self { path, file, journal: Replayed::default(), missed: Missed::default() })
+        let file = File::open_to_read(path)?;
+        Ok(Self { path, file, journal: Replayed::default(), missed: ReadFailures::default() })
     }
 
-    /// Hands out every budget, each as it is at some moment since this began. What is damaged is left out.
+    /// Hands out every budget, each as it is at some moment since the call. Damaged budgets are left out.
     ///
-    /// The journal and every stretch of the table are read by themselves, and no transaction is open while `take` runs: it may wait for
-    /// a pager for hours, and meanwhile the write-ahead log could not begin anew. A budget of the journal is handed out as it was when
-    /// that was read, whatever has become of its row since; another one as its row is when its turn comes. None is missed, as a key
-    /// stays in its stretch, and none comes twice. To keep one moment for all, a copy of the whole file would have to be made and
-    /// removed again: whoever needs that makes one with [`backup`].
+    /// The journal and every range of the table are read in transactions of their own. No transaction is open while
+    /// `take` runs: that may wait for a pager for hours, and the write-ahead log could not be reset meanwhile. A budget
+    /// of the journal is handed out as it was when the journal was read, whatever has become of its row since. Any
+    /// other budget is handed out as its row is when the range is read. No budget is missed, as a key stays in its
+    /// range, and none comes twice. One moment for all budgets would need a temporary copy of the whole file;
+    /// [`backup`] makes a permanent one.
     fn each(&mut self, mut take: impl FnMut(HashedKey, Budget)) -> Result<(), DumpError> {
-        match self.look(|file| file.replay())? {
+        match self.in_transaction(|file| file.replay())? {
             Ok((journal, damaged, _)) => {
                 self.journal = journal;
                 self.missed.reason = damaged.first().map(|seq| format!("entry {seq} of its journal"));
             }
             Err(error) => self.missed.reason = Some(error.to_string()),
         }
-        let width = (i128::from(i64::MAX) - i128::from(i64::MIN) + 1) / i128::from(STRETCHES);
-        for n in 0..STRETCHES {
+        let width = (i128::from(i64::MAX) - i128::from(i64::MIN) + 1) / i128::from(RANGES);
+        for n in 0..RANGES {
             let low = (i128::from(i64::MIN) + width * i128::from(n)) as i64;
             let high = (i128::from(low) + width - 1) as i64;
             let (mut missed, mut rows) = (std::mem::take(&mut self.missed), Vec::new());
-            self.look(|file| {
-                read_stretch(file, (low, high), &mut missed, &mut |place, budget| rows.push((place, budget)))
+            self.in_transaction(|file| {
+                read_range(file, (low, high), &mut missed, &mut |hashed_key, budget| rows.push((hashed_key, budget)))
             })?;
             self.missed = missed;
-            for (place, budget) in rows {
-                // What stood in the journal is newer, or was written to the table since.
-                let budget = self.journal.0.remove(&place).unwrap_or(budget);
-                take(place, budget);
+            for (hashed_key, budget) in rows {
+                // The budget in the journal is newer than the row, or has been written to the row since.
+                let budget = self.journal.0.remove(&hashed_key).unwrap_or(budget);
+                take(hashed_key, budget);
             }
         }
         let mut new: Vec<_> = std::mem::take(&mut self.journal).0.into_iter().collect();
         new.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        new.into_iter().for_each(|(place, budget)| take(place, budget));
+        new.into_iter().for_each(|(hashed_key, budget)| take(hashed_key, budget));
         Ok(())
     }
 
-    /// Reads the exceptions and what was done about them, as they are at one moment.
-    fn exceptions(&mut self) -> Result<Known, DumpError> {
-        let read = self.look(|file| file.exceptions().and_then(|known| Ok((known, file.trail(usize::MAX)?))))?;
+    /// Reads the exceptions and their audit trail as they are at one moment.
+    fn exceptions(&mut self) -> Result<Exceptions, DumpError> {
+        let read =
+            self.in_transaction(|file| file.exceptions().and_then(|known| Ok((known, file.audit_trail(usize::MAX)?))))?;
         let ((grants, suspensions), records) = read.unwrap_or_else(|error| {
-            self.missed.reason = Some(file::words(&error));
+            self.missed.reason = Some(file::describe(&error));
             Default::default()
         });
         Ok((grants, suspensions, records))
     }
 
-    /// Reads something as it is at one moment, in a transaction that ends with this.
-    fn look<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
-        self.file.begin_look().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
+    /// Runs a read in one transaction, so that it sees one moment.
+    fn in_transaction<R>(&self, read: impl FnOnce(&File) -> R) -> Result<R, DumpError> {
+        self.file.begin_read().map_err(|error| DumpError::Sqlite(self.path.to_owned(), error))?;
         let read = read(&self.file);
-        self.file.end_look();
+        self.file.end_read();
         Ok(read)
     }
 
@@ -185,72 +188,77 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Reads a stretch of the table; where that fails, its halves, so that only what is on a damaged page is missed.
-fn read_stretch(file: &File, (low, high): (i64, i64), missed: &mut Missed, take: &mut impl FnMut(HashedKey, Budget)) {
+/// Reads a range of the table. If that fails, reads its halves, so that only the rows of damaged pages are missed.
+fn read_range(
+    file: &File,
+    (low, high): (i64, i64),
+    missed: &mut ReadFailures,
+    take: &mut impl FnMut(HashedKey, Budget),
+) {
     let mut rows = Vec::new();
-    match file.stretch(low, high, |place, budget| rows.push((place, budget))) {
-        Ok(()) => rows.into_iter().for_each(|(place, budget)| take(place, budget)),
-        Err(_) if high.abs_diff(low) > NARROW.unsigned_abs() && missed.failures < MOST_FAILURES => {
+    match file.rows_between(low, high, |hashed_key, budget| rows.push((hashed_key, budget))) {
+        Ok(()) => rows.into_iter().for_each(|(hashed_key, budget)| take(hashed_key, budget)),
+        Err(_) if high.abs_diff(low) > MIN_RANGE.unsigned_abs() && missed.failures < MAX_FAILURES => {
             drop(rows);
             missed.failures += 1;
             let middle = low.midpoint(high);
-            read_stretch(file, (low, middle), missed, take);
-            read_stretch(file, (middle + 1, high), missed, take);
+            read_range(file, (low, middle), missed, take);
+            read_range(file, (middle + 1, high), missed, take);
         }
         Err(error) => {
-            rows.into_iter().for_each(|(place, budget)| take(place, budget));
+            rows.into_iter().for_each(|(hashed_key, budget)| take(hashed_key, budget));
             missed.reason = Some(error.to_string());
         }
     }
 }
 
-/// Looks into a state file, also while it is in use.
+/// Inspects a state file, even while Weir is using it.
 pub fn info(path: &Path) -> Result<Info, DumpError> {
-    let mut reading = Reading::open(path)?;
-    let sizes = reading.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
+    let mut reader = StateReader::open(path)?;
+    let sizes = reader.file.sizes().map_err(|error| DumpError::Sqlite(path.to_owned(), error))?;
     let (octets, unused, entries, journal) = sizes;
-    let log = std::fs::metadata(file::log_of(path)).map_or(0, |metadata| metadata.len().cast_signed());
+    let log = std::fs::metadata(file::wal_path(path)).map_or(0, |metadata| metadata.len().cast_signed());
     let mut kinds = BTreeMap::new();
-    reading.each(|place, budget| {
+    reader.each(|hashed_key, budget| {
         let at = budget.state.at;
-        let kind = kinds.entry(place.key.kind()).or_insert(Kind { budgets: 0, oldest: at, latest: at });
+        let kind = kinds.entry(hashed_key.key.kind()).or_insert(Kind { budgets: 0, oldest: at, latest: at });
         kind.budgets += 1;
         kind.oldest = kind.oldest.min(at);
         kind.latest = kind.latest.max(at);
     })?;
-    let (grants, suspensions, records) = reading.exceptions()?;
-    reading.end()?;
+    let (grants, suspensions, records) = reader.exceptions()?;
+    reader.end()?;
     Ok(Info { octets, unused, log, entries, journal, kinds, grants, suspensions, records: records.len() })
 }
 
-/// Writes every budget and every exception as a line of JSON, also while the file is in use. Budgets that change meanwhile are not all
-/// of the same moment; `out` may stall without harm to whoever writes the file.
+/// Writes every budget and every exception as a line of JSON, even while Weir is using the file. Budgets that change
+/// meanwhile are not all of the same moment. `out` may stall without harm to the writer of the file.
 pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), DumpError> {
-    let mut reading = Reading::open(path)?;
+    let mut reader = StateReader::open(path)?;
     let mut outcome = Ok(());
-    reading.each(|place, budget| {
+    reader.each(|hashed_key, budget| {
         if outcome.is_ok() {
-            outcome = writeln!(out, "{}", jsonl::of_budget(&place.key, &budget));
+            outcome = writeln!(out, "{}", jsonl::of_budget(&hashed_key.key, &budget));
         }
     })?;
-    let (grants, suspensions, records) = reading.exceptions()?;
+    let (grants, suspensions, records) = reader.exceptions()?;
     let exceptions = grants.iter().map(jsonl::of_grant).chain(suspensions.iter().map(jsonl::of_suspension));
     let mut lines = exceptions.chain(records.iter().map(jsonl::of_record));
     let outcome = outcome.and_then(|()| lines.try_for_each(|line| writeln!(out, "{line}")));
     outcome.and_then(|()| out.flush()).map_err(DumpError::Output)?;
-    reading.end()
+    reader.end()
 }
 
-/// Reads budgets and exceptions as [`dump`] has written them into a file that no Weir is using, making it where there is none. Those
-/// that it has already are replaced. All or nothing.
+/// Loads budgets and exceptions that [`dump`] has written into a file that no Weir is using; creates the file if there
+/// is none. Existing budgets and exceptions are replaced. Loads all lines or nothing.
 pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
-    // Nothing waits for it: it may as well survive a power cut.
+    // No reply waits for this, so it can survive a power cut.
     let options = Options { path: path.to_owned(), durability: Durability::Power, on_failure: OnFailure::Allow };
     let mut file = File::open(&options)?;
     let sqlite = |error| DumpError::Sqlite(path.to_owned(), error);
     let (journal, damaged, _) = file.replay().map_err(sqlite)?;
     if let Some(seq) = damaged.first() {
-        // A Weir that starts says what is lost; here it would go without a word.
+        // A starting Weir logs the loss; here the loss would be silent.
         return Err(DumpError::Damaged { path: path.to_owned(), reason: format!("entry {seq} of its journal") });
     }
     let lines = Lines { input, number: 0 };
@@ -261,16 +269,16 @@ pub fn load(path: &Path, input: impl BufRead) -> Result<Loaded, DumpError> {
         Ok(Line::AuditRecord(_)) => loaded.records += 1,
         Err(_) => {}
     };
-    let journal = journal.0.into_iter().map(|(place, budget)| Ok(Line::Budget(place, budget)));
-    let rows = journal.chain(lines.inspect(count)).map(|row| row.map_err(Stop::Bad));
+    let journal = journal.0.into_iter().map(|(hashed_key, budget)| Ok(Line::Budget(hashed_key, budget)));
+    let rows = journal.chain(lines.inspect(count)).map(|row| row.map_err(LoadError::Dump));
     match file.write_all(rows) {
         Ok(()) => Ok(loaded),
-        Err(Stop::Bad(error)) => Err(error),
-        Err(Stop::Sqlite(error)) => Err(sqlite(error)),
+        Err(LoadError::Dump(error)) => Err(error),
+        Err(LoadError::Sqlite(error)) => Err(sqlite(error)),
     }
 }
 
-/// What lines say, without those that are empty.
+/// Iterator over the parsed lines; skips empty lines.
 struct Lines<R> {
     input: R,
     number: u64,
@@ -284,10 +292,10 @@ impl<R: BufRead> Iterator for Lines<R> {
             let mut line = Vec::new();
             self.number += 1;
             let wrong = |why: String| Some(Err(DumpError::Line(self.number, "a budget", why)));
-            match (&mut self.input).take(MOST_LINE).read_until(b'\n', &mut line) {
+            match (&mut self.input).take(MAX_LINE_OCTETS).read_until(b'\n', &mut line) {
                 Err(error) => return Some(Err(DumpError::Input(error))),
                 Ok(0) => return None,
-                Ok(_) if line.len() as u64 == MOST_LINE => return wrong("it is too long".to_owned()),
+                Ok(_) if line.len() as u64 == MAX_LINE_OCTETS => return wrong("it is too long".to_owned()),
                 Ok(_) => {}
             }
             match str::from_utf8(&line).map(str::trim) {
@@ -302,31 +310,31 @@ impl<R: BufRead> Iterator for Lines<R> {
     }
 }
 
-/// Why loading stopped.
-enum Stop {
-    Bad(DumpError),
+/// Reason why loading stopped.
+enum LoadError {
+    Dump(DumpError),
     Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Stop {
+impl From<rusqlite::Error> for LoadError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
-/// Copies a state file, also while it is in use, to where there is none.
+/// Copies a state file to a new file, even while Weir is using it.
 pub fn backup(path: &Path, target: &Path) -> Result<(), DumpError> {
-    let file = File::read(path)?;
+    let file = File::open_to_read(path)?;
     let wrong = |error| DumpError::Target(target.to_owned(), error);
     if target.exists() {
         return Err(wrong(std::io::Error::other("there is a file of this name already")));
     }
-    // Half a copy is none: it has another name until it is whole.
+    // The copy gets its final name when it is complete.
     let mut half = target.as_os_str().to_owned();
     half.push(".new");
     let half = PathBuf::from(half);
     let _ = std::fs::remove_file(&half);
-    file::private(&half).map_err(wrong)?;
+    file::create_private(&half).map_err(wrong)?;
     if let Err(error) = file.copy_to(&half) {
         let _ = std::fs::remove_file(&half);
         return Err(DumpError::Sqlite(path.to_owned(), error));

@@ -1,11 +1,11 @@
-//! The state file: SQLite with the schema of `schema.sql`, and every statement that is said to it.
+//! The state file: SQLite with the schema of `schema.sql`, and all SQL statements.
 
 mod exceptions;
 
 use super::hashed_key::HashedKey;
 use super::journal::{self, Replayed};
 use super::jsonl::Line;
-use super::schema::{self, Unfit, Whose};
+use super::schema::{self, DatabaseKind, SchemaError};
 use super::{Durability, Options};
 use crate::engine::State;
 use crate::policy::Budget;
@@ -21,48 +21,50 @@ use std::time::Duration;
 /// An open state file.
 pub struct File {
     connection: Connection,
-    /// Sequence numbers of the first and the last journal entry; the first is one more than the last when there is none.
+    /// Sequence numbers of the first and the last journal entry. With an empty journal the first is one more than the
+    /// last.
     first: i64,
     last: i64,
-    /// The write-ahead log keeps its length when it begins anew, as [`File::keep_log`] was last told.
-    keeps_log: bool,
-    /// Keeps other processes out while it is open.
+    /// The write-ahead log keeps its length on reset: the last value given to [`File::set_keep_wal`].
+    keeps_wal: bool,
+    /// Lock against other processes while the file is open.
     _lock: Option<std::fs::File>,
 }
 
 /// A row of the budgets table, without the values seen.
-pub struct Kept {
-    pub place: HashedKey,
+pub struct BudgetRow {
+    pub hashed_key: HashedKey,
     pub state: State,
-    /// When the newer generation of the values seen began.
+    /// Start of the newer generation of the values seen.
     pub epoch: Option<Timestamp>,
 }
 
-/// How long to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in memory.
-const BUSY: Duration = Duration::from_millis(100);
+/// Time to wait for another program that holds the file. Replies wait as long, so it is short; then limits go on in
+/// memory.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Memory for pages of the file, for each connection: KiB, as SQLite wants it.
-const CACHE: i64 = -16_384;
+/// Page cache of each connection, in KiB; SQLite wants a negative number for that unit.
+const CACHE_KIB: i64 = -16_384;
 
-/// What the write-ahead log is cut to when it begins anew, under load: octets.
-const LOG_KEPT: i64 = 64 << 20;
+/// Length to which the write-ahead log is truncated on reset under load, in octets.
+const WAL_KEPT_OCTETS: i64 = 64 << 20;
 
-/// Why the state file cannot be used.
+/// Reason why the state file cannot be used.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Another Weir has it.
+    /// Another Weir is using it.
     InUse(PathBuf),
     Io(PathBuf, std::io::Error),
     /// It is another program's database.
     Foreign(PathBuf),
-    /// There is nothing in it to be read.
+    /// The database is empty, so there is nothing to read.
     Empty(PathBuf),
-    /// A newer Weir made it.
+    /// A newer Weir has made it.
     Newer {
         path: PathBuf,
         version: i64,
     },
-    /// An older Weir made it, and it cannot be changed here.
+    /// An older Weir has made it, and this operation cannot migrate it.
     Older {
         path: PathBuf,
         version: i64,
@@ -89,7 +91,7 @@ impl fmt::Display for OpenError {
                 "state file {}: it has version {version}, made by an older Weir; started once, this one brings it up to date",
                 path.display()
             ),
-            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), words(error)),
+            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), describe(error)),
             Self::Thread(error) => write!(f, "cannot start a thread for the state: {error}"),
         }
     }
@@ -98,30 +100,30 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl OpenError {
-    fn of(path: &Path, unfit: Unfit) -> Self {
+    fn of(path: &Path, unfit: SchemaError) -> Self {
         let path = path.to_owned();
         match unfit {
-            Unfit::Foreign => Self::Foreign(path),
-            Unfit::Newer(version) => Self::Newer { path, version },
-            Unfit::Sqlite(error) => Self::Sqlite(path, error),
+            SchemaError::Foreign => Self::Foreign(path),
+            SchemaError::Newer(version) => Self::Newer { path, version },
+            SchemaError::Sqlite(error) => Self::Sqlite(path, error),
         }
     }
 }
 
-/// Budgets as the file has them, over a connection of its own.
-pub fn look(path: &Path, places: &[HashedKey]) -> Result<Vec<Option<Budget>>, String> {
+/// Reads budgets from the table over a new connection.
+pub fn read_budgets(path: &Path, hashed_keys: &[HashedKey]) -> Result<Vec<Option<Budget>>, String> {
     let unreadable = |why: String| format!("budgets cannot be read: {why}");
-    let file = File::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let load = |place| file.load(place).map_err(|error| unreadable(words(&error)));
-    places.iter().map(load).collect()
+    let file = File::open_to_read(path).map_err(|error| unreadable(error.to_string()))?;
+    let load = |hashed_key| file.load(hashed_key).map_err(|error| unreadable(describe(&error)));
+    hashed_keys.iter().map(load).collect()
 }
 
-/// What can be done about a file that is damaged.
+/// Advice on a damaged file.
 pub const ADVICE: &str =
     "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";
 
-/// What SQLite says, with advice where there is some.
-pub fn words(error: &rusqlite::Error) -> String {
+/// Returns SQLite's message, with advice where there is some.
+pub fn describe(error: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => {
@@ -132,52 +134,52 @@ pub fn words(error: &rusqlite::Error) -> String {
 }
 
 impl File {
-    /// Opens the file to write, making it where there is none.
+    /// Opens the file for writing, and creates it if there is none.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let path = &*options.path;
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
         let lock = lock(path)?;
-        // Before there is any connection to it: see below.
-        private(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
+        // Before the first connection to the file: see `open_existing`.
+        create_private(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
-        connection.busy_timeout(BUSY).map_err(sqlite)?;
-        // A file that is not ours is left as it is.
-        schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
+        // Another program's file stays as it is.
+        schema::identify(&connection).map_err(|unfit| OpenError::of(path, unfit))?;
         configure(&connection, options.durability).map_err(sqlite)?;
-        schema::establish(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
+        schema::create_or_migrate(&mut connection).map_err(|unfit| OpenError::of(path, unfit))?;
         let ends = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM journal";
         let (first, last) = connection.query_row(ends, [], |row| row.try_into()).map_err(sqlite)?;
-        Ok(Self { connection, first, last, keeps_log: true, _lock: Some(lock) })
+        Ok(Self { connection, first, last, keeps_wal: true, _lock: Some(lock) })
     }
 
-    /// Opens the file to read, beside whoever writes it.
-    pub fn read(path: &Path) -> Result<Self, OpenError> {
-        Self::beside(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+    /// Opens the file for reading, beside its writer.
+    pub fn open_to_read(path: &Path) -> Result<Self, OpenError> {
+        Self::open_existing(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
-    /// Opens the file to bring its write-ahead log home, beside whoever writes it.
-    pub fn maintain(path: &Path) -> Result<Self, OpenError> {
-        Self::beside(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
+    /// Opens the file for checkpoints of its write-ahead log, beside its writer.
+    pub fn open_for_checkpoint(path: &Path) -> Result<Self, OpenError> {
+        Self::open_existing(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
-    fn beside(path: &Path, flags: OpenFlags) -> Result<Self, OpenError> {
+    fn open_existing(path: &Path, flags: OpenFlags) -> Result<Self, OpenError> {
         let sqlite = |error| OpenError::Sqlite(path.to_owned(), error);
-        // SQLite would only say that it cannot. It is not opened here: to close it again would end all locks that SQLite holds on it
-        // for this process, as POSIX has it, and any other program could take it for unused.
+        // SQLite's own message would not say why. Do not open the file here: closing it again would release all locks
+        // that SQLite holds on it for this process (POSIX), and another program could take it for unused.
         std::fs::metadata(path).map_err(|error| OpenError::Io(path.to_owned(), error))?;
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
-        connection.busy_timeout(BUSY).map_err(sqlite)?;
-        connection.pragma_update(None, "cache_size", CACHE).map_err(sqlite)?;
-        match schema::recognise(&connection).map_err(|unfit| OpenError::of(path, unfit))? {
-            Whose::Ours { version: schema::VERSION } => {}
-            Whose::Ours { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
-            Whose::Nobodys => return Err(OpenError::Empty(path.to_owned())),
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
+        connection.pragma_update(None, "cache_size", CACHE_KIB).map_err(sqlite)?;
+        match schema::identify(&connection).map_err(|unfit| OpenError::of(path, unfit))? {
+            DatabaseKind::Weir { version: schema::VERSION } => {}
+            DatabaseKind::Weir { version } => return Err(OpenError::Older { path: path.to_owned(), version }),
+            DatabaseKind::Empty => return Err(OpenError::Empty(path.to_owned())),
         }
-        Ok(Self { connection, first: 1, last: 0, keeps_log: true, _lock: None })
+        Ok(Self { connection, first: 1, last: 0, keeps_wal: true, _lock: None })
     }
 
-    /// Reads the journal: the budgets as it leaves them, the sequence numbers of entries of which something is damaged, and its octets.
+    /// Reads the journal. Returns its budgets, the sequence numbers of damaged entries, and its octets.
     pub fn replay(&self) -> rusqlite::Result<(Replayed, Vec<i64>, usize)> {
         let mut statement = self.connection.prepare("SELECT seq, entry FROM journal ORDER BY seq")?;
         let mut rows = statement.query([])?;
@@ -185,15 +187,15 @@ impl File {
         while let Some(row) = rows.next()? {
             let (seq, bytes) = (row.get(0)?, row.get_ref(1)?.as_blob()?);
             octets += bytes.len();
-            if replayed.apply(bytes, |place| self.load(place).ok().flatten()).is_err() {
+            if replayed.apply(bytes, |hashed_key| self.load(hashed_key).ok().flatten()).is_err() {
                 damaged.push(seq);
             }
         }
         Ok((replayed, damaged, octets))
     }
 
-    /// Appends an entry to the journal, and writes budgets to their table, in one transaction. When this returns they are as durable
-    /// as was asked.
+    /// Appends an entry to the journal and writes budgets to their table, in one transaction. On return they are as
+    /// durable as configured.
     pub fn append(&mut self, entry: &[u8], rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let seq = self.last + 1;
         let insert = |connection: &Connection| {
@@ -206,26 +208,27 @@ impl File {
             let transaction = self.connection.transaction()?;
             insert(&transaction)?;
             upsert(&transaction, rows)?;
-            // As Transaction::commit, which has SQLite read the word anew each time.
+            // Like `Transaction::commit`, which would prepare the statement each time.
             transaction.prepare_cached("COMMIT")?.execute([])?;
         }
         self.last = seq;
         Ok(())
     }
 
-    /// Sequence number of the last journal entry.
+    /// Returns the sequence number of the last journal entry.
     pub fn last_entry(&self) -> i64 {
         self.last
     }
 
-    /// Writes budgets to their table, in one transaction.
+    /// Writes budgets to their table in one transaction.
     pub fn fold(&mut self, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         upsert(&transaction, rows)?;
         transaction.commit()
     }
 
-    /// Removes journal entries up to and with this one, which are folded, but not more than so many. True: more are left.
+    /// Deletes journal entries up to and including `upto`, which are folded, but at most `at_most`. Returns true if
+    /// more are left.
     pub fn discard(&mut self, upto: i64, at_most: i64) -> rusqlite::Result<bool> {
         let end = upto.min(self.first + at_most - 1);
         self.connection.prepare_cached("DELETE FROM journal WHERE seq <= ?1")?.execute([end])?;
@@ -233,68 +236,68 @@ impl File {
         Ok(end < upto)
     }
 
-    /// Removes budgets that have not changed since.
-    pub fn forget(&mut self, rows: &[(HashedKey, Timestamp)]) -> rusqlite::Result<()> {
+    /// Deletes budgets that have not changed since the given times.
+    pub fn delete_budgets(&mut self, rows: &[(HashedKey, Timestamp)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         let mut statement =
             transaction.prepare_cached("DELETE FROM budget WHERE hash = ?1 AND key = ?2 AND at = ?3")?;
-        for (place, at) in rows {
-            statement.execute(params![place.order, place.key.as_str(), at.micros()])?;
+        for (hashed_key, at) in rows {
+            statement.execute(params![hashed_key.order, hashed_key.key.as_str(), at.micros()])?;
         }
         drop(statement);
         transaction.commit()
     }
 
-    /// A budget as the table has it.
-    pub fn load(&self, place: &HashedKey) -> rusqlite::Result<Option<Budget>> {
+    /// Reads a budget from the table.
+    pub fn load(&self, hashed_key: &HashedKey) -> rusqlite::Result<Option<Budget>> {
         let mut statement =
             self.connection.prepare_cached("SELECT at, level, seen FROM budget WHERE hash = ?1 AND key = ?2")?;
-        let row = statement.query_row(params![place.order, place.key.as_str()], |row| {
+        let row = statement.query_row(params![hashed_key.order, hashed_key.key.as_str()], |row| {
             let seen = row.get_ref(2)?.as_blob_or_null()?;
             Ok(Budget { state: state(row, 0)?, seen: seen.and_then(journal::unseal_seen) })
         });
         row.optional()
     }
 
-    /// From now on everything is read as it is at this moment.
-    pub fn begin_look(&self) -> rusqlite::Result<()> {
+    /// Begins a read transaction: all reads see the file as it is now.
+    pub fn begin_read(&self) -> rusqlite::Result<()> {
         self.connection.prepare_cached("BEGIN")?.execute([]).map(|_| ())
     }
 
-    /// Ends what [`File::begin_look`] began.
-    pub fn end_look(&self) {
-        // It fails only where there is none: SQLite has ended it after an error.
+    /// Ends the transaction that [`File::begin_read`] began.
+    pub fn end_read(&self) {
+        // This fails only if there is no transaction: SQLite has ended it after an error.
         let _ = self.connection.prepare_cached("COMMIT").and_then(|mut end| end.execute([]));
     }
 
-    /// The next budgets of the table, at most so many, after this last one.
-    pub fn rows_after(&self, last: Option<&HashedKey>, at_most: usize) -> rusqlite::Result<Vec<Kept>> {
+    /// Reads the next budgets of the table after `last`, at most `at_most`.
+    pub fn rows_after(&self, last: Option<&HashedKey>, at_most: usize) -> rusqlite::Result<Vec<BudgetRow>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, substr(seen, 1, ?4) FROM budget WHERE (hash, key) > (?1, ?2) \
              ORDER BY hash, key LIMIT ?3",
         )?;
-        let (order, key) = last.map_or((i64::MIN, ""), |place| (place.order, place.key.as_str()));
+        let (order, key) = last.map_or((i64::MIN, ""), |hashed_key| (hashed_key.order, hashed_key.key.as_str()));
         let rows = statement.query_map(params![order, key, at_most as i64, journal::SEEN_HEAD as i64], |row| {
             let epoch = row.get_ref(4)?.as_blob_or_null()?.and_then(journal::seen_epoch);
-            Ok(Kept { place: place(row)?, state: state(row, 2)?, epoch })
+            Ok(BudgetRow { hashed_key: hashed_key(row)?, state: state(row, 2)?, epoch })
         })?;
         rows.collect()
     }
 
-    /// The budgets of a stretch of the order, both ends among them, handed out one by one.
-    pub fn stretch(&self, low: i64, high: i64, mut take: impl FnMut(HashedKey, Budget)) -> rusqlite::Result<()> {
+    /// Hands out the budgets of a range of hashes, both ends included.
+    pub fn rows_between(&self, low: i64, high: i64, mut take: impl FnMut(HashedKey, Budget)) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hash, key, at, level, seen FROM budget WHERE hash BETWEEN ?1 AND ?2 ORDER BY hash, key",
         )?;
         let mut rows = statement.query([low, high])?;
         while let Some(row) = rows.next()? {
             let seen = row.get_ref(4)?.as_blob_or_null()?;
-            take(place(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(journal::unseal_seen) });
+            take(hashed_key(row)?, Budget { state: state(row, 2)?, seen: seen.and_then(journal::unseal_seen) });
         }
         Ok(())
     }
 
-    /// Writes budgets and exceptions, and empties the journal, all at once; if `rows` fails, nothing has changed.
+    /// Writes budgets and exceptions and empties the journal, in one transaction. If `rows` fails, nothing is changed.
     pub fn write_all<E: From<rusqlite::Error>>(
         &mut self,
         rows: impl Iterator<Item = Result<Line, E>>,
@@ -302,7 +305,7 @@ impl File {
         let transaction = self.connection.transaction()?;
         for row in rows {
             match row? {
-                Line::Budget(place, budget) => upsert(&transaction, &[(place, budget)])?,
+                Line::Budget(hashed_key, budget) => upsert(&transaction, &[(hashed_key, budget)])?,
                 Line::Grant(grant) => exceptions::put_grant(&transaction, &grant)?,
                 Line::Suspension(suspension) => exceptions::put_suspension(&transaction, &suspension)?,
                 Line::AuditRecord(record) => exceptions::put_record(&transaction, &record)?,
@@ -314,7 +317,7 @@ impl File {
         Ok(())
     }
 
-    /// Octets of the file and of its unused pages; the number of journal entries, and their octets.
+    /// Returns the octets of the file and of its unused pages, the number of journal entries, and their octets.
     pub fn sizes(&self) -> rusqlite::Result<(i64, i64, i64, i64)> {
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         let page = number("page_size")?;
@@ -323,21 +326,21 @@ impl File {
         Ok((page * number("page_count")?, page * number("freelist_count")?, entries, octets))
     }
 
-    /// Writes a copy, as the file is at one moment, to a path where there is an empty file.
+    /// Writes a copy of the file, as it is at one moment, to the path of an empty file.
     pub fn copy_to(&self, path: &Path) -> rusqlite::Result<()> {
         let path = path.to_str().ok_or_else(|| rusqlite::Error::InvalidPath(path.to_owned()))?;
         self.connection.execute("VACUUM INTO ?1", [path]).map(|_| ())
     }
 
-    /// The limits that budgets belong to, and when each was last in force.
+    /// Returns the limits that budgets belong to, with the time when each was last in force.
     pub fn kinds(&self) -> rusqlite::Result<Vec<(String, Timestamp)>> {
         let mut statement = self.connection.prepare("SELECT name, in_force FROM kind ORDER BY name")?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, Timestamp::from_micros(row.get(1)?))))?;
         rows.collect()
     }
 
-    /// Notes that these limits are in force.
-    pub fn note_kinds(&mut self, names: &[String], now: Timestamp) -> rusqlite::Result<()> {
+    /// Records that these limits are in force.
+    pub fn record_kinds(&mut self, names: &[String], now: Timestamp) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for name in names {
             transaction.execute("INSERT OR REPLACE INTO kind VALUES (?1, ?2)", params![name, now.micros()])?;
@@ -345,8 +348,8 @@ impl File {
         transaction.commit()
     }
 
-    /// Forgets that there were limits.
-    pub fn drop_kinds(&mut self, names: &[String]) -> rusqlite::Result<()> {
+    /// Deletes the records of these limits.
+    pub fn delete_kinds(&mut self, names: &[String]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for name in names {
             transaction.execute("DELETE FROM kind WHERE name = ?1", [name])?;
@@ -354,51 +357,53 @@ impl File {
         transaction.commit()
     }
 
-    /// Brings the write-ahead log home, as far as nobody has to wait for it: pages in the log, and of these how many are home.
+    /// Checkpoints the write-ahead log as far as no commit has to wait. Returns the pages in the log, and how many of
+    /// them are copied.
     pub fn checkpoint(&self) -> rusqlite::Result<(i64, i64)> {
         self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
 
-    /// Whether the write-ahead log is to keep its length when it begins anew, or is cut to what is in use then.
-    pub fn keep_log(&mut self, keep: bool) {
-        if self.keeps_log != keep {
-            // It touches no file, and cannot fail.
-            let _ = self.connection.pragma_update(None, "journal_size_limit", if keep { LOG_KEPT } else { 0 });
-            self.keeps_log = keep;
+    /// Sets whether the write-ahead log keeps its length on reset; otherwise it is truncated to the part in use.
+    pub fn set_keep_wal(&mut self, keep: bool) {
+        if self.keeps_wal != keep {
+            // The pragma touches no file and cannot fail.
+            let _ = self.connection.pragma_update(None, "journal_size_limit", if keep { WAL_KEPT_OCTETS } else { 0 });
+            self.keeps_wal = keep;
         }
     }
 
-    /// Reads the whole file; the first fault, if there is one.
+    /// Reads the whole file and returns the first fault; `None` if there is none.
     pub fn quick_check(&self) -> rusqlite::Result<Option<String>> {
         let fault: String = self.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         Ok(Some(fault).filter(|fault| fault != "ok"))
     }
 
-    /// Ends what the connection is doing, from another thread.
+    /// Returns a handle by which another thread can interrupt the connection.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         self.connection.get_interrupt_handle()
     }
 }
 
-/// What tells a file and its write-ahead log from others that have taken their names; `None` if one of them is missing.
+/// Returns device and inode of a file and of its write-ahead log; `None` if one of them is missing. Other files of the
+/// same names have others.
 pub fn identity(path: &Path) -> Option<[(u64, u64); 2]> {
     let one = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    Some([one(path)?, one(&log_of(path))?])
+    Some([one(path)?, one(&wal_path(path))?])
 }
 
-/// The write-ahead log of a file.
-pub fn log_of(path: &Path) -> PathBuf {
+/// Returns the path of the write-ahead log.
+pub fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()
 }
 
-/// Whether an error says that a page is damaged: others may be whole.
-pub fn is_local(error: &rusqlite::Error) -> bool {
+/// Returns whether an error says that a page is damaged: other pages may be intact.
+pub fn is_page_damage(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }
 
-fn place(row: &Row<'_>) -> rusqlite::Result<HashedKey> {
+fn hashed_key(row: &Row<'_>) -> rusqlite::Result<HashedKey> {
     Ok(HashedKey { order: row.get(0)?, key: Key::from_stored(row.get_ref(1)?.as_str()?) })
 }
 
@@ -408,49 +413,49 @@ fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<State> {
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     let synchronous = match durability {
-        // In WAL a commit then is one write to the page cache, which outlives the process.
+        // In WAL mode a commit is then one write to the page cache, which outlives the process.
         Durability::Process => "NORMAL",
         Durability::Power => "FULL",
     };
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", synchronous)?;
-    // Another connection does it, so that no commit waits for it.
+    // Another connection checkpoints, so that no commit waits for that.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
-    connection.pragma_update(None, "cache_size", CACHE)
+    connection.pragma_update(None, "journal_size_limit", WAL_KEPT_OCTETS)?;
+    connection.pragma_update(None, "cache_size", CACHE_KIB)
 }
 
 /// Writes budgets to their table.
 pub fn upsert(transaction: &Transaction<'_>, rows: &[(HashedKey, Budget)]) -> rusqlite::Result<()> {
-    // As the table has no other index, SQLite replaces a row where it finds it; with ON CONFLICT it looks for it twice.
+    // The table has no other index, so SQLite replaces a row where it finds it; with ON CONFLICT it would search twice.
     let mut statement = transaction
         .prepare_cached("INSERT OR REPLACE INTO budget (hash, key, at, level, seen) VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    rows.iter().try_for_each(|(place, Budget { state, seen })| {
+    rows.iter().try_for_each(|(hashed_key, Budget { state, seen })| {
         let seen = seen.as_deref().map(journal::seal_seen);
-        let row = params![place.order, place.key.as_str(), state.at.micros(), state.level, seen];
+        let row = params![hashed_key.order, hashed_key.key.as_str(), state.at.micros(), state.level, seen];
         statement.execute(row).map(|_| ())
     })
 }
 
-/// Makes a file that nobody else may read or lock, where there is none: it tells who sends how much. Companions that SQLite makes get
-/// the same owner and permissions.
-pub fn private(path: &Path) -> std::io::Result<std::fs::File> {
+/// Creates a file, unless it exists, that no other user may read or lock: it tells who sends how much. SQLite gives its
+/// companion files the same owner and permissions.
+pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
     let is_new = !path.exists();
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if is_new && rustix::process::geteuid().is_root() {
-        // Root loads or copies it, and the server, which is not root, has to write it: it is its folder.
+        // Root loads or copies the file, but the server, which is not root and owns the folder, has to write it.
         let folder = std::fs::metadata(folder)?;
         std::os::unix::fs::fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
     }
     Ok(file)
 }
 
-/// Locks a file beside the state file: two writers would each believe in their own memory.
+/// Locks a file beside the state file: each of two writers would trust its own memory.
 fn lock(path: &Path) -> Result<std::fs::File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
-    let file = private(Path::new(&name)).map_err(|error| OpenError::Io(name.clone().into(), error))?;
+    let file = create_private(Path::new(&name)).map_err(|error| OpenError::Io(name.clone().into(), error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),

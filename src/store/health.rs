@@ -1,4 +1,4 @@
-//! What is wrong with the state file, if anything is.
+//! Health of the state file: its present errors.
 
 use super::Health;
 use crate::metrics::Metrics;
@@ -6,49 +6,49 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is done with the file, each of which may fail and succeed again by itself.
+/// Operation on the file that may fail, and succeed again by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attempt {
     Open,
-    /// The file is still where it was.
-    Find,
+    /// Finding the file at its path.
+    FindFile,
     Append,
-    /// What was done about exceptions is in the file.
-    PendingExceptions,
-    /// What was counted while it could not be written is in the file.
+    /// Writing pending exceptions and audit records.
+    WriteExceptions,
+    /// Writing the charges made while the file could not be written.
     CatchUp,
     Fold,
     Load,
     Checkpoint,
-    /// All of it can be read.
+    /// Reading the whole file.
     Check,
-    /// Budgets have room in memory.
-    Hold,
+    /// Holding all budgets in memory.
+    HoldInMemory,
 }
 
-/// Where one of these fails, nothing that is charged is durable, and nobody waits for that.
-const WRITING: [Attempt; 3] = [Attempt::Open, Attempt::Find, Attempt::Append];
+/// Attempts without which no charge is durable. While one fails, transactions do not wait.
+const WRITE_ATTEMPTS: [Attempt; 3] = [Attempt::Open, Attempt::FindFile, Attempt::Append];
 
-/// The troubles there are now. The lock is held to note one, and never over anything that waits.
+/// The present errors. The lock is held to record an outcome, never over anything that waits.
 pub struct HealthMonitor {
     reasons: Mutex<BTreeMap<Attempt, String>>,
-    any: AtomicBool,
-    writing: AtomicBool,
+    is_degraded: AtomicBool,
+    is_write_failing: AtomicBool,
     metrics: Arc<Metrics>,
 }
 
-/// What there is to be said about them.
-pub enum News {
+/// Change of health, for the log.
+pub enum HealthChange {
     Degraded(String),
-    Further(String),
+    DegradedFurther(String),
     Recovered,
 }
 
-impl News {
+impl HealthChange {
     pub fn log(self) {
         match self {
             Self::Degraded(reason) => tracing::error!(reason, "state degraded"),
-            Self::Further(reason) => tracing::error!(reason, "state degraded further"),
+            Self::DegradedFurther(reason) => tracing::error!(reason, "state degraded further"),
             Self::Recovered => tracing::info!("state recovered"),
         }
     }
@@ -56,55 +56,61 @@ impl News {
 
 impl HealthMonitor {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { reasons: Mutex::default(), any: AtomicBool::new(false), writing: AtomicBool::new(false), metrics }
+        Self {
+            reasons: Mutex::default(),
+            is_degraded: AtomicBool::new(false),
+            is_write_failing: AtomicBool::new(false),
+            metrics,
+        }
     }
 
-    /// Notes how an attempt went. The first failure and the last success are logged.
-    pub fn note(&self, attempt: Attempt, outcome: Result<(), String>) {
-        self.set(attempt, outcome).into_iter().for_each(News::log);
+    /// Records the outcome of an attempt. Logs the first failure and the last recovery.
+    pub fn record(&self, attempt: Attempt, outcome: Result<(), String>) {
+        self.update(attempt, outcome).into_iter().for_each(HealthChange::log);
     }
 
-    /// The same, but for the log, which may hang.
-    pub fn set(&self, attempt: Attempt, outcome: Result<(), String>) -> Option<News> {
-        // The common case costs no lock.
-        if outcome.is_ok() && !self.any() {
+    /// Records the outcome without logging, as the log may hang. Returns the change to be logged.
+    pub fn update(&self, attempt: Attempt, outcome: Result<(), String>) -> Option<HealthChange> {
+        // The common case takes no lock.
+        if outcome.is_ok() && !self.is_degraded() {
             return None;
         }
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         let was_good = reasons.is_empty();
-        let news = match outcome {
+        let change = match outcome {
             Ok(()) => {
                 reasons.remove(&attempt);
-                (!was_good && reasons.is_empty()).then_some(News::Recovered)
+                (!was_good && reasons.is_empty()).then_some(HealthChange::Recovered)
             }
             Err(reason) => match reasons.insert(attempt, reason.clone()) {
-                None if was_good => Some(News::Degraded(reason)),
-                None => Some(News::Further(reason)),
+                None if was_good => Some(HealthChange::Degraded(reason)),
+                None => Some(HealthChange::DegradedFurther(reason)),
                 Some(_) => None,
             },
         };
-        self.any.store(!reasons.is_empty(), Ordering::Relaxed);
-        self.writing.store(WRITING.iter().any(|attempt| reasons.contains_key(attempt)), Ordering::Relaxed);
+        self.is_degraded.store(!reasons.is_empty(), Ordering::Relaxed);
+        self.is_write_failing
+            .store(WRITE_ATTEMPTS.iter().any(|attempt| reasons.contains_key(attempt)), Ordering::Relaxed);
         self.metrics.state_degraded.set((!reasons.is_empty()).into());
-        news
+        change
     }
 
-    /// Whether there are any.
-    pub fn any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
+    /// Returns whether any attempt fails at present.
+    pub fn is_degraded(&self) -> bool {
+        self.is_degraded.load(Ordering::Relaxed)
     }
 
-    /// Whether there are any with writing: then limits are kept in memory alone.
-    pub fn with_writing(&self) -> bool {
-        self.writing.load(Ordering::Relaxed)
+    /// Returns whether writing fails at present: limits are then kept in memory alone.
+    pub fn is_write_failing(&self) -> bool {
+        self.is_write_failing.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with an attempt, if anything is.
+    /// Returns the error of an attempt; `None` if it succeeded last.
     pub fn reason(&self, attempt: Attempt) -> Option<String> {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner).get(&attempt).cloned()
     }
 
-    pub fn health(&self) -> Health {
+    pub fn current(&self) -> Health {
         let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         if reasons.is_empty() {
             return Health::Good;

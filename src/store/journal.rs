@@ -1,9 +1,9 @@
-//! The form of a journal entry: the changed budgets of one commit, in the order in which they changed.
+//! Format of a journal entry: the changed budgets of one commit, in the order of their changes.
 //!
-//! It begins with the CRC-32 of the rest. Each record is a key's length (u16; its top bits say what follows of seen values), the key
-//! (UTF-8), the time (i64, microseconds) and the level (f64); then either the length of the seen values (u32) and these, or the number
-//! of the values learnt since the record before (u32) and these; all little-endian. Seen values are the time of the newer generation
-//! (i64), that generation, and the older one.
+//! An entry begins with the CRC-32 of the rest. Each record has a key's length (u16; its top bits say what follows of
+//! seen values), the key (UTF-8), the time (i64, microseconds) and the level (f64). Then come either the length of the
+//! seen values (u32) and these, or the number of the values learnt since the record before (u32) and these. All numbers
+//! are little-endian. Seen values are the time of the newer generation (i64), that generation, and the older one.
 
 use super::hashed_key::HashedKey;
 use crate::engine::State;
@@ -14,23 +14,23 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Mark a key's length: all seen values follow; only those learnt do.
+/// Bits in a key's length: all seen values follow, or only the values learnt.
 const WHOLE: u16 = 0x8000;
 const LEARNT: u16 = 0x4000;
 
-/// The room that an entry keeps for the next: octets.
-const MOST_KEPT: usize = 64 << 10;
+/// Octets of buffer that an entry keeps for reuse.
+const KEPT_CAPACITY: usize = 64 << 10;
 
-/// An entry that is being written.
+/// Entry that is being written.
 pub struct Entry {
     bytes: Vec<u8>,
     records: usize,
 }
 
-/// What is written of the values seen.
+/// Part of the seen values that a record has.
 pub enum Seen<'a> {
     Whole,
-    /// These were learnt; what was known before is in the file.
+    /// Only these values were learnt; the file has the others.
     Learnt(&'a [Value]),
 }
 
@@ -43,7 +43,7 @@ impl Default for Entry {
 impl Entry {
     pub fn push(&mut self, key: KeyRef<'_>, budget: &Budget, seen: Seen<'_>) {
         let key = key.as_str().as_bytes();
-        // Keys are made of a configured name, addresses and a login of at most 1024 octets.
+        // A key has a configured name, addresses and a login of at most 1024 octets.
         let length = u16::try_from(key.len()).unwrap_or(u16::MAX) & !(WHOLE | LEARNT);
         let mark = match (&budget.seen, &seen) {
             (None, _) => 0,
@@ -71,10 +71,10 @@ impl Entry {
         self.records += 1;
     }
 
-    /// Makes it anew, in the room that it has.
+    /// Empties the entry and keeps its buffer.
     pub fn clear(&mut self) {
         self.bytes.truncate(size_of::<u32>());
-        self.bytes.shrink_to(MOST_KEPT);
+        self.bytes.shrink_to(KEPT_CAPACITY);
         self.records = 0;
     }
 
@@ -86,50 +86,51 @@ impl Entry {
         self.records
     }
 
-    /// Ready to be kept.
+    /// Writes the checksum and returns the finished bytes.
     pub fn seal(&mut self) -> &[u8] {
         seal(&mut self.bytes);
         &self.bytes
     }
 }
 
-/// Writes the checksum into the room before what it protects.
+/// Writes the checksum into the space reserved before the protected bytes.
 fn seal(bytes: &mut [u8]) {
     if let Some((sum, rest)) = bytes.split_first_chunk_mut() {
         *sum = crc32fast::hash(rest).to_le_bytes();
     }
 }
 
-/// What its checksum protects; `None` if it is damaged.
+/// Checks the checksum and returns the protected bytes; `None` if they are damaged.
 fn unseal(mut bytes: &[u8]) -> Option<&[u8]> {
     let sum = u32::from_le_bytes(take(&mut bytes)?);
     (crc32fast::hash(bytes) == sum).then_some(bytes)
 }
 
-/// Budgets as the journal has them.
+/// Budgets after replaying the journal.
 #[derive(Default)]
 pub struct Replayed(pub HashMap<HashedKey, Budget, foldhash::fast::RandomState>);
 
-/// All of an entry, or some of it, is damaged: the rest was replayed.
+/// Error: an entry, or a part of it, is damaged; the rest was replayed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Damaged;
 
 impl Replayed {
-    /// Brings the budgets up to date with an entry. `base` is a budget as it is in the table; `None` where there is none, or where it
-    /// cannot be read.
+    /// Applies an entry to the budgets. `base` reads a budget from the table: `None` if there is none or it cannot be
+    /// read.
     pub fn apply(&mut self, bytes: &[u8], base: impl Fn(&HashedKey) -> Option<Budget>) -> Result<(), Damaged> {
         let mut bytes = unseal(bytes).ok_or(Damaged)?;
         let mut outcome = Ok(());
         while !bytes.is_empty() {
             let Record { key, state, seen } = Record::read(&mut bytes).ok_or(Damaged)?;
-            let place = HashedKey::of(key);
+            let hashed_key = HashedKey::of(key);
             let seen = match seen {
                 None => None,
-                Some(Known::Whole(filter)) => Some(filter),
-                Some(Known::Learnt(values)) => {
-                    let before = self.0.remove(&place).or_else(|| base(&place)).and_then(|budget| budget.seen);
+                Some(RecordSeen::Whole(filter)) => Some(filter),
+                Some(RecordSeen::Learnt(values)) => {
+                    let before =
+                        self.0.remove(&hashed_key).or_else(|| base(&hashed_key)).and_then(|budget| budget.seen);
                     if before.is_none() && !values.is_empty() {
-                        // What the values are to be added to is lost. How much was charged is not.
+                        // The filter that learnt these values is lost; the level is not.
                         outcome = Err(Damaged);
                     }
                     before.map(|mut filter| {
@@ -138,7 +139,7 @@ impl Replayed {
                     })
                 }
             };
-            self.0.insert(place, Budget { state, seen });
+            self.0.insert(hashed_key, Budget { state, seen });
         }
         outcome
     }
@@ -147,16 +148,16 @@ impl Replayed {
 struct Record {
     key: Key,
     state: State,
-    seen: Option<Known>,
+    seen: Option<RecordSeen>,
 }
 
-enum Known {
+enum RecordSeen {
     Whole(Arc<Filter>),
     Learnt(Vec<Value>),
 }
 
 impl Record {
-    /// `None` if it is damaged.
+    /// Reads a record; `None` if it is damaged.
     fn read(bytes: &mut &[u8]) -> Option<Self> {
         let length = u16::from_le_bytes(take(bytes)?);
         let key = cut(bytes, usize::from(length & !(WHOLE | LEARNT)))?;
@@ -167,13 +168,13 @@ impl Record {
             0 => None,
             WHOLE => {
                 let length = u32::from_le_bytes(take(bytes)?);
-                Some(Known::Whole(read_seen(cut(bytes, length as usize)?)?))
+                Some(RecordSeen::Whole(read_seen(cut(bytes, length as usize)?)?))
             }
             LEARNT => {
                 let count = u32::from_le_bytes(take(bytes)?) as usize;
                 let (values, rest) = cut(bytes, count.checked_mul(size_of::<Value>())?)?.as_chunks();
                 debug_assert!(rest.is_empty());
-                Some(Known::Learnt(values.iter().map(|value| Value::from_bytes(*value)).collect()))
+                Some(RecordSeen::Learnt(values.iter().map(|value| Value::from_bytes(*value)).collect()))
             }
             _ => return None,
         };
@@ -194,14 +195,14 @@ fn write_seen(seen: &Filter, out: &mut Vec<u8>) {
     older.write(out);
 }
 
-/// `None` if it is damaged.
+/// Reads seen values; `None` if they are damaged.
 fn read_seen(mut bytes: &[u8]) -> Option<Arc<Filter>> {
     let epoch = Timestamp::from_micros(i64::from_le_bytes(take(&mut bytes)?));
     let (newer, older) = (Generation::read(&mut bytes)?, Generation::read(&mut bytes)?);
     Filter::from_parts(epoch, newer, older).filter(|_| bytes.is_empty()).map(Arc::new)
 }
 
-/// The form of seen values by themselves: after their CRC-32.
+/// Encodes seen values for the table: the bytes after their CRC-32.
 pub fn seal_seen(seen: &Filter) -> Vec<u8> {
     let mut bytes = vec![0; size_of::<u32>()];
     write_seen(seen, &mut bytes);
@@ -209,21 +210,21 @@ pub fn seal_seen(seen: &Filter) -> Vec<u8> {
     bytes
 }
 
-/// Reads what [`seal_seen`] has written; `None` if it is damaged.
+/// Decodes the bytes that [`seal_seen`] wrote; `None` if they are damaged.
 pub fn unseal_seen(bytes: &[u8]) -> Option<Arc<Filter>> {
     unseal(bytes).and_then(read_seen)
 }
 
-/// So many octets of sealed seen values hold the time of the newer generation.
+/// Octets of sealed seen values up to and including the time of the newer generation.
 pub const SEEN_HEAD: usize = 12;
 
-/// The time of the newer generation, of sealed seen values of which only the head is at hand.
+/// Reads the time of the newer generation from the head of sealed seen values.
 pub fn seen_epoch(head: &[u8]) -> Option<Timestamp> {
     let bytes = head.get(size_of::<u32>()..SEEN_HEAD)?;
     Some(Timestamp::from_micros(i64::from_le_bytes(bytes.try_into().ok()?)))
 }
 
-/// Puts the checksum before what files up to version 2 kept without.
+/// Puts a checksum before bytes; files up to version 2 had none.
 pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = [&[0; 4], bytes].concat();
     seal(&mut sealed);
@@ -255,27 +256,29 @@ mod tests {
         Timestamp::from_micros((1_700_000_000 + seconds) * 1_000_000)
     }
 
-    /// Some changes to few budgets: whose, when, how full, and the value learnt from it, if any.
+    /// Changes to a few budgets: the user, the seconds since the change before, the level, and the value learnt, if
+    /// any.
     fn any_changes() -> impl Strategy<Value = Vec<(usize, i64, f64, Option<u8>)>> {
         proptest::collection::vec((0usize..4, 0i64..1_000_000, 0.0f64..1e9, proptest::option::of(any::<u8>())), 0..60)
     }
 
     proptest! {
-        /// Budgets change one after the other, now and then their filter is turned, and what is written of that gives the same
-        /// budgets again: also when their rows have some of it already.
+        /// Budgets change one after the other, and now and then a filter begins a new generation. Replaying the entry
+        /// gives the same budgets, even if the rows have some of the changes already.
         #[test]
-        fn what_is_written_is_replayed(changes in any_changes(), in_rows in 0usize..60) {
+        fn an_entry_is_replayed_as_written(changes in any_changes(), in_rows in 0usize..60) {
             let rule = distinct::Rule::new(20.0, DAY, Some(DAY)).unwrap();
             let (mut budgets, mut rows, mut now) = (HashMap::new(), HashMap::new(), 0);
             let mut entry = Entry::default();
-            for (n, (whose, later, level, value)) in changes.into_iter().enumerate() {
+            for (n, (user, later, level, value)) in changes.into_iter().enumerate() {
                 if n == in_rows {
                     rows = budgets.clone();
                     entry = Entry::default();
                 }
                 now += later;
-                let place = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={whose}")));
-                let before: Option<Arc<Filter>> = budgets.get(&place).and_then(|budget: &Budget| budget.seen.clone());
+                let key = format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={user}");
+                let hashed_key = HashedKey::of(Key::from_stored(&key));
+                let before = budgets.get(&hashed_key).and_then(|budget: &Budget| budget.seen.clone());
                 let learnt: Vec<Value> = value.map(|value| Value::of(&value.to_string())).into_iter().collect();
                 let learn = |value: &Value| {
                     Arc::new(rule.learn(before.clone().map(Arc::unwrap_or_clone), at(now), *value))
@@ -283,18 +286,18 @@ mod tests {
                 let seen = learnt.first().map(learn).or(before.clone());
                 let turned = before.map(|filter| filter.generation()) != seen.as_ref().map(|filter| filter.generation());
                 let budget = Budget { state: State { at: at(now), level }, seen };
-                entry.push(place.key.borrowed(), &budget, if turned { Seen::Whole } else { Seen::Learnt(&learnt) });
-                budgets.insert(place, budget);
+                entry.push(hashed_key.key.borrowed(), &budget, if turned { Seen::Whole } else { Seen::Learnt(&learnt) });
+                budgets.insert(hashed_key, budget);
             }
             let mut replayed = Replayed::default();
-            let applied = replayed.apply(entry.seal(), |place| rows.get(place).cloned());
+            let applied = replayed.apply(entry.seal(), |hashed_key| rows.get(hashed_key).cloned());
             prop_assert!(applied.is_ok());
             rows.extend(replayed.0);
             prop_assert_eq!(rows, budgets);
         }
 
         #[test]
-        fn a_single_wrong_bit_is_seen(level in any::<f64>(), bit in 0usize..400) {
+        fn one_flipped_bit_is_detected(level in any::<f64>(), bit in 0usize..400) {
             let mut entry = Entry::default();
             let key = Key::from_stored("l\u{1f}recipients\u{1f}ewma\u{1f}user=alice");
             entry.push(key.borrowed(), &Budget { state: State { at: at(0), level }, seen: None }, Seen::Learnt(&[]));
@@ -306,7 +309,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let sealed = sealed(&bytes);
             let _ = Replayed::default().apply(&sealed, |_| None);
             if let Some(seen) = unseal_seen(&sealed) {

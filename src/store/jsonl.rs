@@ -1,8 +1,10 @@
-//! What a state file holds as lines of JSON: budgets, exceptions, and the trail of what was done about these.
+//! Contents of a state file as lines of JSON: budgets, exceptions, and their audit trail.
 //!
-//! A budget is `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`;
-//! for limits that count distinct values, `seen` is their filter in base64; for that of a grant, `granted` is when this began. An
-//! exception begins with `{"exception":"grant"` or `"suspension"`, a record with `{"audit":"granted"` and so on.
+//! A budget is
+//! `{"limit":"l","count":"recipients","algorithm":"ewma","owner":{"user":"alice"},"at":"2026-11-21T10:00:00Z","level":3.5}`.
+//! For limits that count distinct values, `seen` is their filter in base64. For the budget of a grant, `granted` is the
+//! time when the grant began. An exception begins with `{"exception":"grant"` or `"suspension"`, a record with
+//! `{"audit":"granted"` and so on.
 
 use super::audit::{Act, AuditRecord};
 use super::hashed_key::HashedKey;
@@ -19,7 +21,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What a line says.
+/// Parsed line.
 pub enum Line {
     Budget(HashedKey, Budget),
     Grant(Grant),
@@ -27,7 +29,7 @@ pub enum Line {
     AuditRecord(AuditRecord),
 }
 
-/// What the line of an exception begins with.
+/// Values of `exception`.
 const GRANT: &str = "grant";
 const SUSPENSION: &str = "suspension";
 
@@ -85,15 +87,15 @@ fn owner(owner: &Owner) -> Map<String, Value> {
     owner.parts().map(|(field, value)| (field.to_owned(), json!(value))).collect()
 }
 
-/// The object of a line that is read.
+/// JSON object of a line.
 struct Object(Map<String, Value>);
 
 impl Line {
-    /// Reads a line, or says what it is not, and why.
+    /// Parses a line. The error is the expected kind of line, and the reason.
     pub fn read(text: &str) -> Result<Self, (&'static str, String)> {
         let bad = |what: &'static str| move |why: String| (what, why);
         let value: Value = serde_json::from_str(text).map_err(|error| error.to_string()).map_err(bad("a budget"))?;
-        let Value::Object(object) = value else { return Err(bad("a budget")("it is no object".to_owned())) };
+        let Value::Object(object) = value else { return Err(bad("a budget")("it is not a JSON object".to_owned())) };
         let object = Object(object);
         match (object.0.contains_key("exception"), object.0.contains_key("audit")) {
             (true, _) => object.exception().map_err(bad("an exception")),
@@ -109,21 +111,21 @@ impl Object {
         let owners = self.owners()?;
         let (count, algorithm) = (self.word("count")?, self.word("algorithm")?);
         if !Count::ALL.iter().any(|known| known.name() == count) {
-            return Err(format!("\"{count}\" is nothing that is counted"));
+            return Err(format!("\"{count}\" is not a count"));
         }
-        // What is counted distinct follows it.
+        // The field counted distinctly follows the name.
         let first = algorithm.split(' ').next();
         if !Algorithm::ALL.iter().map(|known| known.name()).chain(["share"]).any(|known| Some(known) == first) {
-            return Err(format!("\"{algorithm}\" is no algorithm"));
+            return Err(format!("\"{algorithm}\" is not an algorithm"));
         }
         let key = Key::from_parts(self.word("limit")?, count, algorithm, owners.into_iter());
-        let mut key = key.ok_or("its words make no key")?;
+        let mut key = key.ok_or("its limit, count, algorithm and owner make no key")?;
         if self.0.contains_key("granted") {
             key = key.granted(self.time("granted")?);
         }
         let at = self.time("at")?;
         let level = self.0.get("level").and_then(Value::as_f64).filter(|level| *level >= 0.0);
-        let level = level.ok_or("\"level\" is no number of at least 0, or missing")?;
+        let level = level.ok_or("\"level\" must be a number of at least 0")?;
         let seen = match self.0.contains_key("seen") {
             false => None,
             true => {
@@ -149,7 +151,7 @@ impl Object {
                 Ok(Line::Grant(Grant { limit, owner, rate, term }))
             }
             SUSPENSION => Ok(Line::Suspension(Suspension { owner, term })),
-            other => Err(format!("\"{other}\" is no exception")),
+            other => Err(format!("\"exception\" must be \"grant\" or \"suspension\", not \"{other}\"")),
         }
     }
 
@@ -159,7 +161,7 @@ impl Object {
         let maybe = |name: &str| self.0.contains_key(name).then(|| self.word(name).map(Arc::from)).transpose();
         Ok(Line::AuditRecord(AuditRecord {
             at: self.time("at")?,
-            act: Act::parse(act).ok_or_else(|| format!("\"{act}\" is nothing that is done"))?,
+            act: Act::parse(act).ok_or_else(|| format!("\"{act}\" is not an action"))?,
             limit: maybe("limit")?,
             owner: self.owner()?,
             rate: maybe("rate")?,
@@ -180,7 +182,7 @@ impl Object {
     fn word(&self, name: &str) -> Result<&str, String> {
         match self.0.get(name).map(Value::as_str) {
             Some(Some(word)) => Ok(word),
-            Some(None) => Err(format!("\"{name}\" is no text")),
+            Some(None) => Err(format!("\"{name}\" is not a string")),
             None => Err(format!("\"{name}\" is missing")),
         }
     }
@@ -189,13 +191,13 @@ impl Object {
         parse_time(self.word(name)?).map_err(|error| error.to_string())
     }
 
-    /// In the order of keys.
+    /// Returns the owner's fields in the order of keys.
     fn owners(&self) -> Result<Vec<(&str, &str)>, String> {
-        let owner = self.0.get("owner").and_then(Value::as_object).ok_or("\"owner\" is no object, or missing")?;
+        let owner = self.0.get("owner").and_then(Value::as_object).ok_or("\"owner\" must be a JSON object")?;
         let owners = owner.iter().map(|(owner, value)| value.as_str().map(|value| (owner.as_str(), value)));
-        let mut owners: Vec<_> = owners.collect::<Option<_>>().ok_or("an owner is no text")?;
+        let mut owners: Vec<_> = owners.collect::<Option<_>>().ok_or("the values of \"owner\" must be strings")?;
         if let Some((owner, _)) = owners.iter().find(|(name, _)| Field::parse(name).is_none()) {
-            return Err(format!("nobody is counted by \"{owner}\""));
+            return Err(format!("\"owner\" has the unknown field \"{owner}\""));
         }
         owners.sort_by_key(|(name, _)| Field::parse(name));
         Ok(owners)
@@ -204,7 +206,7 @@ impl Object {
     fn owner(&self) -> Result<Owner, String> {
         let owners = self.owners()?;
         match owners.iter().find(|(_, value)| value.chars().any(char::is_control)) {
-            Some((_, value)) => Err(format!("\"{}\" is the name of nobody", value.escape_debug())),
+            Some((_, value)) => Err(format!("\"owner\" has a control character in \"{}\"", value.escape_debug())),
             None => Ok(Owner::from_parts(owners.into_iter().map(|(field, value)| (field.into(), value)))),
         }
     }

@@ -1,4 +1,5 @@
-//! The thread that reads budgets from the file when they are not in memory: each once, however many ask for it.
+//! The thread that reads budgets missing in memory from the file; each budget once, however many transactions ask for
+//! it.
 
 use super::Core;
 use super::cache::SHARDS;
@@ -12,79 +13,80 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A handle on the loader's thread.
+/// Handle on the loader thread.
 pub struct Loader {
     requests: Sender<Vec<HashedKey>>,
     thread: JoinHandle<()>,
 }
 
-/// How often to try again what could not be read.
-const RETRY: Duration = Duration::from_secs(1);
+/// Time between two tries to read budgets that could not be read.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a look at the file lasts: meanwhile its write-ahead log cannot begin anew.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time that a snapshot of the file lasts: meanwhile the write-ahead log cannot be reset.
+const SNAPSHOT_TIME: Duration = Duration::from_millis(200);
 
-/// So many budgets are taken in at once.
-const MOST_AT_ONCE: usize = 512;
+/// Number of requested keys from which no further requests are joined.
+const MAX_BATCH: usize = 512;
 
-/// What the thread keeps.
+/// State of the loader thread.
 struct Task {
     core: Arc<Core>,
     file: Option<File>,
     requests: Receiver<Vec<HashedKey>>,
-    tried: Instant,
-    look: Look,
+    last_retry: Instant,
+    snapshot: Snapshot,
 }
 
-/// The file as it was at one moment. What is not in memory has not changed since it was dropped from there: as long as nothing is
-/// dropped, what was seen before is still true.
+/// Snapshot of the file. A budget that is not in memory has not changed since it was dropped from there: as long as
+/// nothing is dropped, the snapshot stays true.
 #[derive(Default)]
-struct Look {
-    /// When it began, and how many budgets had been dropped by then.
+struct Snapshot {
+    /// Start of the snapshot, and the number of budgets dropped by then.
     since: Option<(Instant, usize)>,
 }
 
-impl Look {
-    /// Makes sure that it is recent enough.
+impl Snapshot {
+    /// Begins a new snapshot unless the present one is recent enough.
     fn renew(&mut self, file: &File, dropped: usize) -> rusqlite::Result<()> {
-        if self.since.is_some_and(|(began, then)| then == dropped && began.elapsed() < LOOK) {
+        if self.since.is_some_and(|(began, then)| then == dropped && began.elapsed() < SNAPSHOT_TIME) {
             return Ok(());
         }
         self.end(file);
-        file.begin_look()?;
+        file.begin_read()?;
         self.since = Some((Instant::now(), dropped));
         Ok(())
     }
 
     fn end(&mut self, file: &File) {
         if self.since.take().is_some() {
-            file.end_look();
+            file.end_read();
         }
     }
 }
 
 /// Budgets that could not be read.
 struct Unread {
-    places: Vec<HashedKey>,
+    hashed_keys: Vec<HashedKey>,
     reason: String,
-    /// It is not a matter of single pages: others cannot be read either.
-    is_hopeless: bool,
+    /// The error is not one of single pages: other budgets cannot be read either.
+    is_whole_file: bool,
 }
 
 impl Loader {
     pub fn start(core: Arc<Core>) -> std::io::Result<Self> {
         let (requests, receiver) = channel();
-        let mut task = Task { core, file: None, requests: receiver, tried: Instant::now(), look: Look::default() };
+        let mut task =
+            Task { core, file: None, requests: receiver, last_retry: Instant::now(), snapshot: Snapshot::default() };
         let thread = std::thread::Builder::new().name("weir-state-read".to_owned()).spawn(move || task.run())?;
         Ok(Self { requests, thread })
     }
 
-    /// Has these budgets read into the memory. False: nobody is there to do it.
-    pub fn read(&self, places: Vec<HashedKey>) -> bool {
-        self.requests.send(places).is_ok()
+    /// Has these budgets read into memory. Returns false if the thread has ended.
+    pub fn read(&self, hashed_keys: Vec<HashedKey>) -> bool {
+        self.requests.send(hashed_keys).is_ok()
     }
 
-    /// Has the thread end, after a last attempt to read what could not be read.
+    /// Has the thread end, after a last try to read the unread budgets.
     pub fn stop(self) -> JoinHandle<()> {
         drop(self.requests);
         self.thread
@@ -94,20 +96,20 @@ impl Loader {
 impl Task {
     fn run(&mut self) {
         loop {
-            let patience = if self.look.since.is_some() { LOOK } else { RETRY };
+            let patience = if self.snapshot.since.is_some() { SNAPSHOT_TIME } else { RETRY_AFTER };
             match self.requests.recv_timeout(patience) {
-                Ok(mut places) => {
-                    while places.len() < MOST_AT_ONCE
+                Ok(mut hashed_keys) => {
+                    while hashed_keys.len() < MAX_BATCH
                         && let Ok(more) = self.requests.try_recv()
                     {
-                        places.extend(more);
+                        hashed_keys.extend(more);
                     }
-                    self.load(places);
+                    self.load(hashed_keys);
                 }
-                Err(RecvTimeoutError::Timeout) => self.end_look(),
+                Err(RecvTimeoutError::Timeout) => self.end_snapshot(),
                 Err(RecvTimeoutError::Disconnected) => return self.retry(),
             }
-            if self.tried.elapsed() >= RETRY {
+            if self.last_retry.elapsed() >= RETRY_AFTER {
                 self.retry();
             }
             self.core.is_loader_stuck.store(false, Ordering::Relaxed);
@@ -115,116 +117,117 @@ impl Task {
         }
     }
 
-    fn load(&mut self, mut places: Vec<HashedKey>) {
-        places.sort_unstable();
+    fn load(&mut self, mut hashed_keys: Vec<HashedKey>) {
+        hashed_keys.sort_unstable();
         let epoch = self.core.queue.epoch();
-        let (read, unread) = self.read(places);
-        let late = self.core.hot.insert(read, epoch);
+        let (read, unread) = self.read(hashed_keys);
+        let late = self.core.cache.insert(read, epoch);
         self.merge(late, epoch);
-        // First the trouble, then those who wait: they look for it.
+        // Record the error before waking the waiting transactions: they look for it.
         if let Some(unread) = unread {
-            self.core.troubles.note(Attempt::Load, Err(unread.reason));
-            self.core.hot.insert_unread(unread.places.iter().map(HashedKey::borrowed));
+            self.core.health.record(Attempt::Load, Err(unread.reason));
+            self.core.cache.insert_unread(unread.hashed_keys.iter().map(HashedKey::borrowed));
         }
     }
 
-    /// Tries again what could not be read.
+    /// Tries again to read the unread budgets.
     fn retry(&mut self) {
-        self.tried = Instant::now();
+        self.last_retry = Instant::now();
         let (mut again, mut reason) = (Vec::new(), None);
         for shard in 0..SHARDS {
-            // Whoever waits comes first.
-            while let Ok(places) = self.requests.try_recv() {
-                self.load(places);
+            // Transactions that wait come first.
+            while let Ok(hashed_keys) = self.requests.try_recv() {
+                self.load(hashed_keys);
             }
-            let places = self.core.hot.take_unread(shard);
-            if places.is_empty() {
+            let hashed_keys = self.core.cache.take_unread(shard);
+            if hashed_keys.is_empty() {
                 continue;
             }
             let epoch = self.core.queue.epoch();
-            let (read, unread) = self.read(places);
+            let (read, unread) = self.read(hashed_keys);
             self.merge(read, epoch);
             if let Some(unread) = unread {
-                again.extend(unread.places);
+                again.extend(unread.hashed_keys);
                 reason = Some(unread.reason);
-                if unread.is_hopeless {
+                if unread.is_whole_file {
                     break;
                 }
             }
         }
-        self.core.hot.put_back_unread(again);
+        self.core.cache.put_back_unread(again);
         match reason {
-            Some(reason) => self.core.troubles.note(Attempt::Load, Err(reason)),
-            None if self.core.hot.has_unread() => {}
-            None => self.core.troubles.note(Attempt::Load, Ok(())),
+            Some(reason) => self.core.health.record(Attempt::Load, Err(reason)),
+            None if self.core.cache.has_unread() => {}
+            None => self.core.health.record(Attempt::Load, Ok(())),
         }
     }
 
-    /// Adds what the file has to what was counted without it, and has that written.
+    /// Adds stored budgets to what was counted without them, and has the sums written.
     fn merge(&self, read: Vec<(HashedKey, Option<Budget>)>, epoch: u64) {
         if read.is_empty() {
             return;
         }
         let policy = self.core.policy();
         let mut changed = false;
-        for (place, budget) in read {
-            let combine = |stored, counted| policy::combine(&policy, &place.key, stored, counted);
-            changed |= self.core.hot.merge(&place, budget, epoch, combine);
+        for (hashed_key, budget) in read {
+            let combine = |stored, counted| policy::combine(&policy, &hashed_key.key, stored, counted);
+            changed |= self.core.cache.merge(&hashed_key, budget, epoch, combine);
         }
         if changed {
             self.core.catch_up();
         }
     }
 
-    /// Budgets as the file has them; and those that cannot be read.
-    fn read(&mut self, places: Vec<HashedKey>) -> (Vec<(HashedKey, Option<Budget>)>, Option<Unread>) {
-        if let Err(reason) = self.begin_look() {
-            return (Vec::new(), Some(Unread { places, reason, is_hopeless: true }));
+    /// Reads budgets from the file; returns those read and those that could not be.
+    fn read(&mut self, hashed_keys: Vec<HashedKey>) -> (Vec<(HashedKey, Option<Budget>)>, Option<Unread>) {
+        if let Err(reason) = self.begin_snapshot() {
+            return (Vec::new(), Some(Unread { hashed_keys, reason, is_whole_file: true }));
         }
         let Some(file) = &self.file else { return (Vec::new(), None) };
-        let (mut read, mut unread, mut why) = (Vec::with_capacity(places.len()), Vec::new(), None);
-        for place in places {
-            // What is wrong with one page need not be with others; anything else is wrong with all.
-            if why.as_ref().is_some_and(|error| !file::is_local(error)) {
-                unread.push(place);
+        let (mut read, mut unread, mut why) = (Vec::with_capacity(hashed_keys.len()), Vec::new(), None);
+        for hashed_key in hashed_keys {
+            // An error of one page need not concern others; any other error concerns all.
+            if why.as_ref().is_some_and(|error| !file::is_page_damage(error)) {
+                unread.push(hashed_key);
                 continue;
             }
-            match file.load(&place) {
-                Ok(budget) => read.push((place, budget)),
+            match file.load(&hashed_key) {
+                Ok(budget) => read.push((hashed_key, budget)),
                 Err(error) => {
-                    unread.push(place);
+                    unread.push(hashed_key);
                     why = Some(error);
                 }
             }
         }
-        if why.is_some() || self.core.log_is_long.load(Ordering::Relaxed) {
-            self.end_look();
+        if why.is_some() || self.core.is_wal_long.load(Ordering::Relaxed) {
+            self.end_snapshot();
         }
         let unread = why.map(|error| Unread {
-            places: unread,
-            reason: format!("budgets cannot be read: {}", file::words(&error)),
-            is_hopeless: !file::is_local(&error),
+            hashed_keys: unread,
+            reason: format!("budgets cannot be read: {}", file::describe(&error)),
+            is_whole_file: !file::is_page_damage(&error),
         });
         (read, unread)
     }
 
-    /// The file changes all the time, and with each new look at it SQLite forgets the pages it has read: a look lasts.
-    fn begin_look(&mut self) -> Result<(), String> {
-        // Before the writer has made sure whose it is, and replayed its journal, it says nothing.
+    /// Makes sure that the file is open and the snapshot recent. The file changes all the time, and SQLite forgets its
+    /// cached pages with each new transaction: hence one snapshot serves many reads.
+    fn begin_snapshot(&mut self) -> Result<(), String> {
+        // The file must not be read before the writer has identified it and replayed its journal.
         if !self.core.is_open() {
             return Err("budgets cannot be read: the state file is not open".to_owned());
         }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(File::read(&self.core.options.path).map_err(|error| error.to_string())?),
+            none => none.insert(File::open_to_read(&self.core.options.path).map_err(|error| error.to_string())?),
         };
-        let renewed = self.look.renew(file, self.core.hot.dropped());
-        renewed.map_err(|error| format!("budgets cannot be read: {}", file::words(&error)))
+        let renewed = self.snapshot.renew(file, self.core.cache.dropped());
+        renewed.map_err(|error| format!("budgets cannot be read: {}", file::describe(&error)))
     }
 
-    fn end_look(&mut self) {
+    fn end_snapshot(&mut self) {
         if let Some(file) = &self.file {
-            self.look.end(file);
+            self.snapshot.end(file);
         }
     }
 }

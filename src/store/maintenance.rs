@@ -1,10 +1,10 @@
-//! The thread that keeps the file in order: brings its write-ahead log home, sees whether it is still where it was, reads it once
-//! to the end, and has what no longer matters forgotten.
+//! The maintenance thread: checkpoints the write-ahead log, sees whether the file is still at its path, checks the
+//! whole file once, and has expired budgets deleted.
 
-use super::file::{self, File, Kept};
+use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
-use super::queue::Errand;
+use super::queue::WriterJob;
 use super::{Core, Durability};
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
@@ -15,79 +15,80 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A handle on the keeper's thread.
+/// Handle on the maintenance thread.
 pub struct MaintenanceThread {
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// How often the keeper looks around, and how often while the log is too long.
+/// Time between two rounds of the thread, and while the write-ahead log is too long.
 const TICK: Duration = Duration::from_millis(200);
-const HURRY: Duration = Duration::from_millis(20);
+const HURRIED_TICK: Duration = Duration::from_millis(20);
 
-/// When little has been written for so long there is no hurry.
-const CALM: Duration = Duration::from_secs(1);
+/// Time without new octets in the log after which there is no hurry.
+const CALM_AFTER: Duration = Duration::from_secs(1);
 
-/// The log is brought home when as much has been written, or when it has lain for a while: octets, about.
-pub const HOME_AT: usize = 16 << 20;
-const HOME_AFTER: Duration = Duration::from_secs(10);
+/// Octets written, about, or time since the last checkpoint, that make a checkpoint due.
+pub const CHECKPOINT_AT_OCTETS: usize = 16 << 20;
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 
-/// A log that has been too long for so long is held by a reader. Under any load a log begins anew within a second.
+/// Time after which a log that is too long must be held by a reader. Under any load a log is reset within a second.
 const HELD_AFTER: Duration = Duration::from_secs(10);
 
-/// Pages in a log that has to begin anew, even if commits have to wait for that.
-const MAX_LOG: i64 = 16_384;
+/// Pages of a log that has to be reset, even if commits have to wait for that.
+const MAX_WAL_PAGES: i64 = 16_384;
 
-/// Rows looked at in one tick: a million take a minute and a half.
-const LOOKED_AT: usize = 2_000;
+/// Rows walked in one round: a million take a minute and a half.
+const ROWS_PER_TICK: usize = 2_000;
 
-/// Rows removed in one transaction.
-const FORGOTTEN: usize = 100;
+/// Rows deleted in one transaction.
+const DELETED_AT_ONCE: usize = 100;
 
-/// Between two walks through all budgets.
-const REST: Duration = Duration::from_secs(600);
+/// Time between two walks through all budgets.
+const PAUSE_BETWEEN_WALKS: Duration = Duration::from_secs(600);
 
-/// How long the budgets of a limit outlive it: it may come back.
+/// Time that budgets outlive their limit, which may come back.
 pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
 
 struct Task {
     core: Arc<Core>,
-    /// To bring the log home by, and to read budgets.
+    /// Connection for checkpoints and for reading budgets.
     file: Option<File>,
     stop: Receiver<()>,
-    home: Home,
+    checkpoint: CheckpointState,
     walk: Walk,
-    /// When the last walk ended: by the decisions' clock, and by that of the machine.
+    /// End of the last walk, by the clock of decisions and by that of the machine.
     walked: Option<(Timestamp, Instant)>,
     checking: Option<Checking>,
 }
 
-/// How far the write-ahead log is home.
-struct Home {
-    /// When something new was last brought home.
+/// Progress of checkpoints of the write-ahead log.
+struct CheckpointState {
+    /// Time when new pages were last checkpointed.
     at: Instant,
-    /// What had been written before: see [`Core`].
+    /// Octets written to the log before that: see [`Core`].
     written: usize,
-    /// All that the checkpoint knew of came home. It knows nothing of commits since it began: `written` tells of those.
+    /// The last checkpoint copied every page that it knew of. It does not know of commits since it began: `written`
+    /// tells of those.
     is_whole: bool,
-    /// Since when the log has been too long.
-    long: Option<Instant>,
-    /// Its pages at the last checkpoint.
+    /// Time since when the log has been too long.
+    long_since: Option<Instant>,
+    /// Pages of the log at the last checkpoint.
     pages: i64,
 }
 
-/// A walk through all budgets, in order.
+/// Walk through all budgets, in order.
 #[derive(Default)]
 struct Walk {
-    /// The last one seen.
+    /// Key of the last row walked.
     after: Option<HashedKey>,
-    /// When each limit was last in force: those that budgets belong to.
+    /// Time when each limit that budgets belong to was last in force.
     kinds: HashMap<String, Timestamp>,
-    /// Limits that still have budgets.
+    /// Limits of which this walk has found budgets that stay.
     found: HashSet<String>,
 }
 
-/// The one reading of the whole file.
+/// The thread that checks the whole file once.
 struct Checking {
     thread: JoinHandle<()>,
     interrupt: rusqlite::InterruptHandle,
@@ -100,7 +101,7 @@ impl MaintenanceThread {
             core,
             file: None,
             stop: stopping,
-            home: Home { at: Instant::now(), written: 0, is_whole: true, long: None, pages: 0 },
+            checkpoint: CheckpointState { at: Instant::now(), written: 0, is_whole: true, long_since: None, pages: 0 },
             walk: Walk::default(),
             walked: None,
             checking: None,
@@ -119,16 +120,17 @@ impl MaintenanceThread {
 impl Task {
     fn run(&mut self) {
         loop {
-            let hurries = self.core.log_is_long.load(Ordering::Relaxed) && self.home.at.elapsed() < CALM;
-            if self.stop.recv_timeout(if hurries { HURRY } else { TICK }) == Err(RecvTimeoutError::Disconnected) {
+            let hurries = self.core.is_wal_long.load(Ordering::Relaxed) && self.checkpoint.at.elapsed() < CALM_AFTER;
+            if self.stop.recv_timeout(if hurries { HURRIED_TICK } else { TICK }) == Err(RecvTimeoutError::Disconnected)
+            {
                 break;
             }
-            self.core.metrics.budgets.set(i64::try_from(self.core.hot.len()).unwrap_or(i64::MAX));
+            self.core.metrics.budgets.set(i64::try_from(self.core.cache.len()).unwrap_or(i64::MAX));
             self.core.make_room();
-            self.core.hot.drop_empty();
+            self.core.cache.drop_empty();
             if self.core.is_open() {
-                self.find();
-                self.keep();
+                self.check_identity();
+                self.maintain();
             }
         }
         if let Some(checking) = self.checking.take() {
@@ -137,8 +139,9 @@ impl Task {
         }
     }
 
-    /// Sees whether the file still has its name. Whoever moves it away under a running Weir loses what is written from then on.
-    fn find(&self) {
+    /// Checks that the file is still at its path. If another program moves it away while Weir runs, everything written
+    /// from then on is lost.
+    fn check_identity(&self) {
         let found = match file::identity(&self.core.options.path) {
             None => {
                 Err("the state file has been removed: until Weir is restarted, what is counted ends with this process"
@@ -149,33 +152,35 @@ impl Task {
             }
             _ => Ok(()),
         };
-        self.core.troubles.note(Attempt::Find, found);
+        self.core.health.record(Attempt::FindFile, found);
     }
 
-    fn keep(&mut self) {
+    fn maintain(&mut self) {
         if self.file.is_none() {
-            match File::maintain(&self.core.options.path) {
+            match File::open_for_checkpoint(&self.core.options.path) {
                 Ok(file) => self.file = Some(file),
-                Err(error) => return self.core.troubles.note(Attempt::Checkpoint, Err(error.to_string())),
+                Err(error) => return self.core.health.record(Attempt::Checkpoint, Err(error.to_string())),
             }
             self.checking = Checking::start(&self.core);
         }
         let Some(file) = &self.file else { return };
-        let outcome = bring_home(&self.core, file, &mut self.home);
+        let outcome = checkpoint(&self.core, file, &mut self.checkpoint);
         let outcome =
-            outcome.map_err(|error| format!("the write-ahead log cannot be brought home: {}", file::words(&error)));
-        self.core.troubles.note(Attempt::Checkpoint, outcome);
-        // Whatever is wrong, this can wait.
-        let can_wait = self.core.troubles.any() || self.core.clock_doubt().is_some();
-        let Some(now) = self.core.hot.latest().filter(|_| !can_wait) else { return };
+            outcome.map_err(|error| format!("the write-ahead log cannot be checkpointed: {}", file::describe(&error)));
+        self.core.health.record(Attempt::Checkpoint, outcome);
+        // With any error, and while the clock is in doubt, the walk can wait.
+        let can_wait = self.core.health.is_degraded() || self.core.clock_doubt().is_some();
+        let Some(now) = self.core.cache.latest().filter(|_| !can_wait) else { return };
         let rested = |(then, at): (Timestamp, Instant)| {
-            now.since(then) >= REST || then.since(now) >= REST || at.elapsed() >= REST
+            now.since(then) >= PAUSE_BETWEEN_WALKS
+                || then.since(now) >= PAUSE_BETWEEN_WALKS
+                || at.elapsed() >= PAUSE_BETWEEN_WALKS
         };
         if self.walked.is_none_or(rested) {
-            match self.walk.go_on(&self.core, file, now) {
+            match self.walk.advance(&self.core, file, now) {
                 Ok(true) => {}
                 Ok(false) => (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now()))),
-                // What it is shows where budgets are loaded.
+                // The same error shows when budgets are loaded.
                 Err(error) => {
                     tracing::debug!(%error, "the walk through the budgets ended early");
                     (self.walk, self.walked) = (Walk::default(), Some((now, Instant::now())));
@@ -185,61 +190,61 @@ impl Task {
     }
 }
 
-/// Copies the write-ahead log into the file, when there is enough of it. Commits go on meanwhile; if the log grows too long for that,
-/// the writer is asked to copy the last pages itself, so that it can begin anew.
+/// Checkpoints the write-ahead log, if enough of it is new: copies its pages into the file. Commits go on meanwhile. If
+/// the log grows too long for that, asks the writer to copy the last pages itself, so that the log can be reset.
 ///
-/// It begins anew with a commit, and keeps its length until there is one: then there is nothing more to be done about it. So it does when
-/// it is still as long as a load has left it, and is cut then.
-fn bring_home(core: &Core, file: &File, home: &mut Home) -> rusqlite::Result<()> {
-    let written = core.written.load(Ordering::Relaxed);
-    let new = written.wrapping_sub(home.written);
-    let time = home.at.elapsed();
-    let kept = core.keep_log.load(Ordering::Relaxed);
-    let keep = is_worth_keeping(core.options.durability, kept, new, time);
-    core.keep_log.store(keep, Ordering::Relaxed);
-    let length = file::log_of(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
+/// SQLite resets the log at a commit; until a commit comes, the log keeps its length and nothing more can be done. If
+/// the log is still as long as a load has left it, it is truncated at that commit.
+fn checkpoint(core: &Core, file: &File, state: &mut CheckpointState) -> rusqlite::Result<()> {
+    let written = core.wal_written.load(Ordering::Relaxed);
+    let new = written.wrapping_sub(state.written);
+    let time = state.at.elapsed();
+    let kept = core.keep_wal.load(Ordering::Relaxed);
+    let keep = should_keep_wal_length(core.options.durability, kept, new, time);
+    core.keep_wal.store(keep, Ordering::Relaxed);
+    let length = file::wal_path(&core.options.path).metadata().map_or(0, |metadata| metadata.len());
     core.metrics.wal_octets.set(length.cast_signed());
-    let is_to_be_cut = !keep && time >= CALM && length > HOME_AT as u64;
-    let is_to_begin_anew = is_to_be_cut || core.log_is_long.load(Ordering::Relaxed);
+    let is_to_be_cut = !keep && time >= CALM_AFTER && length > CHECKPOINT_AT_OCTETS as u64;
+    let is_to_begin_anew = is_to_be_cut || core.is_wal_long.load(Ordering::Relaxed);
     let is_due = match new {
-        0 => is_to_begin_anew && !home.is_whole,
-        new => is_to_begin_anew || new >= HOME_AT || time >= HOME_AFTER,
+        0 => is_to_begin_anew && !state.is_whole,
+        new => is_to_begin_anew || new >= CHECKPOINT_AT_OCTETS || time >= CHECKPOINT_AFTER,
     };
     if !is_due {
         return Ok(());
     }
-    let (pages, at_home) = file.checkpoint()?;
-    let at = if new > 0 { Instant::now() } else { home.at };
-    let is_long = pages > MAX_LOG;
-    let has_grown = pages > home.pages;
-    *home = Home { at, written, is_whole: at_home >= pages, long: home.long, pages };
-    home.tell_held(core, is_long, has_grown);
-    core.log_is_long.store(is_long, Ordering::Relaxed);
+    let (pages, copied) = file.checkpoint()?;
+    let at = if new > 0 { Instant::now() } else { state.at };
+    let is_long = pages > MAX_WAL_PAGES;
+    let has_grown = pages > state.pages;
+    *state = CheckpointState { at, written, is_whole: copied >= pages, long_since: state.long_since, pages };
+    state.report_held_wal(core, is_long, has_grown);
+    core.is_wal_long.store(is_long, Ordering::Relaxed);
     if (is_long || is_to_be_cut) && new > 0 {
-        // What came while the first was under way, of which that knows nothing: it leaves little to the writer.
+        // Pages that came during the first checkpoint, which does not know them: few are left to the writer.
         file.checkpoint()?;
-        core.queue.send(Errand::Checkpoint);
+        core.queue.send_job(WriterJob::Checkpoint);
     }
     Ok(())
 }
 
-impl Home {
-    /// Tells of a reader that prevents the reset of the write-ahead log, and when there is none any more. What is charged is as durable
-    /// as ever, so the state is not degraded; but the log takes more and more of the disk.
+impl CheckpointState {
+    /// Reports a reader that prevents the reset of the write-ahead log, and its end. Charges are as durable as ever, so
+    /// the state is not degraded; but the log takes more and more of the disk.
     ///
-    /// To be called after a checkpoint. A commit resets a log that is whole, unless a reader still needs it: one that is long, but does not
-    /// grow, may be held by no one.
-    fn tell_held(&mut self, core: &Core, is_long: bool, has_grown: bool) {
+    /// Called after a checkpoint. A commit resets a log that is copied completely, unless a reader still needs it: so a
+    /// log that is long but does not grow may have no such reader.
+    fn report_held_wal(&mut self, core: &Core, is_long: bool, has_grown: bool) {
         let was_held = core.metrics.wal_held.get() > 0;
         if !is_long {
-            self.long = None;
+            self.long_since = None;
             if was_held {
                 core.metrics.wal_held.set(0);
                 tracing::info!("the write-ahead log of the state file has been reset");
             }
             return;
         }
-        let since = *self.long.get_or_insert_with(Instant::now);
+        let since = *self.long_since.get_or_insert_with(Instant::now);
         if has_grown && !was_held && since.elapsed() >= HELD_AFTER {
             core.metrics.wal_held.set(1);
             tracing::warn!(
@@ -251,61 +256,61 @@ impl Home {
     }
 }
 
-/// Whether the write-ahead log is to keep its length when it begins anew, if so much has been written to it in this time, and it was to
-/// before.
+/// Returns whether the write-ahead log keeps its length on reset. `new` octets were written to it in `time`; `kept` is
+/// the former answer.
 ///
-/// That spares the file system work where it is soon as long again. Where it is not, its old pages leave the page cache; and to write over
-/// a part of such a page, which is what a commit does, as frames are longer than pages, the kernel first reads it from the disk: that
-/// takes several times as long as to append. Where each commit is synced it is to append that takes longer, as the file system's journal
-/// is synced with a file that has grown.
-pub fn is_worth_keeping(durability: Durability, kept: bool, new: usize, time: Duration) -> bool {
-    let is_fast = new as u128 * HOME_AFTER.as_millis() > HOME_AT as u128 * time.as_millis();
-    durability == Durability::Power || is_fast || kept && time < CALM
+/// Keeping spares the file system work if the log is soon as long again. Otherwise its old pages leave the page cache,
+/// and writing over a part of such a page makes the kernel read it from the disk first. Every commit does that, because
+/// frames are longer than pages; it takes several times as long as appending. If each commit is synced, appending takes
+/// longer, because the file system's journal is synced with a file that has grown.
+pub fn should_keep_wal_length(durability: Durability, kept: bool, new: usize, time: Duration) -> bool {
+    let is_fast = new as u128 * CHECKPOINT_AFTER.as_millis() > CHECKPOINT_AT_OCTETS as u128 * time.as_millis();
+    durability == Durability::Power || is_fast || kept && time < CALM_AFTER
 }
 
 impl Walk {
-    /// Looks at the next budgets. False: there are no more.
-    fn go_on(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
+    /// Walks the next budgets. Returns false if there are no more.
+    fn advance(&mut self, core: &Core, file: &File, now: Timestamp) -> rusqlite::Result<bool> {
         let policy = core.policy();
         let kinds = |limit| Limit::kinds(limit).map(move |kind| (kind, limit));
         let in_force: HashMap<_, _> = policy.limits.iter().flat_map(kinds).collect();
         if self.after.is_none() {
-            core.queue.send(Errand::Note(in_force.keys().cloned().collect(), now));
+            core.queue.send_job(WriterJob::RecordKinds(in_force.keys().cloned().collect(), now));
             self.kinds = file.kinds()?.into_iter().collect();
         }
-        let rows = file.rows_after(self.after.as_ref(), LOOKED_AT)?;
-        // After they were read: a grant that has begun since has none of them.
+        let rows = file.rows_after(self.after.as_ref(), ROWS_PER_TICK)?;
+        // Read the exceptions after the rows: a grant that began in between has none of these rows.
         let exceptions = core.policy().exceptions.clone();
-        let mut forget = Vec::new();
-        for Kept { place, state, epoch } in &rows {
-            let kind = place.key.kind();
-            let is_over = match (in_force.get(&kind), self.kinds.get(&kind)) {
-                // Its grant may remember for longer than its limit, and when that is over it is of no use.
-                _ if place.key.ungranted().is_some() => !exceptions.needs(&place.key, now),
+        let mut expired = Vec::new();
+        for BudgetRow { hashed_key, state, epoch } in &rows {
+            let kind = hashed_key.key.kind();
+            let is_expired = match (in_force.get(&kind), self.kinds.get(&kind)) {
+                // A grant may remember for longer than its limit, and its budget is of no use after the grant.
+                _ if hashed_key.key.ungranted().is_some() => !exceptions.needs(&hashed_key.key, now),
                 (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
                 (None, Some(last)) if *last <= now => now.since(*last) >= KEEP,
-                // One that was in force in the future was noted by a clock that was wrong.
+                // A limit recorded as in force in the future was recorded by a wrong clock.
                 (None, _) => {
-                    core.queue.send(Errand::Note(vec![kind.clone()], now));
+                    core.queue.send_job(WriterJob::RecordKinds(vec![kind.clone()], now));
                     self.kinds.insert(kind.clone(), now);
                     false
                 }
             };
-            if is_over {
-                forget.push((place.clone(), state.at));
+            if is_expired {
+                expired.push((hashed_key.clone(), state.at));
             } else if !self.found.contains(&kind) {
                 self.found.insert(kind);
             }
         }
-        // In small pieces: commits wait for each.
-        forget.chunks(FORGOTTEN).for_each(|rows| core.queue.send(Errand::Forget(rows.to_vec())));
-        self.after = rows.last().map(|row| row.place.clone());
-        let more = rows.len() == LOOKED_AT;
+        // Commits wait for each transaction, so it is small.
+        expired.chunks(DELETED_AT_ONCE).for_each(|rows| core.queue.send_job(WriterJob::DeleteBudgets(rows.to_vec())));
+        self.after = rows.last().map(|row| row.hashed_key.clone());
+        let more = rows.len() == ROWS_PER_TICK;
         if !more {
             let gone = |kind: &&String| !in_force.contains_key(*kind) && !self.found.contains(*kind);
             let gone: Vec<String> = self.kinds.keys().filter(gone).cloned().collect();
             if !gone.is_empty() {
-                core.queue.send(Errand::Drop(gone));
+                core.queue.send_job(WriterJob::DeleteKinds(gone));
             }
         }
         Ok(more)
@@ -314,17 +319,17 @@ impl Walk {
 
 impl Checking {
     fn start(core: &Arc<Core>) -> Option<Self> {
-        let file = File::read(&core.options.path).ok()?;
+        let file = File::open_to_read(&core.options.path).ok()?;
         let (interrupt, core) = (file.interrupt_handle(), core.clone());
         let check = move || match file.quick_check() {
             Ok(None) => tracing::debug!("state file checked: it is whole"),
-            Ok(Some(fault)) => core.troubles.note(Attempt::Check, Err(damaged(&fault))),
-            // Interrupted, as Weir stops.
+            Ok(Some(fault)) => core.health.record(Attempt::Check, Err(damaged(&fault))),
+            // The shutdown has interrupted the check.
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {}
-            Err(error) if file::is_local(&error) => {
-                core.troubles.note(Attempt::Check, Err(damaged(&error.to_string())))
+            Err(error) if file::is_page_damage(&error) => {
+                core.health.record(Attempt::Check, Err(damaged(&error.to_string())))
             }
-            // What else is wrong shows elsewhere.
+            // Any other error shows elsewhere.
             Err(error) => tracing::warn!(%error, "the state file could not be checked"),
         };
         let thread = std::thread::Builder::new().name("weir-state-check".to_owned()).spawn(check).ok()?;

@@ -1,4 +1,4 @@
-//! Bound on the budgets that each limit makes for keys that clients can choose freely: a token bucket for each limit, in memory.
+//! Bound on new budgets for keys that clients choose freely: one token bucket for each limit, in memory.
 
 use crate::policy::key::Key;
 use crate::policy::{MaxNewBudgets, Unknown};
@@ -7,35 +7,36 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The budgets that limits may still make. The lock is held to count, and never over anything that waits.
+/// Token buckets of new budgets. The lock is held to count, never over anything that waits.
 #[derive(Default)]
 pub struct NewBudgets {
-    /// By what the keys of a limit begin with.
+    /// Buckets by the prefix of the limit's keys.
     allowances: Mutex<HashMap<Box<str>, Allowance>>,
 }
 
-/// What a limit may still make.
+/// Token bucket of one limit.
 struct Allowance {
     left: f64,
     at: Timestamp,
-    /// When the log last said that nothing was left.
-    told: Option<Timestamp>,
+    /// Time when the log last said that the bucket was empty.
+    last_logged: Option<Timestamp>,
 }
 
-/// A new key that gets no budget of its own.
+/// New key that gets no budget of its own.
 #[derive(Debug)]
 pub struct Excess {
     pub limit: Arc<str>,
     pub key: Key,
     /// The log has not said so of this limit for an hour.
-    pub is_news: bool,
+    pub is_to_be_logged: bool,
 }
 
-/// The time in which a limit may make as many budgets as the configuration says.
+/// Time in which a limit may make as many budgets as the configuration says.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl NewBudgets {
-    /// Counts budgets that are about to be made, or names those that must not be; then nothing is counted.
+    /// Takes tokens for budgets that are about to be made. If a bucket is empty, takes none and returns the keys in
+    /// excess.
     pub fn reserve(
         &self,
         unknown: &[Unknown<'_>],
@@ -50,7 +51,7 @@ impl NewBudgets {
         let (mut taken, max) = (Vec::new(), f64::from(max));
         for Unknown { limit, key, .. } in unknown {
             if !allowances.contains_key(limit.prefix()) {
-                allowances.insert(limit.prefix().into(), Allowance { left: max, at: now, told: None });
+                allowances.insert(limit.prefix().into(), Allowance { left: max, at: now, last_logged: None });
             }
             let Some(allowance) = allowances.get_mut(limit.prefix()) else { continue };
             allowance.fill(max, now);
@@ -59,11 +60,11 @@ impl NewBudgets {
                 taken.push(limit.prefix());
                 continue;
             }
-            let is_news = allowance.told.is_none_or(|told| now.since(told) >= HOUR);
-            if is_news {
-                allowance.told = Some(now);
+            let is_to_be_logged = allowance.last_logged.is_none_or(|last_logged| now.since(last_logged) >= HOUR);
+            if is_to_be_logged {
+                allowance.last_logged = Some(now);
             }
-            excess.push(Excess { limit: limit.name.clone(), key: key.owned(), is_news });
+            excess.push(Excess { limit: limit.name.clone(), key: key.owned(), is_to_be_logged });
         }
         if excess.is_empty() {
             return Ok(());
@@ -72,7 +73,7 @@ impl NewBudgets {
         Err(excess)
     }
 
-    /// These were counted and not made.
+    /// Returns the tokens of budgets that were not made.
     pub fn give_back<'a>(&self, unused: impl Iterator<Item = &'a Unknown<'a>>) {
         let mut unused = unused.peekable();
         if unused.peek().is_some() {
@@ -93,7 +94,7 @@ fn give_back(allowances: &mut HashMap<Box<str>, Allowance>, prefix: &str) {
 }
 
 impl Allowance {
-    /// Adds what has become free since the last time. `max` may be another one than before.
+    /// Adds the tokens earned since the last call. `max` may differ from the former call.
     fn fill(&mut self, max: f64, now: Timestamp) {
         let new = max * now.since(self.at).as_secs_f64() / HOUR.as_secs_f64();
         self.left = (self.left + new).min(max);

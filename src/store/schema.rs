@@ -1,4 +1,4 @@
-//! The schema of the state file: made, recognised, and brought up to date.
+//! Schema of the state file: creation, identification, migration.
 
 use super::hashed_key::HashedKey;
 use super::journal;
@@ -8,59 +8,59 @@ use rusqlite::{Connection, Row, Transaction, params};
 /// Marks a file as Weir's: "Weir" in ASCII.
 const APPLICATION_ID: i64 = 0x5765_6972;
 
-/// The schema's version. A change of the schema adds a migration.
+/// Version of the schema. A change of the schema adds a migration.
 pub const VERSION: i64 = 4;
 
-/// Makes what is not there.
+/// Creates the tables that are missing.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// What makes the schema of a version that of the next: the first of version 1.
+/// Migrations, each to the next version; the first is from version 1.
 const MIGRATIONS: [fn(&Transaction<'_>) -> rusqlite::Result<()>; VERSION as usize - 1] =
     [add_seen, sort_by_hash, add_exceptions];
 
-/// Why a file is not one of ours.
+/// Reason why a file cannot be used.
 #[derive(Debug)]
-pub enum Unfit {
+pub enum SchemaError {
     Foreign,
-    /// It has this version, which a newer Weir made.
+    /// A newer Weir has made the file, with this version.
     Newer(i64),
     Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Unfit {
+impl From<rusqlite::Error> for SchemaError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
-/// Whose file it is.
-pub enum Whose {
-    Nobodys,
-    Ours { version: i64 },
+/// Program that a database belongs to.
+pub enum DatabaseKind {
+    Empty,
+    Weir { version: i64 },
 }
 
-/// Looks at a file without changing it.
-pub fn recognise(connection: &Connection) -> Result<Whose, Unfit> {
+/// Identifies a file without changing it.
+pub fn identify(connection: &Connection) -> Result<DatabaseKind, SchemaError> {
     let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     match (application, version) {
-        (APPLICATION_ID, version @ 1..=VERSION) => Ok(Whose::Ours { version }),
-        (APPLICATION_ID, version) => Err(Unfit::Newer(version)),
-        (0, 0) if tables == 0 => Ok(Whose::Nobodys),
-        _ => Err(Unfit::Foreign),
+        (APPLICATION_ID, version @ 1..=VERSION) => Ok(DatabaseKind::Weir { version }),
+        (APPLICATION_ID, version) => Err(SchemaError::Newer(version)),
+        (0, 0) if tables == 0 => Ok(DatabaseKind::Empty),
+        _ => Err(SchemaError::Foreign),
     }
 }
 
-/// Makes the schema in an empty file, and brings one of ours up to date.
-pub fn establish(connection: &mut Connection) -> Result<(), Unfit> {
+/// Creates the schema in an empty file, and migrates an older file of Weir's.
+pub fn create_or_migrate(connection: &mut Connection) -> Result<(), SchemaError> {
     let transaction = connection.transaction()?;
-    match recognise(&transaction)? {
-        Whose::Ours { version: VERSION } => return Ok(()),
-        Whose::Ours { version } => {
+    match identify(&transaction)? {
+        DatabaseKind::Weir { version: VERSION } => return Ok(()),
+        DatabaseKind::Weir { version } => {
             MIGRATIONS.iter().skip(version as usize - 1).try_for_each(|step| step(&transaction))?;
         }
-        Whose::Nobodys => {
+        DatabaseKind::Empty => {
             transaction.execute_batch(SCHEMA)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
@@ -73,7 +73,7 @@ fn add_seen(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget ADD COLUMN seen BLOB")
 }
 
-/// Budgets lie by the hash of their keys, and what is kept as blobs has a checksum.
+/// Version 3 sorts budgets by the hash of their keys, and puts a checksum before each blob.
 fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("ALTER TABLE budget RENAME TO former; ALTER TABLE journal RENAME TO former_journal")?;
     transaction.execute_batch(SCHEMA)?;
@@ -92,7 +92,7 @@ fn sort_by_hash(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch("DROP TABLE former; DROP TABLE former_journal")
 }
 
-/// Grants and suspensions are kept, and who made them.
+/// Version 4 keeps grants, suspensions and the audit trail.
 fn add_exceptions(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)
 }

@@ -1,4 +1,4 @@
-//! Slots of limits such as "3 at once": what a session holds for as long as it lasts.
+//! Slots of limits such as "3 at once", which a session holds until it ends.
 
 use super::Core;
 use super::hashed_key::HashedKey;
@@ -6,11 +6,11 @@ use crate::policy::key::Key;
 use std::fmt;
 use std::sync::Arc;
 
-/// The slots that one decision gave a session, and their only owner: the gauges count them until this is dropped, however the session
-/// ends (a crash of its task included).
+/// Slots that one decision gave a session, with this as their only owner. The gauges count them until this is dropped,
+/// however the session ends (a panic of its task included).
 pub struct SessionSlots {
     core: Arc<Core>,
-    /// The gauges; one key for each slot.
+    /// Keys of the gauges, one for each slot.
     keys: Vec<Key>,
 }
 
@@ -19,7 +19,7 @@ impl SessionSlots {
         Self { core: core.clone(), keys: Vec::new() }
     }
 
-    /// Takes over the slots that the gauges of these keys have counted.
+    /// Takes over slots that the gauges of these keys have counted.
     pub(super) fn own(&mut self, keys: impl Iterator<Item = Key>) {
         self.keys.extend(keys);
     }
@@ -31,7 +31,7 @@ impl SessionSlots {
 
 impl Drop for SessionSlots {
     fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.core.hot.release(HashedKey::of(key.borrowed())));
+        self.keys.iter().for_each(|key| self.core.cache.release(HashedKey::of(key.borrowed())));
     }
 }
 

@@ -1,18 +1,18 @@
-//! Exceptions and their trail in the state file.
+//! Exceptions and their audit trail in the state file.
 
 use super::File;
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
 use crate::policy::key::Owner;
 use crate::store::audit::{Act, AuditRecord};
-use crate::store::pending_exceptions::Page;
+use crate::store::pending_exceptions::Batch;
 use crate::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-/// So many things that were done are remembered at most, whenever that was: whoever can make others be suspended makes them.
-const MOST_RECORDS: i64 = 100_000;
+/// Audit records kept at most, whatever their age: a client that can get others suspended makes records.
+const MAX_AUDIT_RECORDS: i64 = 100_000;
 
 impl File {
-    /// The exceptions that the file has, also those whose time is over.
+    /// Reads all exceptions, expired ones included.
     pub fn exceptions(&self) -> rusqlite::Result<(Vec<Grant>, Vec<Suspension>)> {
         let mut statement = self.connection.prepare(
             "SELECT of_limit, owner, rate, since, until, author, reason FROM exception ORDER BY of_limit, owner",
@@ -35,10 +35,10 @@ impl File {
         Ok((grants, suspensions))
     }
 
-    /// Writes what the file does not know yet, in one transaction: the exceptions are then as these are.
-    pub fn write_page(&mut self, page: &Page, exceptions: &Exceptions) -> rusqlite::Result<()> {
+    /// Writes a batch in one transaction: the changed exceptions as `exceptions` has them, and the audit records.
+    pub fn write_batch(&mut self, batch: &Batch, exceptions: &Exceptions) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        for (limit, owner) in &page.touched {
+        for (limit, owner) in &batch.changed {
             let done = match limit {
                 Some(limit) => exceptions.grant_of(limit, owner).map(|grant| put_grant(&transaction, grant)),
                 None => exceptions.suspension_of(owner).map(|one| put_suspension(&transaction, one)),
@@ -48,12 +48,12 @@ impl File {
                 transaction.execute("DELETE FROM exception WHERE of_limit = ?1 AND owner = ?2", key).map(|_| ())
             })?;
         }
-        page.records.iter().try_for_each(|record| put_record(&transaction, record))?;
+        batch.records.iter().try_for_each(|record| put_record(&transaction, record))?;
         transaction.commit()
     }
 
-    /// What was done last, the latest at the end.
-    pub fn trail(&self, last: usize) -> rusqlite::Result<Vec<AuditRecord>> {
+    /// Reads the newest audit records, the latest at the end.
+    pub fn audit_trail(&self, last: usize) -> rusqlite::Result<Vec<AuditRecord>> {
         let mut statement = self.connection.prepare(
             "SELECT at, act, of_limit, owner, rate, until, was, author, reason FROM \
              (SELECT * FROM audit ORDER BY id DESC LIMIT ?1) ORDER BY id",
@@ -62,7 +62,7 @@ impl File {
             let act: String = row.get(1)?;
             Ok(AuditRecord {
                 at: Timestamp::from_micros(row.get(0)?),
-                // It has the names that Weir gives; somebody may have put in another by hand.
+                // Weir writes known names only, but an administrator may have edited the table.
                 act: Act::parse(&act).unwrap_or(Act::Ended),
                 limit: row.get(2)?,
                 owner: owner(row, 3)?,
@@ -76,19 +76,19 @@ impl File {
         rows.collect()
     }
 
-    /// Forgets what was done before then, and what is too much.
-    pub fn prune(&mut self, before: Timestamp) -> rusqlite::Result<()> {
+    /// Deletes audit records that are older than `before`, and the oldest beyond [`MAX_AUDIT_RECORDS`].
+    pub fn prune_audit(&mut self, before: Timestamp) -> rusqlite::Result<()> {
         let sql = "DELETE FROM audit WHERE at < ?1 OR id <= (SELECT max(id) FROM audit) - ?2";
-        self.connection.execute(sql, params![before.micros(), MOST_RECORDS]).map(|_| ())
+        self.connection.execute(sql, params![before.micros(), MAX_AUDIT_RECORDS]).map(|_| ())
     }
 }
 
-/// Keeps a grant, in the place of one for the same budget.
+/// Writes a grant; replaces one for the same budget.
 pub fn put_grant(connection: &Connection, grant: &Grant) -> rusqlite::Result<()> {
     put(connection, (&grant.limit, Some(&grant.rate)), &grant.owner, &grant.term)
 }
 
-/// Keeps a suspension, in the place of one of the same.
+/// Writes a suspension; replaces one of the same owner.
 pub fn put_suspension(connection: &Connection, suspension: &Suspension) -> rusqlite::Result<()> {
     put(connection, ("", None), &suspension.owner, &suspension.term)
 }
@@ -105,7 +105,7 @@ fn put(
     connection.prepare_cached(sql)?.execute(row).map(|_| ())
 }
 
-/// Adds to the trail what is not there yet.
+/// Appends an audit record unless the trail has it already.
 pub fn put_record(connection: &Connection, record: &AuditRecord) -> rusqlite::Result<()> {
     let AuditRecord { at, act, limit, owner, rate, until, was, by, reason } = record;
     let sql = "INSERT INTO audit (at, act, of_limit, owner, rate, until, was, author, reason) \

@@ -1,4 +1,4 @@
-//! A wall clock that jumps ends nothing and empties nothing.
+//! A wall clock that jumps ends no exception and resets no budget.
 
 use super::*;
 use crate::policy::exception::{By, Grant, Suspension, Term};
@@ -10,7 +10,7 @@ use forgetting::{count, until_count};
 struct Machine {
     store: Store,
     steady: Steady,
-    /// Seconds since it was switched on.
+    /// Seconds since boot.
     monotonic: i64,
 }
 
@@ -22,7 +22,8 @@ impl Machine {
         Self { store, steady: Steady::new(at(0), Duration::ZERO), monotonic: 0 }
     }
 
-    /// Lets so many seconds pass with a wall clock that is wrong by so many, as `weir serve` does, and returns the time then.
+    /// Lets `seconds` pass with a wall clock that is wrong by `wrong` seconds, as `weir serve` does. Returns the time
+    /// then.
     fn pass(&mut self, seconds: i64, wrong: i64) -> Timestamp {
         let mut now = at(0);
         for _ in 0..seconds {
@@ -35,7 +36,7 @@ impl Machine {
         now
     }
 
-    /// How many recipients of a user pass.
+    /// Returns how many recipients of a user pass.
     async fn passed(&self, now: Timestamp, user: &str, recipients: usize) -> usize {
         passed(&self.store.admit(now, &asked(user, recipients), &mut SessionCounters::default()).await.unwrap())
     }
@@ -56,7 +57,7 @@ async fn make_exceptions(store: &Store, until: i64) {
 }
 
 #[tokio::test]
-async fn a_wall_clock_that_is_wrong_for_seconds_ends_no_exception_and_forgets_nothing() {
+async fn a_wall_clock_wrong_for_seconds_ends_no_exception_and_deletes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let mut machine = Machine::new(open(&path).unwrap());
@@ -78,7 +79,7 @@ async fn a_wall_clock_that_is_wrong_for_seconds_ends_no_exception_and_forgets_no
 }
 
 #[tokio::test]
-async fn a_jump_back_that_is_believed_resets_no_budget_and_one_forward_ends_what_is_over() {
+async fn a_believed_jump_back_resets_no_budget_and_one_forward_ends_exceptions() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let mut new = limit("new", Field::User, "10.5 / 1d");
@@ -94,12 +95,12 @@ async fn a_jump_back_that_is_believed_resets_no_budget_and_one_forward_ends_what
     }
     let now = machine.pass(400, -2 * YEAR);
     assert!(now < at(-YEAR), "the jump is believed");
-    // Ten recipients are still known: an eleventh is not, and all together they are less than a hundred.
+    // Ten recipients are still known, so an eleventh is refused; together they are fewer than a hundred.
     assert_eq!(machine.passed(now, "carol", 11).await, 10);
     assert_eq!(machine.passed(now, "carol", 10).await, 10);
     assert_eq!(machine.passed(now, "carol", 10).await, 9);
     assert_eq!(machine.passed(now, "bob", 1).await, 0, "he is suspended");
-    // From then on they decay.
+    // From then on the levels decay.
     let now = machine.pass(DAY / 2, -2 * YEAR);
     assert_ne!(machine.passed(now, "carol", 10).await, 0);
     let now = machine.pass(400, 2 * YEAR);
@@ -108,7 +109,7 @@ async fn a_jump_back_that_is_believed_resets_no_budget_and_one_forward_ends_what
 }
 
 #[tokio::test]
-async fn a_process_that_begins_with_a_wrong_clock_removes_nothing_for_minutes() {
+async fn a_process_that_begins_with_a_wrong_clock_deletes_nothing_for_minutes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -121,7 +122,7 @@ async fn a_process_that_begins_with_a_wrong_clock_removes_nothing_for_minutes() 
     let now = machine.pass(60, 2 * YEAR);
     machine.passed(now, "dave", 1).await;
     until_count(&path, "budget", 2).await;
-    // NTP sets it right.
+    // NTP corrects the clock.
     let now = machine.pass(100, 0);
     assert!(now < at(YEAR), "the correction is believed");
     assert_eq!(machine.passed(now, "bob", 1).await, 0, "he is suspended");
@@ -132,14 +133,14 @@ async fn a_process_that_begins_with_a_wrong_clock_removes_nothing_for_minutes() 
 }
 
 #[tokio::test]
-async fn what_ended_while_weir_was_not_running_is_removed_after_some_minutes() {
+async fn exceptions_that_expired_while_weir_was_stopped_end_after_some_minutes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
     make_exceptions(&store, -1).await;
     store.close().await;
     let mut machine = Machine::new(open(&path).unwrap());
-    // What began in this process ends in time.
+    // A suspension that began in this process ends in time.
     let term = Term { since: at(10), ..term(20) };
     machine.store.suspend(Suspension { owner: owner("dave"), term }).await;
     let now = machine.pass(60, 0);

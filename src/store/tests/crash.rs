@@ -1,4 +1,4 @@
-//! The process is killed at random moments: whatever it has acknowledged is there afterwards.
+//! The process is killed at random moments: every acknowledged charge is there afterwards.
 
 use super::*;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ const ROUNDS: u64 = 50;
 const TASKS: u64 = 32;
 const USERS: u64 = 2_000;
 
-/// Where a child process keeps its state, and notes what was acknowledged to it: in a file, each by a write of its own, which
-/// outlives it.
+/// Folder in which a child process keeps its state and notes each acknowledged charge: in a file, by one write each,
+/// which outlives the process.
 const CHILD: &str = "WEIR_TEST_CRASHING_IN";
 
 struct Random(u64);
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Neither level goes down while the test runs.
+/// Limits whose levels do not decay while the test runs.
 fn limits() -> Policy {
     let mut new = limit("new", Field::User, "500 / 3650d");
     new.distinct = Some(Distinct { what: Field::Recipient, remember: None });
@@ -35,7 +35,7 @@ fn open(folder: &Path) -> Store {
     Store::open(&options, limits(), Arc::new(Metrics::new().unwrap())).unwrap()
 }
 
-/// Charges random users until it is killed.
+/// Charges random users until the process is killed.
 async fn hammer(folder: &Path, seed: u64) {
     let store = Arc::new(open(folder));
     let acknowledged = std::fs::OpenOptions::new().append(true).create(true).open(folder.join("acknowledged"));
@@ -48,7 +48,7 @@ async fn hammer(folder: &Path, seed: u64) {
                 for n in 0u64.. {
                     let user = random.below(USERS);
                     let mut asked = asked(&format!("user{user}"), 1);
-                    // One that nobody was ever asked about.
+                    // A recipient that no other message has.
                     asked.events = vec![Event::Recipient(format!("{seed}.{task}.{n}@example.net").into())];
                     store.admit(at(n as i64 / 1000), &asked, &mut SessionCounters::default()).await.unwrap();
                     (&*acknowledged).write_all(&(user as u32).to_le_bytes()).unwrap();
@@ -61,7 +61,7 @@ async fn hammer(folder: &Path, seed: u64) {
     }
 }
 
-/// How often each user was told that a charge is kept.
+/// Returns how often each user's charge was acknowledged.
 fn acknowledged(folder: &Path) -> HashMap<u64, u64> {
     let bytes = std::fs::read(folder.join("acknowledged")).unwrap_or_default();
     let mut counts = HashMap::new();
@@ -71,7 +71,7 @@ fn acknowledged(folder: &Path) -> HashMap<u64, u64> {
     counts
 }
 
-/// Every level in the file and its journal, by limit and user.
+/// Checks all levels in the file and its journal, by limit and user. Returns the number of acknowledged charges.
 fn check(folder: &Path, round: u64) -> u64 {
     let (path, counts) = (folder.join("state.db"), acknowledged(folder));
     let mut dump = Vec::new();
@@ -91,7 +91,7 @@ fn check(folder: &Path, round: u64) -> u64 {
         assert!(missing("l") <= 0.0, "kill {round}: of user{user} {} of {count} are missing", missing("l"));
         taken_for_known += missing("new").max(0.0);
     }
-    // A Bloom filter takes a new value for a known one now and then: of these some in a million.
+    // A Bloom filter takes some new values in a million for known ones.
     assert!(taken_for_known <= 3.0, "kill {round}: {taken_for_known} new recipients are missing");
     let file = rusqlite::Connection::open(&path).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -100,7 +100,7 @@ fn check(folder: &Path, round: u64) -> u64 {
 }
 
 #[test]
-fn whatever_was_acknowledged_survives_fifty_kills() {
+fn acknowledged_charges_survive_fifty_kills() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     if let Some(folder) = std::env::var_os(CHILD) {
         let (folder, seed) = (Path::new(&folder), std::fs::read_to_string(Path::new(&folder).join("seed")).unwrap());
@@ -112,10 +112,10 @@ fn whatever_was_acknowledged_survives_fifty_kills() {
     for round in 0..ROUNDS {
         std::fs::write(folder.path().join("seed"), round.to_string()).unwrap();
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "store::tests::crash::whatever_was_acknowledged_survives_fifty_kills"]);
+        command.args(["--exact", "store::tests::crash::acknowledged_charges_survive_fifty_kills"]);
         let mut child = command.env(CHILD, folder.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
         let before = acknowledged(folder.path()).len();
-        // The moment is random, that is the point; but something has to have been said.
+        // The test needs a random moment, but at least one acknowledged charge before it.
         std::thread::sleep(Duration::from_millis(random.below(200)));
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while acknowledged(folder.path()).len() == before && before < USERS as usize {

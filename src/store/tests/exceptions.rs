@@ -1,4 +1,4 @@
-//! Grants and suspensions: what is in the file of them, and when it is gone.
+//! Grants and suspensions in the file, and when they are deleted.
 
 use super::forgetting::until_count;
 use super::*;
@@ -15,7 +15,7 @@ fn owner(user: &str) -> Owner {
     Owner::from_stored(&format!("user={user}"))
 }
 
-/// A grant of the one limit, from and to these seconds.
+/// A grant of the one limit, between these seconds.
 pub fn grant(user: &str, rate: &str, since: i64, until: i64) -> Grant {
     Grant { limit: "l".into(), owner: owner(user), rate: rate.into(), term: term(since, until) }
 }
@@ -28,7 +28,7 @@ fn because() -> (By, Arc<str>) {
     (By::Administrator("carol".into()), "enough".into())
 }
 
-/// How many recipients pass.
+/// Returns how many recipients pass.
 async fn passed_at(store: &Store, seconds: i64, user: &str, recipients: usize) -> usize {
     passed(&store.admit(at(seconds), &asked(user, recipients), &mut SessionCounters::default()).await.unwrap())
 }
@@ -38,7 +38,7 @@ async fn acts(store: &Store) -> Vec<Act> {
 }
 
 #[tokio::test]
-async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
+async fn the_budget_of_a_grant_is_kept_exactly_as_long_as_the_grant() {
     const DAY: i64 = 86_400;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
@@ -49,7 +49,7 @@ async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
     assert_eq!(passed_at(&store, 2, "alice", 60).await, 60);
     until_count(&path, "budget", 2).await;
     store.close().await;
-    // After a day her own budget makes no difference: it goes, and that of the grant stays.
+    // After a day her own budget has decayed: it is deleted, and the grant's stays.
     let store = open_with(&path, policy());
     store.admit(at(DAY), &asked("bob", 1), &mut SessionCounters::default()).await.unwrap();
     until_count(&path, "budget WHERE key LIKE '%=alice'", 0).await;
@@ -58,7 +58,7 @@ async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
     let store = open_with(&path, policy());
     assert_eq!(passed_at(&store, DAY, "alice", 60).await, 41);
     store.close().await;
-    // When it has ended, that is of no use.
+    // The budget of a grant that has ended is of no use.
     let store = open_with(&path, policy());
     store.end_exceptions(at(6 * DAY));
     store.admit(at(6 * DAY), &asked("carol", 1), &mut SessionCounters::default()).await.unwrap();
@@ -68,7 +68,7 @@ async fn what_is_charged_to_a_grant_stays_as_long_as_the_grant_and_no_longer() {
 }
 
 #[tokio::test]
-async fn what_is_over_is_ended_once_and_what_was_done_a_year_ago_is_forgotten() {
+async fn expired_exceptions_end_once_and_audit_records_are_deleted_after_a_year() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -86,7 +86,7 @@ async fn what_is_over_is_ended_once_and_what_was_done_a_year_ago_is_forgotten() 
 }
 
 #[tokio::test]
-async fn a_limit_shortens_no_suspension_and_writes_one_line_for_many() {
+async fn a_limit_shortens_no_suspension_and_repeats_make_one_audit_record() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -109,7 +109,7 @@ async fn a_limit_shortens_no_suspension_and_writes_one_line_for_many() {
 }
 
 #[tokio::test]
-async fn what_is_done_before_the_file_can_be_opened_stands_above_what_is_in_it() {
+async fn exceptions_changed_before_the_file_is_open_override_those_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -121,7 +121,7 @@ async fn what_is_done_before_the_file_can_be_opened_stands_above_what_is_in_it()
     std::fs::rename(&path, &aside).unwrap();
     std::fs::create_dir(&path).unwrap();
     let store = open(&path).unwrap();
-    // Of the others nobody knows yet.
+    // The store does not know the other suspensions yet.
     let (_, kept) = store.suspend(suspension("alice", 1, 2_000)).await;
     assert!(matches!(&kept, Kept::InMemory(why) if why.contains("state.db")), "{kept:?}");
     store.suspend(suspension("bob", 1, 2_000)).await;
@@ -141,7 +141,7 @@ async fn what_is_done_before_the_file_can_be_opened_stands_above_what_is_in_it()
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_holds_and_is_written_when_it_can() {
+async fn exceptions_hold_in_memory_until_the_file_can_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -158,14 +158,14 @@ async fn what_cannot_be_written_holds_and_is_written_when_it_can() {
     super::faults::until(&store, true).await;
     store.close().await;
     let store = open(&path).unwrap();
-    // A second has made room for one.
+    // In a second, room for one recipient has decayed.
     assert_eq!(passed_at(&store, 3, "alice", 300).await, 1);
     assert_eq!(store.policy().exceptions.suspensions().count(), 0);
     assert_eq!(acts(&store).await, [Act::Suspended, Act::Granted, Act::Released]);
 }
 
 #[tokio::test]
-async fn where_mail_is_to_wait_for_the_state_a_suspension_that_is_not_durable_makes_it_wait() {
+async fn with_on_failure_defer_a_suspension_that_is_not_durable_defers_mail() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let mut one = limit("l", Field::User, "2 / 1d");
@@ -183,7 +183,7 @@ async fn where_mail_is_to_wait_for_the_state_a_suspension_that_is_not_durable_ma
 }
 
 #[tokio::test]
-async fn a_budget_that_cannot_be_read_is_not_said_to_be_reset() {
+async fn resetting_an_unreadable_budget_fails() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -208,7 +208,7 @@ fn open_with(path: &Path, policy: Policy) -> Store {
 }
 
 #[tokio::test]
-async fn owners_that_a_former_version_wrote_in_another_form_hold_and_can_be_released() {
+async fn owners_in_a_former_spelling_stay_suspended_and_can_be_released() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();

@@ -1,10 +1,10 @@
-//! Files that cannot be used, and what was counted meanwhile.
+//! Files that cannot be used, and the charges made meanwhile.
 
 use super::*;
 
-/// Mail has to flow whatever is in the file's place.
+/// Mail has to flow, whatever file is at the path.
 #[tokio::test]
-async fn files_that_are_not_ours_are_left_alone_and_limits_hold_in_memory() {
+async fn foreign_files_are_not_touched_and_limits_hold_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let foreign = folder.path().join("foreign.db");
     rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
@@ -37,7 +37,7 @@ async fn files_that_are_not_ours_are_left_alone_and_limits_hold_in_memory() {
 }
 
 #[tokio::test]
-async fn what_was_counted_before_the_file_could_be_opened_is_written_when_it_can() {
+async fn charges_made_before_the_file_is_open_are_added_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -59,7 +59,7 @@ async fn what_was_counted_before_the_file_could_be_opened_is_written_when_it_can
     std::fs::remove_dir(&path).unwrap();
     std::fs::rename(&aside, &path).unwrap();
     until(&store, true).await;
-    // What the file has and what was counted meanwhile are added.
+    // The levels in the file and the charges made meanwhile are added.
     assert_eq!(passed(&store.admit(at(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 30);
     assert_eq!(passed(&store.admit(at(1), &asked("bob", 60), &mut SessionCounters::default()).await.unwrap()), 20);
     store.close().await;
@@ -68,17 +68,17 @@ async fn what_was_counted_before_the_file_could_be_opened_is_written_when_it_can
 }
 
 #[tokio::test]
-async fn where_mail_is_to_wait_for_the_state_it_is_told_so() {
+async fn with_on_failure_defer_an_unusable_file_defers_mail() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     std::fs::write(&path, "x".repeat(5000)).unwrap();
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Defer };
     let store = Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap())).unwrap();
     assert_eq!(store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap_err(), Unavailable);
-    let mut nobody = asked("alice", 1);
-    nobody.facts.user = None;
+    let mut anonymous = asked("alice", 1);
+    anonymous.facts.user = None;
     assert_eq!(
-        passed(&store.admit(at(0), &nobody, &mut SessionCounters::default()).await.unwrap()),
+        passed(&store.admit(at(0), &anonymous, &mut SessionCounters::default()).await.unwrap()),
         1,
         "no limit has anything to say"
     );
@@ -97,7 +97,7 @@ pub async fn until(store: &Store, good: bool) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_not_overwritten_and_counts_again_when_it_can() {
+async fn an_unreadable_budget_is_not_overwritten_and_counts_again_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -123,7 +123,7 @@ async fn what_cannot_be_read_is_not_overwritten_and_counts_again_when_it_can() {
 }
 
 #[tokio::test]
-async fn while_another_program_holds_the_file_mail_flows_and_afterwards_it_is_all_there() {
+async fn charges_made_while_another_program_holds_the_file_are_written_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -139,7 +139,7 @@ async fn while_another_program_holds_the_file_mail_flows_and_afterwards_it_is_al
 }
 
 #[tokio::test]
-async fn what_was_counted_while_the_file_could_not_be_read_is_written_afterwards() {
+async fn charges_made_while_the_file_is_unreadable_are_written_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -156,7 +156,7 @@ async fn what_was_counted_while_the_file_could_not_be_read_is_written_afterwards
     );
 }
 
-/// What a sudden end of the process leaves.
+/// Copies the files as a sudden end of the process leaves them.
 fn copy(from: &Path, to: &Path) {
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(from.join(name), to.join(name)).unwrap();
@@ -175,17 +175,17 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 
-/// How full the budgets of a question are.
+/// Returns how full the budgets of a request are.
 async fn levels(store: &Store, asked: &Asked) -> Vec<f64> {
     let policy = store.core.policy();
-    let question = Plan::new(&policy, asked, at(0));
+    let plan = Plan::new(&policy, asked, at(0));
     let look =
         |_, loaded: &mut Loaded| loaded.states().map(|state| state.map_or(0.0, |state| state.level.round())).collect();
-    store.act(at(0), question.keys(), look).await.unwrap()
+    store.transact(at(0), plan.keys(), look).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_journal_that_is_replayed_late_is_not_lost_to_what_was_counted_meanwhile() {
+async fn a_journal_replayed_late_is_added_to_charges_made_meanwhile() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (here, there) = (here.path(), there.path());
     let store = open(&here.join("state.db")).unwrap();
@@ -212,7 +212,7 @@ async fn a_journal_that_is_replayed_late_is_not_lost_to_what_was_counted_meanwhi
 }
 
 #[tokio::test]
-async fn a_filter_that_was_begun_in_memory_alone_is_written_whole_before_all_is_well() {
+async fn a_filter_begun_in_memory_is_written_whole_before_recovery() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = here.path().join("state.db");
     let store = open_with(&path, two_limits(200.0), OnFailure::Allow);
@@ -236,13 +236,14 @@ async fn a_filter_that_was_begun_in_memory_alone_is_written_whole_before_all_is_
 }
 
 #[tokio::test]
-async fn other_programs_see_that_the_file_is_in_use() {
+async fn closing_another_connection_does_not_remove_the_write_ahead_log() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = here.path().join("state.db");
     let store = open(&path).unwrap();
     store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap();
-    until_everybody_reads(&store).await;
-    // The last one to close a file brings its log home and removes it: this is not the last. Locks are by process, so it is another.
+    until_every_thread_reads(&store).await;
+    // The last process to close a file checkpoints its log and removes it: this process is not the last. Locks are by
+    // process, hence another process.
     let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM budget').fetchall(); c.close()";
     let other = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
     assert!(other.unwrap().success());
@@ -251,19 +252,19 @@ async fn other_programs_see_that_the_file_is_in_use() {
     assert_eq!(level(&open(&there.path().join("state.db")).unwrap(), &asked("alice", 1)).await, 70.0);
 }
 
-/// Until each of the store's threads has its connection to the file: the keeper's is the last.
-async fn until_everybody_reads(store: &Store) {
+/// Waits until each thread of the store has its connection to the file; the maintenance thread's is the last.
+async fn until_every_thread_reads(store: &Store) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let options = &store.core.options;
-    // The walk notes which limits are in force.
-    while File::read(&options.path).unwrap().kinds().unwrap().is_empty() {
+    // The walk records which limits are in force.
+    while File::open_to_read(&options.path).unwrap().kinds().unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_changes_than_fit_into_the_queue_wait_for_room() {
+async fn changes_that_exceed_the_queue_wait_for_room() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // Filters of a megabyte.
     let policy = || two_limits(500e3);
@@ -289,7 +290,7 @@ async fn more_changes_than_fit_into_the_queue_wait_for_room() {
 }
 
 #[tokio::test]
-async fn what_has_to_be_durable_is_not_charged_where_it_cannot_be() {
+async fn with_on_failure_defer_unreadable_budgets_are_not_charged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open_with(&path, policy("100 / 1d"), OnFailure::Defer);
@@ -307,7 +308,7 @@ async fn what_has_to_be_durable_is_not_charged_where_it_cannot_be() {
 }
 
 #[tokio::test]
-async fn two_counts_of_one_budget_are_added_as_of_one_time() {
+async fn levels_of_different_times_decay_before_they_are_added() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();

@@ -1,8 +1,8 @@
-//! Budgets that no longer matter go.
+//! Deletion of budgets that no longer make a difference.
 
 use super::*;
 
-/// Rows of a table of the file.
+/// Counts the rows of a table in the file.
 pub fn count(path: &Path, table: &str) -> i64 {
     let file = rusqlite::Connection::open(path).unwrap();
     file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
@@ -17,7 +17,7 @@ pub async fn until_count(path: &Path, table: &str, expected: i64) {
 }
 
 #[tokio::test]
-async fn budgets_that_make_no_difference_any_more_are_forgotten() {
+async fn decayed_budgets_are_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
@@ -42,7 +42,7 @@ async fn budgets_that_make_no_difference_any_more_are_forgotten() {
 }
 
 #[tokio::test]
-async fn budgets_of_limits_that_are_gone_are_kept_for_a_while() {
+async fn budgets_of_removed_limits_are_kept_for_thirty_days() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let renamed = || of(vec![limit("renamed", Field::User, "100 / 1000d")]);
@@ -54,14 +54,14 @@ async fn budgets_of_limits_that_are_gone_are_kept_for_a_while() {
     until_count(&path, "budget", 1).await;
     let replaced = store.set_policy(renamed());
     assert_eq!(replaced.gone, [policy("100 / 1000d").limits[0].kinds().next().unwrap()]);
-    assert_eq!(Arc::strong_count(&replaced.former), 1, "whoever replaces them is the last to have them");
+    assert_eq!(Arc::strong_count(&replaced.former), 1, "the caller has the last reference");
     assert_eq!(
         passed(&store.admit(day(1), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()),
         60,
         "another limit begins anew"
     );
     until_count(&path, "kind", 2).await;
-    // It comes back in time.
+    // The limit comes back in time.
     store.set_policy(policy("100 / 1000d"));
     assert_eq!(passed(&store.admit(day(20), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap()), 41);
     store.set_policy(renamed());

@@ -1,52 +1,52 @@
-//! The write-ahead log is bounded while there is load, and cut after it.
+//! The write-ahead log is bounded under load, and truncated after it.
 
 use super::*;
 use std::time::Instant;
 
-/// Octets of a log that is to begin anew: more than it is cut to then.
+/// Octets of a log that has to be reset: more than the length to which it is truncated.
 const LONG: u64 = 80 << 20;
 
 #[test]
-fn a_log_keeps_its_length_as_long_as_it_grows_fast_and_always_if_each_commit_is_synced() {
+fn the_log_keeps_its_length_under_load_and_always_with_synced_commits() {
     use Durability::{Power, Process};
     let (moment, second) = (Duration::from_millis(20), Duration::from_secs(1));
-    assert!(maintenance::is_worth_keeping(Process, false, 10 << 20, second));
+    assert!(maintenance::should_keep_wal_length(Process, false, 10 << 20, second));
     // A hundred commits a second; and a load that pauses, or is over.
-    assert!(!maintenance::is_worth_keeping(Process, false, 400 << 10, second));
-    assert!(maintenance::is_worth_keeping(Process, true, 0, moment));
-    assert!(!maintenance::is_worth_keeping(Process, true, 0, second));
-    assert!(!maintenance::is_worth_keeping(Process, false, 0, Duration::ZERO));
-    assert!(maintenance::is_worth_keeping(Power, false, 0, second));
+    assert!(!maintenance::should_keep_wal_length(Process, false, 400 << 10, second));
+    assert!(maintenance::should_keep_wal_length(Process, true, 0, moment));
+    assert!(!maintenance::should_keep_wal_length(Process, true, 0, second));
+    assert!(!maintenance::should_keep_wal_length(Process, false, 0, Duration::ZERO));
+    assert!(maintenance::should_keep_wal_length(Power, false, 0, second));
 }
 
 #[tokio::test]
-async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_after_it() {
+async fn a_long_log_is_reset_under_load_and_truncated_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = Store::open(&options, new_recipients("400K / 1d", None), metrics.clone()).unwrap();
-    let length = || file::log_of(&path).metadata().unwrap().len();
+    let length = || file::wal_path(&path).metadata().unwrap().len();
     let deadline = Instant::now() + Duration::from_secs(30);
     let seen = large_filter();
     let mut users = (0..).map(|n| format!("user{n}"));
-    // Until it is long, has begun anew, which cuts it, and is long once more.
+    // Until the log is long, has been reset, which truncates it, and is long once more.
     for is_long in [true, false, true] {
         while (length() > LONG) != is_long {
             assert!(Instant::now() < deadline, "a log of {} octets does not begin anew", length());
-            // A filter of 800 kB, written to the journal and to its row.
+            // A filter of 800 kB is written to the journal and to its row.
             admit_with(&store, &seen, &users.next().unwrap()).await;
         }
     }
-    // It keeps nobody busy while nothing is asked: the writer finds a quiet moment to fold.
+    // Without requests the log causes no work: the writer finds a quiet moment to fold.
     let deadline = Instant::now() + Duration::from_secs(20);
     while metrics.journal_octets.get() > 0 {
         assert!(Instant::now() < deadline, "{} octets of journal are left", metrics.journal_octets.get());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Folding may have cut it, or the next commits do, few as they are.
+    // Folding may have truncated the log; otherwise the next commits do, few as they are.
     let deadline = Instant::now() + Duration::from_secs(20);
-    while length() > maintenance::HOME_AT as u64 {
+    while length() > maintenance::CHECKPOINT_AT_OCTETS as u64 {
         assert!(Instant::now() < deadline, "a log of {} octets is not cut", length());
         store.admit(at(0), &asked("user0", 1), &mut SessionCounters::default()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -54,14 +54,14 @@ async fn a_long_log_begins_anew_under_load_and_is_cut_and_keeps_nobody_busy_afte
     store.close().await;
 }
 
-/// Charges until the log has been cut; false if that does not come.
+/// Charges until the log has been truncated; returns false if that does not happen.
 async fn is_reset(store: &Store, path: &Path) -> bool {
-    let length = || file::log_of(path).metadata().unwrap().len();
+    let length = || file::wal_path(path).metadata().unwrap().len();
     let mut users = (0..).map(|n| format!("user{n}"));
     let mut longest = 0;
     let deadline = Instant::now() + Duration::from_secs(60);
     while length() >= longest {
-        // Far longer than without a reader.
+        // Far longer than without a reader of the file.
         if length() > 4 * LONG || Instant::now() > deadline {
             return false;
         }
@@ -71,7 +71,7 @@ async fn is_reset(store: &Store, path: &Path) -> bool {
     true
 }
 
-/// What a pager does whose reader looks at the first page.
+/// Output that stalls, like a pager whose user looks at the first page.
 struct Stalled {
     begun: Option<std::sync::mpsc::Sender<()>>,
     go_on: std::sync::mpsc::Receiver<()>,
@@ -105,7 +105,7 @@ async fn store_of_large_filters(path: &Path) -> Store {
 }
 
 #[tokio::test]
-async fn a_dump_whose_reader_stalls_does_not_keep_the_log_from_beginning_anew() {
+async fn a_stalled_dump_does_not_prevent_the_reset_of_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = store_of_large_filters(&path).await;
@@ -118,7 +118,7 @@ async fn a_dump_whose_reader_stalls_does_not_keep_the_log_from_beginning_anew() 
         dump::dump(&dumped, &mut out).map(|()| out.lines)
     });
     begins.recv().unwrap();
-    assert!(is_reset(&store, &path).await, "a log of {:?} is not reset", file::log_of(&path).metadata());
+    assert!(is_reset(&store, &path).await, "a log of {:?} is not reset", file::wal_path(&path).metadata());
     go_on.send(()).unwrap();
     let lines = dump.join().unwrap().unwrap();
     assert!(lines >= 3, "{lines} lines");
@@ -126,7 +126,7 @@ async fn a_dump_whose_reader_stalls_does_not_keep_the_log_from_beginning_anew() 
 }
 
 #[tokio::test]
-async fn a_reader_that_holds_the_log_is_told_of_until_it_has_gone() {
+async fn a_reader_that_prevents_the_reset_is_reported_until_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = store_of_large_filters(&path).await;
@@ -136,11 +136,11 @@ async fn a_reader_that_holds_the_log_is_told_of_until_it_has_gone() {
     shell.execute_batch("BEGIN; SELECT count(*) FROM budget").unwrap();
     for n in 0.. {
         store.admit(at(0), &asked(&format!("user{n}"), 1), &mut SessionCounters::default()).await.unwrap();
-        if file::log_of(&path).metadata().unwrap().len() > LONG {
+        if file::wal_path(&path).metadata().unwrap().len() > LONG {
             break;
         }
     }
-    // Commits that are small, each of something new.
+    // Small commits, each of a new exception.
     let commit = |n: i64| store.grant(super::exceptions::grant("dave", "5 / 1d", n, 1_000_000));
     let mut numbers = 0..;
     let deadline = Instant::now() + Duration::from_secs(60);

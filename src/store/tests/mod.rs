@@ -27,7 +27,7 @@ fn limit(name: &str, per: Field, rate: &str) -> Limit {
     Limit::new(name, Count::Recipients, vec![per], Quota::rate(Algorithm::Ewma, rate, None))
 }
 
-/// These limits in force.
+/// Policy with these limits.
 fn of(limits: Vec<Limit>) -> Policy {
     Policy::new(limits, AddressNormalizer::default(), Zone::default())
 }
@@ -36,14 +36,14 @@ fn policy(rate: &str) -> Policy {
     of(vec![limit("l", Field::User, rate)])
 }
 
-/// The same, of new recipients alone.
+/// Policy that counts new recipients alone.
 fn new_recipients(rate: &str, remember: Option<Duration>) -> Policy {
     let mut limit = limit("l", Field::User, rate);
     limit.distinct = Some(Distinct { what: Field::Recipient, remember });
     of(vec![limit])
 }
 
-/// A filter of [`new_recipients`] of "400K / 1d" that takes 800 kB, as it is not sparse, and knows nobody.
+/// A filter of [`new_recipients`] of "400K / 1d" that takes 800 kB, because it is not sparse, and knows no recipient.
 fn large_filter() -> Arc<Filter> {
     const OCTETS: usize = 800_000;
     let bits = [&(OCTETS as u32).to_le_bytes(), &u32::MAX.to_le_bytes(), &[1; OCTETS][..]].concat();
@@ -53,17 +53,19 @@ fn large_filter() -> Arc<Filter> {
     Arc::new(filter)
 }
 
-/// Charges a recipient of a user who has this filter so far. The filter is written as a whole with that.
+/// Charges a recipient of a user who has this filter so far. That writes the whole filter.
 async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
     let policy = store.core.policy();
     let asked = asked(user, 1);
-    let question = Plan::new(&policy, &asked, at(0));
+    let plan = Plan::new(&policy, &asked, at(0));
     let budget = Budget { state: crate::engine::State { at: at(0), level: 0.0 }, seen: Some(seen.clone()) };
-    for key in question.keys() {
-        store
-            .core
-            .hot
-            .replay(HashedKey::of(key.owned()), budget.clone(), crate::store::queue::NEVER, |stored, _| stored);
+    for key in plan.keys() {
+        store.core.cache.replay(
+            HashedKey::of(key.owned()),
+            budget.clone(),
+            crate::store::queue::NEVER_WRITTEN,
+            |stored, _| stored,
+        );
     }
     store.admit(at(0), &asked, &mut SessionCounters::default()).await.unwrap();
 }
@@ -101,12 +103,12 @@ async fn charges_outlive_the_store_that_made_them() {
 }
 
 #[tokio::test]
-async fn a_journal_that_was_never_folded_is_replayed() {
+async fn an_unfolded_journal_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path).unwrap();
     store.admit(at(0), &asked("alice", 60), &mut SessionCounters::default()).await.unwrap();
-    // A copy of the files as they are is what a sudden end of the process leaves.
+    // A copy of the files is what a sudden end of the process leaves.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
@@ -116,7 +118,7 @@ async fn a_journal_that_was_never_folded_is_replayed() {
 }
 
 #[tokio::test]
-async fn a_second_store_on_the_file_is_refused() {
+async fn a_second_store_on_one_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let _first = open(&path).unwrap();
@@ -125,7 +127,7 @@ async fn a_second_store_on_the_file_is_refused() {
 }
 
 #[tokio::test]
-async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
+async fn memory_is_bounded_in_octets_and_dropped_budgets_are_not_lost() {
     let folder = tempfile::tempdir().unwrap();
     let policy = new_recipients("400K / 1d", None);
     let options =
@@ -138,47 +140,47 @@ async fn memory_is_bounded_in_octets_and_what_is_dropped_is_not_lost() {
         admit_with(&store, &seen, user).await;
     }
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while store.core.hot.len() == users.len() {
+    while store.core.cache.len() == users.len() {
         assert!(std::time::Instant::now() < deadline, "nothing is dropped");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert!(store.core.hot.len() * 800_000 < 180_000_000, "{} budgets", store.core.hot.len());
-    let mut question = asked("user0", 2);
+    assert!(store.core.cache.len() * 800_000 < 180_000_000, "{} budgets", store.core.cache.len());
+    let mut request = asked("user0", 2);
     for user in &users {
-        question.facts.user = Some(user.as_str().into());
+        request.facts.user = Some(user.as_str().into());
         // The first recipient was known, the second was not.
-        store.admit(at(1), &question, &mut SessionCounters::default()).await.unwrap();
-        let level = level(&store, &question).await;
+        store.admit(at(1), &request, &mut SessionCounters::default()).await.unwrap();
+        let level = level(&store, &request).await;
         assert!((level - 2.0).abs() < 0.01, "{user}: {level}");
     }
 }
 
 #[test]
-fn what_is_not_in_the_file_is_dropped_only_while_it_cannot_be_written() {
+fn changed_budgets_are_dropped_only_while_the_file_cannot_be_written() {
     const BUDGETS: usize = 425;
     let seen = large_filter();
-    let hot = BudgetCache::default();
+    let cache = BudgetCache::default();
     for n in 0..BUDGETS {
-        let place = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
+        let hashed_key = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
         let state = crate::engine::State { at: at(0), level: 1.0 };
-        hot.replay(place, policy::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
+        cache.replay(hashed_key, policy::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
     }
-    assert_eq!(hot.make_room(false), 0);
-    assert_eq!(hot.len(), BUDGETS);
-    let lost = hot.make_room(true);
-    assert!(lost > 0 && hot.len() == BUDGETS - lost, "{lost}");
+    assert_eq!(cache.make_room(false), 0);
+    assert_eq!(cache.len(), BUDGETS);
+    let lost = cache.make_room(true);
+    assert!(lost > 0 && cache.len() == BUDGETS - lost, "{lost}");
 }
 
-/// How full the one budget of a question is.
+/// Returns how full the one budget of a request is.
 async fn level(store: &Store, asked: &Asked) -> f64 {
     let policy = store.core.policy();
-    let question = Plan::new(&policy, asked, at(0));
+    let plan = Plan::new(&policy, asked, at(0));
     let look = |_, loaded: &mut Loaded| loaded.states().next().flatten().map_or(0.0, |state| state.level);
-    store.act(at(0), question.keys(), look).await.unwrap()
+    store.transact(at(0), plan.keys(), look).await.unwrap()
 }
 
 #[tokio::test]
-async fn nobody_else_can_read_the_state() {
+async fn other_users_cannot_read_the_state() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder.path().join("state.db")).unwrap();
@@ -190,7 +192,7 @@ async fn nobody_else_can_read_the_state() {
 }
 
 #[tokio::test]
-async fn values_seen_outlive_the_store_that_saw_them() {
+async fn seen_values_outlive_the_store_that_saw_them() {
     let folder = tempfile::tempdir().unwrap();
     let open = |folder: &Path| {
         let path = folder.join("state.db");
@@ -205,7 +207,7 @@ async fn values_seen_outlive_the_store_that_saw_them() {
     // Eight are known, and two more fit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 20), &mut SessionCounters::default()).await.unwrap()), 10);
     assert_eq!(passed(&store.admit(at(0), &asked("carol", 8), &mut SessionCounters::default()).await.unwrap()), 8);
-    // Carol's filter is in the journal: a copy of the files as they are has to replay it.
+    // Carol's filter is in the journal: opening a copy of the files has to replay it.
     let crashed = tempfile::tempdir().unwrap();
     for name in ["state.db", "state.db-wal"] {
         std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
@@ -216,7 +218,7 @@ async fn values_seen_outlive_the_store_that_saw_them() {
 }
 
 #[tokio::test]
-async fn a_look_sees_what_is_in_memory_and_in_the_file_and_changes_neither() {
+async fn look_finds_budgets_in_memory_and_file_and_changes_neither() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let limits = policy("100 / 1d");
@@ -228,11 +230,11 @@ async fn a_look_sees_what_is_in_memory_and_in_the_file_and_changes_neither() {
     assert_eq!(level(&store.look(&keys("alice")).await.unwrap()), Some(3.0));
     store.close().await;
     let store = open(&path).unwrap();
-    // Folded by now: the file alone has it.
-    assert_eq!(store.core.hot.len(), 0);
+    // The budget is folded by now, and not in memory.
+    assert_eq!(store.core.cache.len(), 0);
     let found = store.look(&[keys("bob"), keys("alice")].concat()).await.unwrap();
     assert_eq!((level(&found), level(&found[1..])), (None, Some(3.0)));
-    assert_eq!((store.core.hot.len(), store.core.hot.has_changed()), (0, false));
-    assert_eq!(store.core.hot.latest(), None, "time has not passed by that");
+    assert_eq!((store.core.cache.len(), store.core.cache.has_changed()), (0, false));
+    assert_eq!(store.core.cache.latest(), None, "time has not passed by that");
     store.close().await;
 }

@@ -68,12 +68,12 @@ async fn new_keys_beyond_the_bound_share_one_budget() {
         let verdict = send(&store, 0, &sender(n)).await;
         passed.insert(n, is_passed(&verdict));
     }
-    // Five of their own, and three of the shared budget.
+    // Five pass by budgets of their own, and three by the shared budget.
     assert_eq!(passed.values().filter(|passed| **passed).count(), 8, "{passed:?}");
     assert!((0..8).all(|n| passed[&n]), "{passed:?}");
     assert_eq!(shared_total(&store), 15);
     assert_eq!(levels(&store, &["0@example.net", "5@example.net", NEW]).await, [Some(1.0), None, Some(3.0)]);
-    // Known keys go on as if nothing had happened.
+    // Known keys are not affected.
     assert!(is_passed(&send(&store, 0, &sender(0)).await));
     assert_eq!(levels(&store, &["0@example.net", NEW]).await, [Some(2.0), Some(3.0)]);
     store.close().await;
@@ -85,7 +85,7 @@ async fn new_keys_beyond_the_bound_share_one_budget() {
 }
 
 #[tokio::test]
-async fn known_keys_are_known_also_when_only_the_file_has_them() {
+async fn keys_in_the_file_alone_are_known() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = open(&path, per_sender("3.5 / 1d"));
@@ -100,7 +100,7 @@ async fn known_keys_are_known_also_when_only_the_file_has_them() {
 }
 
 #[tokio::test]
-async fn an_hour_later_there_is_room_for_as_many() {
+async fn the_bound_on_new_budgets_refills_within_an_hour() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder.path().join("state.db"), per_sender("3.5 / 1d"));
     let own = async |seconds: i64, range: std::ops::Range<u32>| {
@@ -118,7 +118,7 @@ async fn an_hour_later_there_is_room_for_as_many() {
 }
 
 #[tokio::test]
-async fn what_is_refunded_goes_back_to_the_shared_budget() {
+async fn refunds_go_back_to_the_shared_budget() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder.path().join("state.db"), per_sender("3.5 / 1d"));
     for n in 0..MAX {
@@ -131,14 +131,14 @@ async fn what_is_refunded_goes_back_to_the_shared_budget() {
 }
 
 #[tokio::test]
-async fn what_makes_no_budget_uses_up_nothing() {
+async fn requests_that_make_no_budget_do_not_count() {
     let folder = tempfile::tempdir().unwrap();
     let mut policy = per_sender("3.5 / 1d");
     policy.limits = Arc::from([Limit { stage: Stage::Data, ..policy.limits[0].clone() }]);
     let mut policy = Policy::new(policy.limits.to_vec(), AddressNormalizer::default(), Zone::default());
     policy.max_new_budgets = MaxNewBudgets(MAX);
     let store = open(&folder.path().join("state.db"), policy);
-    // A limit of messages only looks at MAIL.
+    // At MAIL a limit of messages charges nothing.
     for n in 0..20 {
         send(&store, 0, &sender(n)).await;
     }
@@ -166,7 +166,7 @@ async fn a_granted_key_never_shares() {
 }
 
 #[tokio::test]
-async fn what_a_client_cannot_choose_is_not_shared() {
+async fn keys_that_clients_cannot_choose_are_not_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let mut policy = policy("3.5 / 1d");
     policy.max_new_budgets = MaxNewBudgets(MAX);
@@ -180,14 +180,14 @@ async fn what_a_client_cannot_choose_is_not_shared() {
 }
 
 #[tokio::test]
-async fn users_share_with_nobody_but_themselves() {
+async fn users_do_not_share_budgets_with_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let rate = parse_rate("3.5 / 1d", Units::Things).unwrap();
     let quota = Quota::rate(Algorithm::Ewma, rate, None);
     let mut policy = of(vec![Limit::new("l", Count::Recipients, vec![Field::User, Field::Recipient], quota)]);
     policy.max_new_budgets = MaxNewBudgets(MAX);
     let store = open(&folder.path().join("state.db"), policy);
-    // Mallory uses up the bound in one run, and then the budget that her new recipients share.
+    // Mallory uses up the bound in one list of events, and then the budget that her new recipients share.
     assert_eq!(passed(&store.admit(at(0), &asked("mallory", 5), &mut SessionCounters::default()).await.unwrap()), 5);
     let mut others = asked("mallory", 20);
     others.events.drain(..5);
@@ -201,15 +201,15 @@ async fn users_share_with_nobody_but_themselves() {
 }
 
 #[tokio::test]
-async fn keys_without_budgets_leave_the_memory() {
+async fn keys_without_budgets_are_dropped_from_memory() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder.path().join("state.db"), per_sender("3.5 / 1d"));
     for n in 0..25_000 {
         send(&store, 0, &sender(n)).await;
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    while store.core.hot.len() > 20_000 {
-        assert!(tokio::time::Instant::now() < deadline, "{} slots", store.core.hot.len());
+    while store.core.cache.len() > 20_000 {
+        assert!(tokio::time::Instant::now() < deadline, "{} slots", store.core.cache.len());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(levels(&store, &["0@example.net", NEW]).await, [Some(1.0), Some(3.0)]);
@@ -218,13 +218,14 @@ async fn keys_without_budgets_leave_the_memory() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
 
-    /// Whatever is sent when, no budget is overshot, no key that is known shares, and no more budgets are made than the bound allows.
+    /// Whatever is sent when, no budget exceeds its limit, no known key shares, and no more budgets are made than the
+    /// bound allows.
     #[test]
-    fn no_limit_is_overshot(sent in proptest::collection::vec((0u32..30, 0i64..2_000), 1..120), most in 1u32..6) {
+    fn sharing_budgets_never_exceeds_a_limit(sent in proptest::collection::vec((0u32..30, 0i64..2_000), 1..120), most in 1u32..6) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
-            // A bucket: what it has let through is easily counted.
+            // A token bucket: what it has let through is easily counted.
             let rate = parse_rate(&format!("{most} / 100000d"), Units::Things).unwrap();
             let mut limit =
                 Limit::new("l", Count::Messages, vec![Field::Sender], Quota::rate(Algorithm::TokenBucket, rate, None));

@@ -1,4 +1,4 @@
-//! What parallel acts get is what some order gives.
+//! Parallel transactions get the results of some serial order.
 
 use super::*;
 use crate::policy::event::Stage;
@@ -8,7 +8,7 @@ use crate::policy::quota::{Scope, Share};
 use crate::policy::verdict::RefundWhen;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parallel_admits_never_overshoot() {
+async fn parallel_decisions_never_exceed_a_limit() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(open(&folder.path().join("state.db")).unwrap());
     let tasks: Vec<_> = (0..200)
@@ -23,13 +23,13 @@ async fn parallel_admits_never_overshoot() {
     for task in tasks {
         total += task.await.unwrap();
     }
-    // All at one instant, whatever the order: the hundredth would make the rate 100, which is over 100 as in Exim.
+    // All at one instant, in any order: the hundredth would make the rate 100, which exceeds the limit as in Exim.
     assert_eq!(total, 99);
 }
 
-/// 20,000 events in a second, for 10 s, each up to 5 ms late: no more get through than if they came in order.
+/// 20,000 events in a second, for 10 s, each up to 5 ms late: no more pass than in order.
 #[tokio::test]
-async fn decisions_that_come_out_of_order_do_not_make_time_pass_twice() {
+async fn decisions_out_of_order_do_not_make_time_pass_twice() {
     let folder = tempfile::tempdir().unwrap();
     let options =
         Options { path: folder.path().join("state.db"), durability: Durability::Process, on_failure: OnFailure::Allow };
@@ -44,10 +44,10 @@ async fn decisions_that_come_out_of_order_do_not_make_time_pass_twice() {
     assert!((10_000..=11_000).contains(&total), "{total}");
 }
 
-/// What was done in parallel, in the order in which it was done.
+/// Parallel transactions, in the order in which they were done.
 type Log = std::sync::Mutex<Vec<(Timestamp, Asked, SessionCounters, String)>>;
 
-/// A limit for each user, one for each client, and one that counts the new recipients of each user.
+/// A limit for each user, one for each client, and one of each user's new recipients.
 fn three_limits() -> Policy {
     let mut buckets = limit("clients", Field::Client(Widths::default()), "300 / 1h");
     buckets.algorithm = Algorithm::TokenBucket;
@@ -57,7 +57,7 @@ fn three_limits() -> Policy {
     of(vec![limit("users", Field::User, "100 / 1d"), buckets, strangers])
 }
 
-/// Every form that a limit can have.
+/// Limits of every form.
 fn many_forms() -> Policy {
     let form = |name: &str, count, per: &[Field], quota| Limit::new(name, count, per.to_vec(), quota);
     let rate = |rate| Quota::rate(Algorithm::Ewma, parse_rate(rate, Units::Things).unwrap(), None);
@@ -84,7 +84,7 @@ fn many_forms() -> Policy {
     of(limits)
 }
 
-/// What a session asks one after the other.
+/// Requests of a session, one after the other.
 fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
     let to = |n: usize| Event::Recipient(format!("r{n}@example{}.net", n % 3).into());
     let envelope = [Event::Mail].into_iter().chain((0..recipients).map(to)).collect();
@@ -97,8 +97,8 @@ fn dialogue(recipients: usize) -> Vec<Vec<Event>> {
     ]
 }
 
-/// A thousand tasks decide about so many users and clients. What each was told, and what is in the file afterwards, is what one
-/// after the other would have given, in the order in which the store took them.
+/// A thousand tasks decide about these numbers of users and clients. The verdicts, and the file afterwards, are those
+/// of a serial run in the order in which the store ran the transactions.
 async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let folder = tempfile::tempdir().unwrap();
     let options =
@@ -113,18 +113,18 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
                 let mut asked = asked(&format!("user{}", random % users), 0);
                 asked.facts.client = Some(std::net::Ipv4Addr::from((random >> 16) as u32 % clients as u32).into());
                 (asked.facts.size, asked.facts.recipients) = (Some(500), vec!["r0@example0.net".into()]);
-                let mut ledger = SessionCounters::default();
+                let mut counters = SessionCounters::default();
                 for events in dialogue(1 + (random >> 8) as usize % 4) {
                     asked.events = events;
                     let now = Timestamp::from_micros(at(0).micros() + (task / 7) as i64 * 1_000_000);
-                    let question = Plan::new(&policy, &asked, now);
+                    let plan = Plan::new(&policy, &asked, now);
                     let decide = |now, loaded: &mut Loaded| {
-                        let before = ledger.clone();
-                        let verdicts = policy::decide(&policy, now, &asked, &question, loaded, &mut ledger);
-                        // While the budgets are held: whoever shares one with this comes before or after it here, too.
+                        let before = counters.clone();
+                        let verdicts = policy::decide(&policy, now, &asked, &plan, loaded, &mut counters);
+                        // The budgets are locked here: transactions that share one are logged in their order, too.
                         log.lock().unwrap().push((now, asked.clone(), before, format!("{verdicts:?}")));
                     };
-                    store.act(now, question.keys(), decide).await.unwrap();
+                    store.transact(now, plan.keys(), decide).await.unwrap();
                 }
             })
         })
@@ -137,42 +137,42 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     let mut budgets = std::collections::BTreeMap::new();
     let log = Arc::into_inner(log).unwrap().into_inner().unwrap();
     assert_eq!(log.len(), 5000);
-    for (now, asked, mut ledger, told) in log {
-        let question = Plan::new(&policy, &asked, now);
-        let mut loaded: Loaded = question.keys().map(|key| budgets.get(key.as_str()).cloned()).collect();
-        let verdicts = policy::decide(&policy, now, &asked, &question, &mut loaded, &mut ledger);
+    for (now, asked, mut counters, told) in log {
+        let plan = Plan::new(&policy, &asked, now);
+        let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned()).collect();
+        let verdicts = policy::decide(&policy, now, &asked, &plan, &mut loaded, &mut counters);
         assert_eq!(format!("{verdicts:?}"), told);
-        let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
-        budgets.extend(loaded.into_changed().map(|(place, budget)| (keys[place].clone(), budget)));
+        let keys: Vec<Key> = plan.keys().map(|key| key.owned()).collect();
+        budgets.extend(loaded.into_changed().map(|(index, budget)| (keys[index].clone(), budget)));
     }
-    // What is there at once is gone with the process.
+    // Volatile budgets end with the process.
     budgets.retain(|key, _| !key.is_volatile());
-    let file = File::read(&options.path).unwrap();
+    let file = File::open_to_read(&options.path).unwrap();
     let mut kept = std::collections::BTreeMap::new();
-    file.stretch(i64::MIN, i64::MAX, |place, budget| drop(kept.insert(place.key, budget))).unwrap();
+    file.rows_between(i64::MIN, i64::MAX, |hashed_key, budget| drop(kept.insert(hashed_key.key, budget))).unwrap();
     assert_eq!(kept, budgets);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_thousand_tasks_on_one_budget_get_what_some_order_gives() {
+async fn a_thousand_tasks_on_one_budget_are_serializable() {
     is_serial(three_limits, 1, 1).await;
     is_serial(many_forms, 1, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_thousand_tasks_on_many_budgets_get_what_some_order_gives() {
+async fn a_thousand_tasks_on_many_budgets_are_serializable() {
     is_serial(three_limits, 20, 7).await;
     is_serial(many_forms, 20, 7).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn charges_that_are_given_back_are_gone_and_no_others() {
+async fn parallel_refunds_remove_their_charges_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let store = Arc::new(open(&path).unwrap());
     let limits = policy("100 / 1d");
-    let question = Plan::new(&limits, &asked("alice", 1), at(0));
-    let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
+    let plan = Plan::new(&limits, &asked("alice", 1), at(0));
+    let keys: Vec<Key> = plan.keys().map(|key| key.owned()).collect();
     // Each charges 3 and gives 2 back, all at one instant.
     let tasks: Vec<_> = (0..20)
         .map(|_| {
@@ -181,12 +181,12 @@ async fn charges_that_are_given_back_are_gone_and_no_others() {
                 let charge = |now, loaded: &mut Loaded| {
                     let before = loaded.states().next().flatten();
                     let (policy, asked) = (policy("100 / 1d"), asked("alice", 2));
-                    let question = Plan::new(&policy, &asked, now);
-                    policy::decide(&policy, now, &asked, &question, loaded, &mut SessionCounters::default());
+                    let plan = Plan::new(&policy, &asked, now);
+                    policy::decide(&policy, now, &asked, &plan, loaded, &mut SessionCounters::default());
                     crate::engine::Receipt { before, after: loaded.states().next().flatten().unwrap() }
                 };
                 store.admit(at(0), &asked("alice", 1), &mut SessionCounters::default()).await.unwrap();
-                let receipt = store.act(at(0), keys.iter().map(Key::borrowed), charge).await.unwrap();
+                let receipt = store.transact(at(0), keys.iter().map(Key::borrowed), charge).await.unwrap();
                 let rule = policy("100 / 1d").limits[0].quota.rule().unwrap();
                 let charged = RefundableCharge { key: keys[0].clone(), receipt, rule, until: RefundWhen::Sent };
                 store.give_back(at(0), &[charged]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Slots of limits "N at once" have one owner each.
+//! Each slot of a limit "N at once" has one owner.
 
 use super::*;
 use crate::policy::action::{Action, Delay, Ladder, Rung};
@@ -6,18 +6,18 @@ use crate::policy::limit::Mode;
 use crate::policy::quota::Scope;
 use proptest::prelude::*;
 
-/// What happens to sessions.
+/// Event in the life of sessions.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// A session of this user begins, and waits if it has to.
+    /// A session of this user begins, and is delayed if a limit says so.
     Enter(usize),
     /// The same, but its task is dropped while the decision is being committed.
     DroppedInAdmit(usize),
-    /// The oldest session of the user leaves: whatever may be refunded is refunded.
+    /// The oldest session of the user ends: everything that may be refunded is refunded.
     Leave(usize),
     /// The task of the oldest session of the user panics.
     Crash(usize),
-    /// The limits are read again, with this many at once.
+    /// The limits are reloaded, with this many at once.
     Reload(u8),
 }
 
@@ -32,7 +32,8 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// So many sessions of a user at once, in force and in shadow; connections are counted, and delayed from the first on.
+/// Limits of concurrent sessions for each user, in force and in shadow mode; logins are counted, and delayed from the
+/// first on.
 fn limits(at_once: f64) -> Policy {
     let counter = |name: &str, most| {
         Limit::new(name, Count::Sessions, vec![Field::User], Quota::Counter { scope: Scope::AtOnce, most })
@@ -57,7 +58,7 @@ async fn play(ops: Vec<Op>) {
     let options = Options { path, durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, limits(3.0), Arc::new(Metrics::new().unwrap())).unwrap();
     let mut most = 3;
-    // Of each user the sessions that are there, and those of them that the limit in shadow has counted.
+    // The live sessions of each user.
     let mut live: [Vec<Admitted>; 3] = Default::default();
     for (n, op) in ops.into_iter().enumerate() {
         let now = at(n as i64);
@@ -73,9 +74,9 @@ async fn play(ops: Vec<Op>) {
             }
             Op::DroppedInAdmit(user) => {
                 let asked = login(user);
-                let mut ledger = SessionCounters::default();
-                let mut admit = Box::pin(store.admit(now, &asked, &mut ledger));
-                // Once is enough to decide; a budget that has to be loaded is not even decided on.
+                let mut counters = SessionCounters::default();
+                let mut admit = Box::pin(store.admit(now, &asked, &mut counters));
+                // One poll is enough to decide; a budget that has to be loaded is not even decided on.
                 let _ = std::future::poll_fn(|context| std::task::Poll::Ready(admit.as_mut().poll(context))).await;
             }
             Op::Leave(user) if !live[user].is_empty() => {
@@ -102,7 +103,7 @@ async fn play(ops: Vec<Op>) {
             let gauges = keys.iter().filter(|key| key.is_volatile());
             let levels: Vec<f64> = gauges
                 .map(|key| {
-                    store.core.hot.peek(HashedKey::of(key.borrowed())).flatten().map_or(0.0, |one| one.state.level)
+                    store.core.cache.peek(HashedKey::of(key.borrowed())).flatten().map_or(0.0, |one| one.state.level)
                 })
                 .collect();
             let count = sessions.len() as f64;
@@ -116,7 +117,7 @@ async fn play(ops: Vec<Op>) {
         let held = Plan::new(&store.policy(), &login(user), at(0))
             .keys()
             .filter(|key| key.is_volatile())
-            .any(|key| store.core.hot.peek(HashedKey::of(key)).flatten().is_some());
+            .any(|key| store.core.cache.peek(HashedKey::of(key)).flatten().is_some());
         assert!(!held, "every session has ended");
     }
     store.close().await;

@@ -1,8 +1,8 @@
-//! Files of earlier versions.
+//! Files of earlier versions are migrated.
 
 use super::*;
 
-/// A filter that has learnt the first recipients of `asked`, as files have kept it since version 2.
+/// A filter that has learnt the first recipients of `asked`, in the format of version 2 and later.
 fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
     let rule = policy.limits[0].distinct.unwrap().filter(&policy.limits[0].quota).unwrap();
     let learn =
@@ -11,7 +11,7 @@ fn filter(policy: &Policy, values: usize) -> crate::engine::distinct::Filter {
 }
 
 #[tokio::test]
-async fn a_file_of_version_2_is_brought_up_to_date() {
+async fn a_file_of_version_2_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let policy = new_recipients("100 / 1d", None);
@@ -23,7 +23,7 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
     )
     .unwrap();
     let key = |user| format!("l\x1frecipients\x1fewma distinct recipient\x1fuser={user}");
-    // What was kept as a blob had no checksum.
+    // Blobs of version 2 had no checksum.
     let bare = |sealed: &[u8]| sealed[4..].to_vec();
     let row = rusqlite::params![key("alice"), at(0).micros(), bare(&journal::seal_seen(&filter(&policy, 40)))];
     old.execute("INSERT INTO budget VALUES (?1, ?2, 40.0, ?3)", row).unwrap();
@@ -35,7 +35,7 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
     drop(old);
     let options = Options { path: path.clone(), durability: Durability::Process, on_failure: OnFailure::Allow };
     let store = Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap();
-    // Whom they have written to is known, and the hundredth is over.
+    // Known recipients stay known, and the hundredth exceeds the limit.
     assert_eq!(passed(&store.admit(at(0), &asked("alice", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(passed(&store.admit(at(0), &asked("bob", 120), &mut SessionCounters::default()).await.unwrap()), 99);
     assert_eq!(level(&store, &asked("alice", 1)).await, 99.0);
@@ -44,7 +44,7 @@ async fn a_file_of_version_2_is_brought_up_to_date() {
 }
 
 #[tokio::test]
-async fn a_file_of_version_3_is_brought_up_to_date() {
+async fn a_file_of_version_3_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let old = rusqlite::Connection::open(&path).unwrap();
@@ -56,8 +56,8 @@ async fn a_file_of_version_3_is_brought_up_to_date() {
          PRAGMA application_id = 1466263922; PRAGMA user_version = 3;",
     )
     .unwrap();
-    let place = HashedKey::of(Key::from_stored("l\x1frecipients\x1fewma\x1fuser=alice"));
-    let row = rusqlite::params![place.order, place.key.as_str(), at(0).micros()];
+    let hashed_key = HashedKey::of(Key::from_stored("l\x1frecipients\x1fewma\x1fuser=alice"));
+    let row = rusqlite::params![hashed_key.order, hashed_key.key.as_str(), at(0).micros()];
     old.execute("INSERT INTO budget VALUES (?1, ?2, ?3, 90.0, NULL)", row).unwrap();
     drop(old);
     let store = open(&path).unwrap();
@@ -69,7 +69,7 @@ async fn a_file_of_version_3_is_brought_up_to_date() {
 }
 
 #[tokio::test]
-async fn a_file_of_version_1_is_brought_up_to_date() {
+async fn a_file_of_version_1_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let old = rusqlite::Connection::open(&path).unwrap();
