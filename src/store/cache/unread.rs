@@ -1,0 +1,106 @@
+//! Budgets whose row could not be read: they count in memory alone, and are added to their row later.
+
+use super::{BudgetCache, SHARDS, Slot, Stage, octets, shard_of};
+use crate::policy::Budget;
+use crate::store::hashed_key::{HashedKey, HashedKeyRef};
+use crate::store::queue::NEVER_WRITTEN;
+use std::sync::atomic::Ordering;
+
+impl BudgetCache {
+    /// Inserts unread budgets, unless they are in memory, and wakes the transactions that wait for them.
+    pub fn insert_unread<'a>(&self, hashed_keys: impl IntoIterator<Item = HashedKeyRef<'a>>) {
+        for hashed_key in hashed_keys {
+            let mut shard = self.lock(shard_of(hashed_key.order));
+            shard.loading.remove(hashed_key.key.as_str());
+            if !shard.budgets.contains_key(hashed_key.key.as_str()) {
+                let hashed_key = hashed_key.owned();
+                shard.unread.push(hashed_key.clone());
+                let slot =
+                    Slot { budget: None, stage: Stage::Unread, recently_used: true, written_epoch: NEVER_WRITTEN };
+                self.put(&mut shard, hashed_key, slot);
+            }
+        }
+    }
+
+    /// Takes the unread budgets of a shard, for the loader to read again.
+    pub fn take_unread(&self, shard: usize) -> Vec<HashedKey> {
+        std::mem::take(&mut self.lock(shard).unread)
+    }
+
+    /// Puts back budgets that could not be read again.
+    pub fn put_back_unread(&self, hashed_keys: Vec<HashedKey>) {
+        hashed_keys.into_iter().for_each(|hashed_key| self.lock(shard_of(hashed_key.order)).unread.push(hashed_key));
+    }
+
+    /// Returns whether any unread budget has counted something.
+    pub fn has_counted_unread(&self) -> bool {
+        let is_counted = |slot: &Slot| slot.stage == Stage::Unread && slot.budget.is_some();
+        (0..SHARDS).any(|index| self.lock(index).budgets.values().any(is_counted))
+    }
+
+    pub fn has_unread(&self) -> bool {
+        (0..SHARDS).any(|index| !self.lock(index).unread.is_empty())
+    }
+
+    /// Adds the stored budget to what an unread budget has counted in memory. `stored` comes from the table or from the
+    /// journal. Returns true if the sum has to be written.
+    pub fn merge(
+        &self,
+        hashed_key: &HashedKey,
+        stored: Option<Budget>,
+        epoch: u64,
+        combine: impl FnOnce(Budget, Budget) -> Budget,
+    ) -> bool {
+        let shard = &mut *self.lock(shard_of(hashed_key.order));
+        let slot = shard.budgets.get_mut(&hashed_key.key).filter(|slot| slot.stage == Stage::Unread);
+        let Some(slot) = slot else { return false };
+        let before = octets(&hashed_key.key, slot);
+        let counted = slot.budget.take();
+        let is_changed = counted.is_some();
+        slot.stage = if is_changed { Stage::Changed } else { Stage::Folded };
+        // Later increments may build on a filter read from the file, but not on one that has learnt in memory alone.
+        slot.written_epoch = if is_changed { NEVER_WRITTEN } else { epoch };
+        slot.budget = match (stored, counted) {
+            (Some(stored), Some(counted)) => Some(combine(stored, counted)),
+            (stored, counted) => stored.or(counted),
+        };
+        if is_changed {
+            shard.changed.push(hashed_key.clone());
+        }
+        self.octets.fetch_add(octets(&hashed_key.key, slot).wrapping_sub(before), Ordering::Relaxed);
+        is_changed
+    }
+
+    /// Inserts a budget from the journal, which is newer than its row in the file.
+    pub fn replay(
+        &self,
+        hashed_key: HashedKey,
+        budget: Budget,
+        epoch: u64,
+        combine: impl FnOnce(Budget, Budget) -> Budget,
+    ) {
+        let mut shard = self.lock(shard_of(hashed_key.order));
+        if !shard.budgets.contains_key(&hashed_key.key) {
+            shard.changed.push(hashed_key.clone());
+            let slot = Slot { budget: Some(budget), stage: Stage::Changed, recently_used: false, written_epoch: epoch };
+            return self.put(&mut shard, hashed_key, slot);
+        }
+        drop(shard);
+        // A transaction asked for this budget before the file could be opened.
+        if !self.merge(&hashed_key, Some(budget), epoch, combine) {
+            let shard = &mut *self.lock(shard_of(hashed_key.order));
+            if let Some(slot) = shard.budgets.get_mut(&hashed_key.key).filter(|slot| slot.stage == Stage::Folded) {
+                slot.stage = Stage::Changed;
+                shard.changed.push(hashed_key);
+            }
+        }
+    }
+
+    /// Returns whether the row of a budget could not be read.
+    pub fn is_unread(&self, hashed_key: &HashedKey) -> bool {
+        self.lock(shard_of(hashed_key.order))
+            .budgets
+            .get(&hashed_key.key)
+            .is_some_and(|slot| slot.stage == Stage::Unread)
+    }
+}
