@@ -1,18 +1,19 @@
 //! The state file: SQLite with the schema of `schema.sql`, and all SQL statements.
 
+mod error;
 mod exceptions;
+mod replace;
 
 use super::hashed_key::HashedKey;
 use super::journal::{self, Replayed};
-use super::jsonl::Line;
-use super::schema::{self, DatabaseKind, SchemaError};
+use super::schema::{self, DatabaseKind};
 use super::{Durability, Options};
 use crate::engine::State;
 use crate::policy::Budget;
 use crate::policy::key::Key;
 use crate::time::Timestamp;
+pub use error::{ADVICE, OpenError, describe, is_page_damage};
 use rusqlite::{Connection, InterruptHandle, OpenFlags, OptionalExtension as _, Row, Transaction, params};
-use std::fmt;
 use std::fs::TryLockError;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -49,88 +50,12 @@ const CACHE_KIB: i64 = -16_384;
 /// Length to which the write-ahead log is truncated on reset under load, in octets.
 const WAL_KEPT_OCTETS: i64 = 64 << 20;
 
-/// Reason why the state file cannot be used.
-#[derive(Debug)]
-pub enum OpenError {
-    /// Another Weir is using it.
-    InUse(PathBuf),
-    Io(PathBuf, std::io::Error),
-    /// It is another program's database.
-    Foreign(PathBuf),
-    /// The database is empty, so there is nothing to read.
-    Empty(PathBuf),
-    /// A newer Weir has made it.
-    Newer {
-        path: PathBuf,
-        version: i64,
-    },
-    /// An older Weir has made it, and this operation cannot migrate it.
-    Older {
-        path: PathBuf,
-        version: i64,
-    },
-    Sqlite(PathBuf, rusqlite::Error),
-    Thread(std::io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse(path) => write!(f, "state file {}: another Weir is using it", path.display()),
-            Self::Io(path, error) => write!(f, "state file {}: {error}", path.display()),
-            Self::Empty(path) => write!(f, "state file {}: it is empty", path.display()),
-            Self::Foreign(path) => write!(f, "state file {}: it is not Weir's", path.display()),
-            Self::Newer { path, version } => write!(
-                f,
-                "state file {}: it has version {version}, made by a newer Weir; this one knows up to {}",
-                path.display(),
-                schema::VERSION
-            ),
-            Self::Older { path, version } => write!(
-                f,
-                "state file {}: it has version {version}, made by an older Weir; started once, this one brings it up to date",
-                path.display()
-            ),
-            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), describe(error)),
-            Self::Thread(error) => write!(f, "cannot start a thread for the state: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl OpenError {
-    fn of(path: &Path, unfit: SchemaError) -> Self {
-        let path = path.to_owned();
-        match unfit {
-            SchemaError::Foreign => Self::Foreign(path),
-            SchemaError::Newer(version) => Self::Newer { path, version },
-            SchemaError::Sqlite(error) => Self::Sqlite(path, error),
-        }
-    }
-}
-
 /// Reads budgets from the table over a new connection.
 pub fn read_budgets(path: &Path, hashed_keys: &[HashedKey]) -> Result<Vec<Option<Budget>>, String> {
     let unreadable = |why: String| format!("budgets cannot be read: {why}");
     let file = File::open_to_read(path).map_err(|error| unreadable(error.to_string()))?;
     let load = |hashed_key| file.load(hashed_key).map_err(|error| unreadable(describe(&error)));
     hashed_keys.iter().map(load).collect()
-}
-
-/// Advice on a damaged file.
-pub const ADVICE: &str =
-    "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";
-
-/// Returns SQLite's message, with advice where there is some.
-pub fn describe(error: &rusqlite::Error) -> String {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    match error.sqlite_error_code() {
-        Some(DatabaseCorrupt | NotADatabase) => {
-            format!("{error}; {ADVICE}")
-        }
-        _ => error.to_string(),
-    }
 }
 
 impl File {
@@ -297,26 +222,6 @@ impl File {
         Ok(())
     }
 
-    /// Writes budgets and exceptions and empties the journal, in one transaction. If `rows` fails, nothing is changed.
-    pub fn write_all<E: From<rusqlite::Error>>(
-        &mut self,
-        rows: impl Iterator<Item = Result<Line, E>>,
-    ) -> Result<(), E> {
-        let transaction = self.connection.transaction()?;
-        for row in rows {
-            match row? {
-                Line::Budget(hashed_key, budget) => upsert(&transaction, &[(hashed_key, budget)])?,
-                Line::Grant(grant) => exceptions::put_grant(&transaction, &grant)?,
-                Line::Suspension(suspension) => exceptions::put_suspension(&transaction, &suspension)?,
-                Line::AuditRecord(record) => exceptions::put_record(&transaction, &record)?,
-            }
-        }
-        transaction.execute("DELETE FROM journal", [])?;
-        transaction.commit()?;
-        self.first = self.last + 1;
-        Ok(())
-    }
-
     /// Returns the octets of the file and of its unused pages, the number of journal entries, and their octets.
     pub fn sizes(&self) -> rusqlite::Result<(i64, i64, i64, i64)> {
         let number = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
@@ -396,11 +301,6 @@ pub fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()
-}
-
-/// Returns whether an error says that a page is damaged: other pages may be intact.
-pub fn is_page_damage(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }
 
 fn hashed_key(row: &Row<'_>) -> rusqlite::Result<HashedKey> {

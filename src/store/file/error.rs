@@ -1,0 +1,86 @@
+//! Errors of the state file.
+
+use crate::store::schema::{self, SchemaError};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Reason why the state file cannot be used.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Another Weir is using it.
+    InUse(PathBuf),
+    Io(PathBuf, std::io::Error),
+    /// It is another program's database.
+    Foreign(PathBuf),
+    /// The database is empty, so there is nothing to read.
+    Empty(PathBuf),
+    /// A newer Weir has made it.
+    Newer {
+        path: PathBuf,
+        version: i64,
+    },
+    /// An older Weir has made it, and this operation cannot migrate it.
+    Older {
+        path: PathBuf,
+        version: i64,
+    },
+    Sqlite(PathBuf, rusqlite::Error),
+    Thread(std::io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse(path) => write!(f, "state file {}: another Weir is using it", path.display()),
+            Self::Io(path, error) => write!(f, "state file {}: {error}", path.display()),
+            Self::Empty(path) => write!(f, "state file {}: it is empty", path.display()),
+            Self::Foreign(path) => write!(f, "state file {}: it is not Weir's", path.display()),
+            Self::Newer { path, version } => write!(
+                f,
+                "state file {}: it has version {version}, made by a newer Weir; this one knows up to {}",
+                path.display(),
+                schema::VERSION
+            ),
+            Self::Older { path, version } => write!(
+                f,
+                "state file {}: it has version {version}, made by an older Weir; started once, this one brings it up to date",
+                path.display()
+            ),
+            Self::Sqlite(path, error) => write!(f, "state file {}: {}", path.display(), describe(error)),
+            Self::Thread(error) => write!(f, "cannot start a thread for the state: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl OpenError {
+    pub fn of(path: &Path, unfit: SchemaError) -> Self {
+        let path = path.to_owned();
+        match unfit {
+            SchemaError::Foreign => Self::Foreign(path),
+            SchemaError::Newer(version) => Self::Newer { path, version },
+            SchemaError::Sqlite(error) => Self::Sqlite(path, error),
+        }
+    }
+}
+
+/// Advice on a damaged file.
+pub const ADVICE: &str =
+    "to make it anew: save what can be read with `weir state dump`, stop Weir, move the file away with its -wal";
+
+/// Returns SQLite's message, with advice where there is some.
+pub fn describe(error: &rusqlite::Error) -> String {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    match error.sqlite_error_code() {
+        Some(DatabaseCorrupt | NotADatabase) => {
+            format!("{error}; {ADVICE}")
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Returns whether an error says that a page is damaged: other pages may be intact.
+pub fn is_page_damage(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
+}
