@@ -1,17 +1,20 @@
 //! The only thread that writes the state file: group commits to the journal, which is folded into the table of budgets
 //! slice by slice.
 
-use super::cache::SHARDS;
+mod folding;
+mod pass;
+
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
-use super::journal::{Entry, Seen};
+use super::journal::Entry;
 use super::queue::WriterJob;
 use super::{CATCHING_UP, Core, slow_disk};
 use crate::policy::Budget;
+use pass::Pass;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,45 +57,17 @@ struct Task {
     failed: BTreeMap<Attempt, Instant>,
 }
 
-/// A fold pass: writes all changed budgets to their table, then deletes the journal entries that are covered.
-struct Pass {
-    /// Keys of the current shard that are still to be folded, in reverse order.
-    hashed_keys: Vec<HashedKey>,
-    /// Index of the next shard.
-    shard: usize,
-    /// Last entry of the journal when the pass began, and the octets of the journal then.
-    last_entry: i64,
-    octets: usize,
-    /// Epoch in which changes were last lost before the pass began; `None` if none were.
-    behind: Option<u64>,
-    /// Approximate octets written so far.
-    written: usize,
-    /// Budgets whose pages are damaged, and the error.
-    damaged: Vec<HashedKey>,
-    fault: Option<String>,
-}
-
 /// Rows folded in one transaction: as many as changes come, within these bounds. Commits wait for them.
 const MIN_SLICE_ROWS: usize = 64;
 const MAX_SLICE_ROWS: usize = 2_000;
 
-/// Octets of a row beside its key and its filter.
-const ROW_OVERHEAD: usize = 18;
-
-/// Approximate octets folded in one transaction: filters may be large.
-const SLICE_OCTETS: usize = 512 << 10;
-
 /// Octets that a folded row, or a commit, adds to the write-ahead log at most, beside filters and entries.
 const PAGE_OCTETS: usize = 4096;
 
-/// Journal entries deleted at once.
-const DISCARD_AT_ONCE: i64 = 64;
-
 /// Octets of journal that start a fold pass: twice what the last pass wrote, within these bounds. A pass also starts
-/// after [`FOLD_AFTER`], and when the writer has been idle for [`IDLE_AFTER`]. Budgets that change often are thus
+/// after `FOLD_AFTER`, and when the writer has been idle for [`IDLE_AFTER`]. Budgets that change often are thus
 /// written more seldom, and the journal stays in proportion to the budgets.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
-const FOLD_AFTER: Duration = Duration::from_secs(60);
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Octets at which the journal takes no more entries: it cannot be folded, or not fast enough.
@@ -103,9 +78,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A commit that takes longer degrades the health: replies wait for it.
 pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Time to fold at shutdown; the rest stays in the journal.
-const FINAL_FOLD_TIME: Duration = Duration::from_secs(2);
 
 impl Writer {
     /// Starts the writer with an open file and the octets of its journal. With `None` the writer opens the file when
@@ -288,115 +260,6 @@ impl Task {
         self.file.is_some()
     }
 
-    /// Returns the next budgets to fold, as they are at present.
-    fn next_slice(&mut self, rows: usize) -> Vec<(HashedKey, Budget)> {
-        let Some(pass) = &mut self.pass else { return Vec::new() };
-        let (mut slice, mut octets) = (Vec::with_capacity(rows), 0);
-        while slice.len() < rows && octets < SLICE_OCTETS {
-            let Some(hashed_key) = pass.next(&self.core) else { break };
-            if let Some(budget) = self.core.cache.begin_fold(&hashed_key) {
-                octets +=
-                    ROW_OVERHEAD + hashed_key.key.as_str().len() + budget.seen.as_ref().map_or(0, |seen| seen.octets());
-                slice.push((hashed_key, budget));
-            }
-        }
-        pass.written += octets;
-        slice
-    }
-
-    fn fold(&mut self, slice: &[(HashedKey, Budget)]) {
-        let Some(file) = self.file.as_mut().filter(|_| !slice.is_empty()) else { return };
-        let outcome = file.fold(slice);
-        self.core.wal_written.fetch_add(slice.len() * PAGE_OCTETS, Ordering::Relaxed);
-        let Err(error) = outcome else { return self.core.cache.end_fold(slice, Some(self.core.queue.epoch())) };
-        if file::is_page_damage(&error) && slice.len() > 1 {
-            // The other pages may be intact.
-            let (one, other) = slice.split_at(slice.len() / 2);
-            self.fold(one);
-            return self.fold(other);
-        }
-        self.core.cache.end_fold(slice, None);
-        match &mut self.pass {
-            Some(pass) if file::is_page_damage(&error) => {
-                pass.damaged.extend(slice.iter().map(|(hashed_key, _)| hashed_key.clone()));
-                pass.fault = Some(file::describe(&error));
-            }
-            _ => self.abort_pass(file::describe(&error)),
-        }
-    }
-
-    /// Aborts the pass; the next pass does the rest.
-    fn abort_pass(&mut self, reason: String) {
-        if let Some(pass) = self.pass.take() {
-            self.core.cache.put_back(pass.hashed_keys.into_iter());
-        }
-        self.record(Attempt::Fold, Err(reason));
-    }
-
-    /// Continues the pass, or begins one if it is due.
-    fn advance(&mut self, idle: bool) {
-        let is_allowed = self.may_retry(Attempt::Fold) && !self.failed.contains_key(&Attempt::Append);
-        let is_crowded = self.core.cache.is_crowded();
-        let Some(file) = &mut self.file else { return };
-        let Some(pass) = &mut self.pass else {
-            let is_due = self.journal_octets > self.fold_at_octets
-                || self.behind
-                || is_crowded && self.core.cache.has_changed()
-                || (idle || self.last_fold.elapsed() > FOLD_AFTER)
-                    && (self.journal_octets > 0 || self.core.cache.has_changed());
-            if is_due && is_allowed {
-                self.pass = Some(Pass::new(file.last_entry(), self.journal_octets, self.behind.then_some(self.epoch)));
-            }
-            return;
-        };
-        if !pass.is_folded() {
-            return;
-        }
-        if !pass.damaged.is_empty() {
-            let hashed_keys = std::mem::take(&mut pass.damaged);
-            return self.keep_in_journal(&hashed_keys);
-        }
-        match file.discard(pass.last_entry, DISCARD_AT_ONCE) {
-            Ok(true) => {}
-            Ok(false) => self.end_pass(),
-            Err(error) => self.abort_pass(file::describe(&error)),
-        }
-    }
-
-    /// Writes budgets that cannot be written to the table into the journal once more, so that all older entries can be
-    /// deleted.
-    fn keep_in_journal(&mut self, hashed_keys: &[HashedKey]) {
-        let mut entry = Entry::default();
-        for hashed_key in hashed_keys {
-            // The present budget: entries since the pass began are older, or come later.
-            if let Some(budget) = self.core.cache.begin_fold(hashed_key) {
-                entry.push(hashed_key.key.borrowed(), &budget, Seen::Whole);
-                self.core.cache.end_fold(&[(hashed_key.clone(), budget)], None);
-            }
-        }
-        let Some(file) = &mut self.file else { return };
-        match file.append(entry.seal(), &[]) {
-            Ok(()) => self.journal_octets += entry.octets(),
-            Err(error) => self.abort_pass(file::describe(&error)),
-        }
-    }
-
-    fn end_pass(&mut self) {
-        let Some(pass) = self.pass.take() else { return };
-        self.journal_octets -= pass.octets;
-        self.last_fold = Instant::now();
-        self.fold_at_octets = (2 * pass.written).clamp(*FOLD_AT_OCTETS.start(), *FOLD_AT_OCTETS.end());
-        self.core.metrics.journal_octets.set(i64::try_from(self.journal_octets).unwrap_or(i64::MAX));
-        self.record(Attempt::Fold, pass.fault.map_or(Ok(()), Err));
-        // The pass did not cover changes that were lost since it began.
-        let Some(epoch) = pass.behind else { return };
-        let _catch_up = self.core.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.core.queue.epoch() == epoch {
-            self.behind = false;
-            self.core.health.record(Attempt::CatchUp, Ok(()));
-        }
-    }
-
     /// Writes pending exceptions and audit records.
     fn write_exceptions(&mut self) {
         let core = self.core.clone();
@@ -448,52 +311,5 @@ impl Task {
                 tracing::debug!(%error, "an errand of the state file failed");
             }
         }
-    }
-
-    /// Folds as much as time allows before the thread ends. The rest is in the journal.
-    fn finish(&mut self) {
-        let deadline = Instant::now() + FINAL_FOLD_TIME;
-        while Instant::now() < deadline
-            && (self.pass.is_some() || self.journal_octets > 0 || self.core.cache.has_changed())
-        {
-            let slice = self.next_slice(MAX_SLICE_ROWS);
-            self.fold(&slice);
-            self.advance(true);
-            if self.file.is_none() || self.pass.is_none() && !self.failed.is_empty() {
-                break;
-            }
-        }
-        if self.core.cache.has_counted_unread() {
-            let reason = "some of what was counted could not be added to the file".to_owned();
-            self.core.health.record(Attempt::CatchUp, Err(reason));
-        }
-    }
-}
-
-impl Pass {
-    fn new(last_entry: i64, octets: usize, behind: Option<u64>) -> Self {
-        Self {
-            hashed_keys: Vec::new(),
-            shard: 0,
-            last_entry,
-            octets,
-            behind,
-            written: 0,
-            damaged: Vec::new(),
-            fault: None,
-        }
-    }
-
-    fn next(&mut self, core: &Core) -> Option<HashedKey> {
-        while self.hashed_keys.is_empty() && self.shard < SHARDS {
-            self.hashed_keys = core.cache.take_changed(self.shard);
-            self.hashed_keys.reverse();
-            self.shard += 1;
-        }
-        self.hashed_keys.pop()
-    }
-
-    fn is_folded(&self) -> bool {
-        self.hashed_keys.is_empty() && self.shard == SHARDS
     }
 }
