@@ -6,7 +6,7 @@ use super::file::{self, File, OpenError};
 use super::hashed_key::HashedKey;
 use super::journal::Replayed;
 use super::jsonl::{self, Line};
-use super::{Durability, OnFailure, Options};
+use super::options::{Durability, OnFailure, Options};
 use crate::policy::Budget;
 use crate::policy::exception::{Grant, Suspension};
 use crate::time::Timestamp;

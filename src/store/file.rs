@@ -6,8 +6,8 @@ mod replace;
 
 use super::hashed_key::HashedKey;
 use super::journal::{self, Replayed};
+use super::options::{Durability, Options};
 use super::schema::{self, DatabaseKind};
-use super::{Durability, Options};
 use crate::engine::State;
 use crate::policy::Budget;
 use crate::policy::key::Key;

@@ -1,10 +1,17 @@
 //! Health of the state file: its present errors.
 
-use super::Health;
 use crate::metrics::Metrics;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Health of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    Good,
+    /// The state file has an error: limits go on, but their counts may not be durable.
+    Degraded(String),
+}
 
 /// Operation on the file that may fail, and succeed again by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,8 @@
 //! The thread that reads budgets missing in memory from the file; each budget once, however many transactions ask for
 //! it.
 
-use super::Core;
 use super::cache::SHARDS;
+use super::core::Core;
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;

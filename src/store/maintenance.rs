@@ -1,11 +1,12 @@
 //! The maintenance thread: checkpoints the write-ahead log, sees whether the file is still at its path, checks the
 //! whole file once, and has expired budgets deleted.
 
+use super::core::{Core, KEEP};
 use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
+use super::options::Durability;
 use super::queue::WriterJob;
-use super::{Core, Durability};
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};
@@ -46,9 +47,6 @@ const DELETED_AT_ONCE: usize = 100;
 
 /// Time between two walks through all budgets.
 const PAUSE_BETWEEN_WALKS: Duration = Duration::from_secs(600);
-
-/// Time that budgets outlive their limit, which may come back.
-pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
 
 struct Task {
     core: Arc<Core>,

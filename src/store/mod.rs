@@ -6,7 +6,9 @@
 
 pub mod audit;
 mod cache;
+mod core;
 pub mod dump;
+mod exceptions;
 mod file;
 mod hashed_key;
 mod health;
@@ -15,69 +17,43 @@ pub mod jsonl;
 mod loader;
 mod maintenance;
 mod new_budgets;
+mod options;
 mod pending_exceptions;
 mod queue;
+mod recovery;
 mod schema;
 mod session_slots;
 mod writer;
 
+pub use self::core::{KEEP, Replaced};
+pub use file::OpenError;
+pub use health::Health;
+pub use options::{Durability, OnFailure, Options};
+pub use pending_exceptions::Kept;
+pub use session_slots::SessionSlots;
+
+use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use crate::metrics::Metrics;
 use crate::policy::event::Asked;
 use crate::policy::key::{Key, KeyRef};
-use crate::policy::limit::{Count, Limit};
+use crate::policy::limit::Count;
 use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::RefundableCharge;
-use crate::policy::verdict::Verdict;
+use crate::policy::verdict::{RefundableCharge, Verdict};
 use crate::policy::{self, Budget, Loaded, Plan, Policy};
-use crate::time::{Timestamp, format_duration};
-use cache::{BudgetCache, Transacted};
-use file::File;
-pub use file::OpenError;
+use crate::time::Timestamp;
+use cache::Transacted;
 use hashed_key::{HashedKey, HashedKeyRef};
-use health::{Attempt, HealthMonitor};
+use health::Attempt;
 use loader::Loader;
-pub use maintenance::KEEP;
 use maintenance::MaintenanceThread;
-use new_budgets::{Excess, NewBudgets};
-pub use pending_exceptions::Kept;
-use pending_exceptions::PendingExceptions;
-use queue::{Queue, WriterJob};
-pub use session_slots::SessionSlots;
 use std::collections::HashSet;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 use tokio::time::timeout;
-use writer::{COMMIT_TIMEOUT, Writer};
-
-/// Options of the store: the `[state]` section of the configuration.
-#[derive(Clone, Debug)]
-pub struct Options {
-    pub path: PathBuf,
-    pub durability: Durability,
-    pub on_failure: OnFailure,
-}
-
-/// The kind of failure that an acknowledged charge survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Any end of the process, even a sudden one.
-    Process,
-    /// A power cut, too. Costs one fsync for each commit.
-    Power,
-}
-
-/// Behaviour while the state file cannot be written or read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    /// Limits go on counting in memory.
-    Allow,
-    /// Commands that a limit counts are deferred.
-    Defer,
-}
+use writer::Writer;
 
 /// Store of the budgets of all limits.
 pub struct Store {
@@ -85,58 +61,6 @@ pub struct Store {
     loader: Loader,
     writer: Writer,
     maintenance: MaintenanceThread,
-}
-
-/// State shared by the threads of a store.
-struct Core {
-    options: Options,
-    policy: RwLock<Arc<Policy>>,
-    cache: BudgetCache,
-    queue: Queue,
-    pending_exceptions: PendingExceptions,
-    new_budgets: NewBudgets,
-    health: HealthMonitor,
-    metrics: Arc<Metrics>,
-    /// Device and inode of the file and of its write-ahead log when it was opened; empty until the file could be
-    /// opened.
-    identity: OnceLock<Option<[(u64, u64); 2]>>,
-    /// Approximate octets written to the write-ahead log: the maintenance thread checkpoints by this.
-    wal_written: AtomicUsize,
-    /// The write-ahead log is too long: readers of the file must end their transactions soon, so that the log can be
-    /// reset.
-    is_wal_long: AtomicBool,
-    /// Do not truncate the write-ahead log on reset: the load will refill it.
-    keep_wal: AtomicBool,
-    /// Held while the writer or the loader sets or clears [`Attempt::CatchUp`], so that a request cannot be lost in
-    /// between.
-    catch_up_lock: Mutex<()>,
-    /// Time before which no stored time can be compared with now, in microseconds: see [`Store::set_clock_doubt`].
-    /// `i64::MIN`: the clock is certain.
-    clock_doubt: AtomicI64,
-    /// The loader has not answered in time: no transaction waits for the loader until it answers.
-    is_loader_stuck: AtomicBool,
-}
-
-/// Health of the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    Good,
-    /// The state file has an error: limits go on, but their counts may not be durable.
-    Degraded(String),
-}
-
-/// Reason for degraded health after the disk has recovered.
-const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
-
-/// Consequences of replacing the limits.
-pub struct Replaced {
-    /// The former limits. Commands under way are still decided by them. Dropping the last reference may take long.
-    pub former: Arc<Policy>,
-    /// The former limits that are no longer in force or now mean something else: see
-    /// [`Limit::kinds`](crate::policy::limit::Limit::kinds). Their budgets are kept for [`KEEP`].
-    pub gone: Vec<String>,
-    /// The grants without effect under the new limits, each with the reason.
-    pub inert: Vec<String>,
 }
 
 /// Decisions about a list of events.
@@ -158,23 +82,7 @@ impl Store {
     /// If the file cannot be used, limits are kept in memory and the writer tries again, because mail must flow. The
     /// exception is a file that another Weir is using: that is an error.
     pub fn open(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
-        let core = Arc::new(Core {
-            options: options.clone(),
-            policy: RwLock::new(Arc::new(policy)),
-            cache: BudgetCache::default(),
-            queue: Queue::default(),
-            pending_exceptions: PendingExceptions::default(),
-            new_budgets: NewBudgets::default(),
-            health: HealthMonitor::new(metrics.clone()),
-            metrics,
-            identity: OnceLock::new(),
-            wal_written: AtomicUsize::new(0),
-            is_wal_long: AtomicBool::new(false),
-            keep_wal: AtomicBool::new(true),
-            catch_up_lock: Mutex::default(),
-            clock_doubt: AtomicI64::new(i64::MIN),
-            is_loader_stuck: AtomicBool::new(false),
-        });
+        let core = Arc::new(Core::new(options, policy, metrics));
         let file = match core.open() {
             Ok(opened) => Some(opened),
             Err(error @ OpenError::InUse(_)) => return Err(error),
@@ -289,6 +197,12 @@ impl Store {
         self.core.health.current()
     }
 
+    /// Sets whether `now` may turn out to be wrong, and since when the clock has not jumped; `None`: the clock is
+    /// certain. In doubt the store decides as always, and deletes nothing for its age.
+    pub fn set_clock_doubt(&self, doubt: Option<Timestamp>) {
+        self.core.clock_doubt.store(doubt.map_or(i64::MIN, Timestamp::micros), Ordering::Relaxed);
+    }
+
     /// Commits the remaining changes, folds the journal and closes the file. Takes at most some seconds, even if the
     /// disk hangs.
     pub async fn close(self) {
@@ -363,10 +277,6 @@ impl Store {
     }
 }
 
-fn slow_disk(what: &str) -> String {
-    format!("the disk is slow: {what} within {}", format_duration(COMMIT_TIMEOUT))
-}
-
 /// Waits until threads have ended, but not for ever: they may hang in a disk.
 fn wait_for(threads: &[JoinHandle<()>]) {
     let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
@@ -377,115 +287,6 @@ fn wait_for(threads: &[JoinHandle<()>]) {
 
 /// Time that the shutdown waits for the threads that read, and as long again for the writer.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
-impl Core {
-    /// Opens the file and inserts the budgets that a former process left in the journal. Returns the file and the
-    /// octets of its journal.
-    fn open(&self) -> Result<(File, usize), OpenError> {
-        let file = File::open(&self.options)?;
-        let sqlite = |error| OpenError::Sqlite(self.options.path.clone(), error);
-        let known = file.kinds().map_err(sqlite)?;
-        let (replayed, damaged, octets) = file.replay().map_err(sqlite)?;
-        for seq in damaged {
-            tracing::error!(
-                entry = seq,
-                "an entry of the state file's journal is damaged: some of its charges are lost"
-            );
-        }
-        let (epoch, policy) = (self.queue.epoch(), self.policy());
-        for (hashed_key, budget) in replayed.0 {
-            let key = hashed_key.key.clone();
-            self.cache
-                .replay(hashed_key, budget, epoch, |stored, counted| policy::combine(&policy, &key, stored, counted));
-        }
-        self.warn_removed_limits(known.into_iter().map(|(kind, _)| kind));
-        self.load_exceptions(&file);
-        let _ = self.identity.set(file::identity(&self.options.path));
-        Ok((file, octets))
-    }
-
-    /// Drops budgets from memory if there is no room.
-    fn make_room(&self) {
-        let lost = self.cache.make_room(self.health.is_write_failing());
-        match lost {
-            0 if self.cache.is_crowded() => {}
-            0 => self.health.record(Attempt::HoldInMemory, Ok(())),
-            _ => {
-                let reason = format!("memory is full: {lost} budgets that could not be written or read were dropped");
-                self.health.record(Attempt::HoldInMemory, Err(reason));
-            }
-        }
-    }
-
-    /// Has the writer write everything that changed in memory alone. Health stays degraded until that is done.
-    fn catch_up(&self) {
-        let _catch_up = self.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
-        self.queue.request_catch_up();
-    }
-
-    fn clock_doubt(&self) -> Option<Timestamp> {
-        Some(self.clock_doubt.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
-    }
-
-    /// Counts and logs new keys that have to share a budget, and returns them.
-    fn share(&self, excess: Vec<Excess>, policy: &Policy) -> impl Iterator<Item = Key> {
-        for Excess { limit, is_to_be_logged, .. } in &excess {
-            self.metrics.new_budgets_shared.with_label_values(&[limit]).inc();
-            if *is_to_be_logged {
-                let max_new_budgets = policy.max_new_budgets.0;
-                tracing::warn!(
-                    %limit,
-                    max_new_budgets,
-                    "more than max-new-budgets new clients, senders or recipients in an hour: further ones share one budget"
-                );
-            }
-        }
-        excess.into_iter().map(|excess| excess.key)
-    }
-
-    fn is_open(&self) -> bool {
-        self.identity.get().is_some()
-    }
-
-    fn identity(&self) -> Option<[(u64, u64); 2]> {
-        self.identity.get().copied().flatten()
-    }
-
-    fn policy(&self) -> Arc<Policy> {
-        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_policy(&self, mut policy: Policy) -> Replaced {
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        policy.exceptions = slot.exceptions.clone();
-        let policy = Arc::new(policy);
-        let former = std::mem::replace(&mut *slot, policy.clone());
-        drop(slot);
-        let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
-        // If the present time may be wrong, a kind keeps the time that the last walk recorded: a time too early would
-        // delete its budgets too early.
-        if let Some(now) = self.cache.latest().filter(|_| self.clock_doubt().is_none()) {
-            self.queue.send_job(WriterJob::RecordKinds(kinds.clone(), now));
-        }
-        Replaced {
-            former,
-            gone: self.warn_removed_limits(kinds.into_iter()),
-            inert: pending_exceptions::warn_inert_grants(&policy),
-        }
-    }
-
-    /// Logs and returns the limits that are no longer in force or now mean something else.
-    fn warn_removed_limits(&self, former: impl Iterator<Item = String>) -> Vec<String> {
-        let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
-        let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
-        for limit in &gone {
-            let keep = format_duration(maintenance::KEEP);
-            tracing::warn!(limit, "no such limit any more: its budgets are kept for {keep}, if it comes back");
-        }
-        gone
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -2,33 +2,25 @@
 //! the command that made the change is answered, or as soon as it can be written.
 
 use super::audit::{Act, AuditRecord};
-use super::file::{self, File};
-use super::hashed_key::HashedKey;
-use super::health::Attempt;
-use super::queue::WriterJob;
-use super::writer::COMMIT_TIMEOUT;
-use super::{Core, Store, Unavailable, slow_disk};
-use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
-use crate::policy::key::{Key, Owner};
-use crate::policy::{self, Loaded, Policy};
+use crate::policy::Policy;
+use crate::policy::exception::{Exceptions, Grant, Suspension};
+use crate::policy::key::Owner;
 use crate::time::Timestamp;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::sync::oneshot::{Receiver, Sender, channel};
-use tokio::time::timeout;
+use tokio::sync::oneshot::Sender;
 
 /// Changes of exceptions that are not in the file.
 #[derive(Default)]
 pub struct PendingExceptions {
     /// Held to add to the batch and to take it, never over anything that waits. The holder of the policy's lock may
     /// take this one, not the other way round.
-    batch: Mutex<Batch>,
+    pub batch: Mutex<Batch>,
     /// The batch is not empty; readable without the lock.
-    is_pending: AtomicBool,
+    pub is_pending: AtomicBool,
     /// Time when old audit records were last deleted, in microseconds.
-    pruned: AtomicI64,
+    pub pruned: AtomicI64,
 }
 
 /// Changes to be written together.
@@ -39,7 +31,7 @@ pub struct Batch {
     pub changed: HashSet<(Option<Arc<str>>, Owner)>,
     pub records: VecDeque<AuditRecord>,
     /// Commands that wait until the batch is written.
-    waiting: Vec<Sender<()>>,
+    pub waiting: Vec<Sender<()>>,
 }
 
 /// Whether a change outlives the process.
@@ -54,12 +46,6 @@ pub enum Kept {
 /// Bounds on a batch that cannot be written; beyond them the oldest is left out.
 const MAX_PENDING_RECORDS: usize = 20_000;
 const MAX_PENDING_CHANGES: usize = 50_000;
-
-/// Age at which audit records are deleted.
-const AUDIT_KEPT_FOR: Duration = Duration::from_secs(366 * 86_400);
-
-/// Time between two deletions of old audit records.
-const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 
 impl PendingExceptions {
     /// Returns whether there is a batch to be written.
@@ -87,7 +73,7 @@ impl PendingExceptions {
         self.batch().waiting.clear();
     }
 
-    fn batch(&self) -> MutexGuard<'_, Batch> {
+    pub fn batch(&self) -> MutexGuard<'_, Batch> {
         self.batch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,12 +84,12 @@ impl Batch {
         self.waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
     }
 
-    fn add_record(&mut self, record: AuditRecord) {
+    pub fn add_record(&mut self, record: AuditRecord) {
         self.records.push_back(record);
     }
 
     /// Leaves out the oldest beyond the bounds.
-    fn limit_size(&mut self, exceptions: &Exceptions) {
+    pub fn limit_size(&mut self, exceptions: &Exceptions) {
         self.records.drain(..self.records.len().saturating_sub(MAX_PENDING_RECORDS));
         if self.changed.len() > MAX_PENDING_CHANGES {
             // An exception that has ended then stays in the file: it is loaded with its end, and ends once more.
@@ -114,16 +100,16 @@ impl Batch {
         }
     }
 
-    fn add_grant(&mut self, grant: &Grant) {
+    pub fn add_grant(&mut self, grant: &Grant) {
         self.changed.insert((Some(grant.limit.clone()), grant.owner.clone()));
     }
 
-    fn add_suspension(&mut self, suspension: &Suspension) {
+    pub fn add_suspension(&mut self, suspension: &Suspension) {
         self.changed.insert((None, suspension.owner.clone()));
     }
 
     /// Ends the exceptions that have certainly expired.
-    fn end_expired(&mut self, exceptions: &mut Exceptions, now: Timestamp, doubt: Option<Timestamp>) {
+    pub fn end_expired(&mut self, exceptions: &mut Exceptions, now: Timestamp, doubt: Option<Timestamp>) {
         let (grants, suspensions) = exceptions.forget(now, doubt);
         for grant in grants {
             self.add_grant(&grant);
@@ -136,7 +122,7 @@ impl Batch {
     }
 
     /// Suspends an owner as a limit orders, if there is room and no present suspension ends later.
-    fn suspend(
+    pub fn suspend(
         &mut self,
         exceptions: &mut Exceptions,
         suspension: &Arc<Suspension>,
@@ -162,119 +148,8 @@ impl Batch {
     }
 }
 
-impl Core {
-    /// Changes the exceptions and queues the change for the writer. The receiver tells when it is written.
-    fn change_exceptions<R>(&self, change: impl FnOnce(&mut Exceptions, &mut Batch) -> R) -> (R, Receiver<()>) {
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let mut policy = Policy::clone(&slot);
-        let exceptions = Arc::make_mut(&mut policy.exceptions);
-        let mut batch = self.pending_exceptions.batch();
-        let before = batch.records.len();
-        let changed = change(exceptions, &mut batch);
-        let done: Vec<AuditRecord> = batch.records.iter().skip(before).cloned().collect();
-        batch.limit_size(exceptions);
-        // While the disk hangs, only this removes waiters that have given up.
-        batch.waiting.retain(|waiting| !waiting.is_closed());
-        let (sender, written) = channel();
-        batch.waiting.push(sender);
-        self.pending_exceptions.is_pending.store(true, Ordering::Release);
-        drop(batch);
-        self.count_in_force(exceptions, |_| true);
-        *slot = Arc::new(policy);
-        drop(slot);
-        self.queue.send_job(WriterJob::WriteExceptions);
-        done.iter().for_each(AuditRecord::log);
-        (changed, written)
-    }
-
-    fn count_in_force(&self, exceptions: &Exceptions, holds: impl Fn(&Term) -> bool) {
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let (grants, suspensions) = (exceptions.grants(), exceptions.suspensions());
-        self.metrics.grants_in_force.set(number(grants.filter(|one| holds(&one.term)).count()));
-        self.metrics.suspensions_in_force.set(number(suspensions.filter(|one| holds(&one.term)).count()));
-    }
-
-    /// Loads the exceptions of the file. Changes made before the file could be opened are newer, and stay.
-    pub(super) fn load_exceptions(&self, file: &File) {
-        let (grants, suspensions) = match file.exceptions() {
-            Ok(read) => read,
-            Err(error) => {
-                return tracing::error!(
-                    error = file::describe(&error),
-                    "grants and suspensions cannot be read: none holds"
-                );
-            }
-        };
-        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let mut policy = Policy::clone(&slot);
-        let exceptions = Arc::make_mut(&mut policy.exceptions);
-        let mut batch = self.pending_exceptions.batch();
-        let is_newer = |batch: &Batch, limit: Option<&Arc<str>>, owner: &Owner| {
-            batch.changed.contains(&(limit.cloned(), owner.clone()))
-        };
-        let mut rewritten = Vec::new();
-        let mut normalize = |limit: Option<&Arc<str>>, owner: &mut Owner| {
-            let normal = owner.normalized(&policy.folding);
-            if normal != *owner {
-                let former = std::mem::replace(owner, normal);
-                rewritten.extend([(limit.cloned(), former), (limit.cloned(), owner.clone())]);
-            }
-        };
-        for mut grant in grants {
-            normalize(Some(&grant.limit), &mut grant.owner);
-            if !is_newer(&batch, Some(&grant.limit), &grant.owner) {
-                exceptions.grant(grant);
-            }
-        }
-        for mut suspension in suspensions {
-            normalize(None, &mut suspension.owner);
-            if !is_newer(&batch, None, &suspension.owner) {
-                exceptions.suspend(Arc::new(suspension));
-            }
-        }
-        if !rewritten.is_empty() {
-            batch.changed.extend(rewritten);
-            self.pending_exceptions.is_pending.store(true, Ordering::Release);
-            self.queue.send_job(WriterJob::WriteExceptions);
-        }
-        self.count_in_force(exceptions, |_| true);
-        let policy = Arc::new(policy);
-        *slot = policy.clone();
-        drop((batch, slot));
-        warn_inert_grants(&policy);
-    }
-
-    /// Waits until a batch is written, but not for long.
-    async fn wait_until_written(&self, written: Receiver<()>) -> Kept {
-        match timeout(COMMIT_TIMEOUT, written).await {
-            // A file that has been removed does not last.
-            Ok(Ok(())) => self.health.reason(Attempt::FindFile).map_or(Kept::InFile, Kept::InMemory),
-            Ok(Err(_)) => {
-                let reason =
-                    [Attempt::WriteExceptions, Attempt::Open].into_iter().find_map(|one| self.health.reason(one));
-                Kept::InMemory(reason.unwrap_or_else(|| "the state file cannot be written".to_owned()))
-            }
-            Err(_) => {
-                let reason = slow_disk("exceptions could not be written");
-                self.health.record(Attempt::WriteExceptions, Err(reason.clone()));
-                Kept::InMemory(reason)
-            }
-        }
-    }
-
-    /// Begins suspensions that limits order. Returns false if they are not in the file.
-    pub(super) async fn suspend(&self, suspensions: &[Arc<Suspension>], now: Timestamp) -> bool {
-        let time = (now, self.clock_doubt());
-        let (_, written) = self.change_exceptions(|exceptions, batch| {
-            suspensions.iter().for_each(|one| batch.suspend(exceptions, one, time))
-        });
-        // Do not wait while the file cannot be written.
-        !self.health.is_write_failing() && self.wait_until_written(written).await == Kept::InFile
-    }
-}
-
 /// Logs and returns the grants that have no effect under these limits.
-pub(super) fn warn_inert_grants(policy: &Policy) -> Vec<String> {
+pub fn warn_inert_grants(policy: &Policy) -> Vec<String> {
     let inert = policy.exceptions.grants().filter_map(|grant| Some((grant, policy.why_inert(grant)?)));
     let tell = |(grant, why): (&Arc<Grant>, &str)| {
         let (limit, owner) = (&grant.limit, &grant.owner);
@@ -282,159 +157,4 @@ pub(super) fn warn_inert_grants(policy: &Policy) -> Vec<String> {
         format!("the grant of {limit} for {owner} has no effect: {why}")
     };
     inert.map(tell).collect()
-}
-
-/// Actions of administrators.
-impl Store {
-    /// Begins a grant. Returns the grant for the same budget that it replaces.
-    pub async fn grant(&self, grant: Grant) -> (Option<Arc<Grant>>, Kept) {
-        let now = grant.term.since;
-        let (former, written) = self.core.change_exceptions(|exceptions, batch| {
-            let former =
-                exceptions.grant_of(&grant.limit, &grant.owner).filter(|former| former.term.holds(now)).cloned();
-            batch.add_grant(&grant);
-            batch.add_record(AuditRecord::of_grant(Act::Granted, &grant, now, None));
-            exceptions.grant(grant);
-            former
-        });
-        (former, self.core.wait_until_written(written).await)
-    }
-
-    /// Ends a grant before its time and returns it; `None` if there is none.
-    pub async fn revoke(
-        &self,
-        limit: &str,
-        owner: &Owner,
-        (by, reason): (By, Arc<str>),
-        now: Timestamp,
-    ) -> Option<(Arc<Grant>, Kept)> {
-        let doubt = self.core.clock_doubt();
-        let (revoked, written) = self.core.change_exceptions(|exceptions, batch| {
-            batch.end_expired(exceptions, now, doubt);
-            let grant = exceptions.revoke(limit, owner)?;
-            batch.add_grant(&grant);
-            batch.add_record(AuditRecord::of_grant(Act::Revoked, &grant, now, Some((by, reason))));
-            Some(grant)
-        });
-        Some((revoked?, self.core.wait_until_written(written).await))
-    }
-
-    /// Begins a suspension. Returns the suspension of the same owner that it replaces.
-    pub async fn suspend(&self, suspension: Suspension) -> (Option<Arc<Suspension>>, Kept) {
-        let now = suspension.term.since;
-        let (former, written) = self.core.change_exceptions(|exceptions, batch| {
-            let former = exceptions.suspension_of(&suspension.owner).filter(|former| former.term.holds(now)).cloned();
-            batch.add_suspension(&suspension);
-            batch.add_record(AuditRecord::of_suspension(Act::Suspended, &suspension, now, None));
-            exceptions.suspend(Arc::new(suspension));
-            former
-        });
-        (former, self.core.wait_until_written(written).await)
-    }
-
-    /// Ends a suspension before its time and returns it, whether an administrator or a limit began it; `None` if there
-    /// is none.
-    pub async fn end_suspension(
-        &self,
-        owner: &Owner,
-        (by, reason): (By, Arc<str>),
-        now: Timestamp,
-    ) -> Option<(Arc<Suspension>, Kept)> {
-        let doubt = self.core.clock_doubt();
-        let (ended, written) = self.core.change_exceptions(|exceptions, batch| {
-            batch.end_expired(exceptions, now, doubt);
-            let suspension = exceptions.release(owner)?;
-            batch.add_suspension(&suspension);
-            batch.add_record(AuditRecord::of_suspension(Act::Released, &suspension, now, Some((by, reason))));
-            Some(suspension)
-        });
-        Some((ended?, self.core.wait_until_written(written).await))
-    }
-
-    /// Resets the budgets of an owner, as if nothing had ever been counted, and returns how full they were. The error
-    /// says why that is impossible.
-    pub async fn reset(
-        &self,
-        limit: &str,
-        owner: &Owner,
-        (by, reason): (By, Arc<str>),
-        now: Timestamp,
-    ) -> Result<(Vec<String>, Kept), String> {
-        let mut budgets = self.core.policy().budgets_of(limit, owner, now)?;
-        budgets.sort_by(|one, other| one.key.cmp(&other.key));
-        let keys: Vec<Key> = budgets.iter().map(|budget| budget.key.clone()).collect();
-        let done = self
-            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, policy::reset(now, loaded)))
-            .await;
-        let (now, before) = done.map_err(|Unavailable| "the state cannot be written at the moment".to_owned())?;
-        if keys.iter().any(|key| self.core.cache.is_unread(&HashedKey::of(key.clone()))) {
-            return Err("the budget cannot be read at the moment: try again when the state file can be".to_owned());
-        }
-        let was = budgets.iter().zip(before).filter_map(|(budget, before)| budget.was(before?, now));
-        let was: Vec<String> = was.collect();
-        let record = AuditRecord {
-            at: now,
-            act: Act::Reset,
-            limit: Some(limit.into()),
-            owner: owner.clone(),
-            rate: None,
-            until: None,
-            was: Some(if was.is_empty() { "empty".into() } else { was.join(", ").into() }),
-            by,
-            reason,
-        };
-        let (_, written) = self.core.change_exceptions(|_, batch| batch.add_record(record));
-        let kept = self.core.wait_until_written(written).await;
-        let lag = self.core.health.reason(Attempt::Append).filter(|_| kept == Kept::InFile);
-        Ok((was, lag.map_or(kept, Kept::InMemory)))
-    }
-
-    /// Returns the newest audit records, the latest at the end. The error says why they cannot be read.
-    pub async fn trail(&self, last: usize) -> Result<Vec<AuditRecord>, String> {
-        // Read the batch first: a record written meanwhile is then found twice, not missed.
-        let unwritten = self.core.pending_exceptions.batch().records.clone();
-        let path = self.core.options.path.clone();
-        let read = move || match File::open_to_read(&path) {
-            Ok(file) => file.audit_trail(last).map_err(|error| file::describe(&error)),
-            Err(error) => Err(error.to_string()),
-        };
-        let mut trail = match self.core.is_open() {
-            true => tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())??,
-            false => Vec::new(),
-        };
-        let newest = trail.split_off(trail.len().saturating_sub(unwritten.len()));
-        let unwritten = unwritten.into_iter().filter(|record| !newest.contains(record)).collect::<Vec<_>>();
-        trail.extend(newest.into_iter().chain(unwritten));
-        Ok(trail.split_off(trail.len().saturating_sub(last)))
-    }
-
-    /// Ends the exceptions that have expired, and deletes old audit records. Called now and then; an expired exception
-    /// has no effect in any case.
-    ///
-    /// While the clock is in doubt ([`Store::set_clock_doubt`]), only exceptions that began since then are ended, and
-    /// no records are deleted.
-    pub fn end_exceptions(&self, now: Timestamp) {
-        let Core { pending_exceptions, queue, .. } = &*self.core;
-        let doubt = self.core.clock_doubt();
-        if self.core.policy().exceptions.any_ended(now, doubt) {
-            // No command waits for this.
-            drop(self.core.change_exceptions(|exceptions, batch| batch.end_expired(exceptions, now, doubt)));
-        }
-        if doubt.is_some() {
-            // Expired exceptions are still in memory, but do not count.
-            return self.core.count_in_force(&self.core.policy().exceptions, |term| term.holds(now));
-        }
-        let pruned = Timestamp::from_micros(pending_exceptions.pruned.load(Ordering::Relaxed));
-        if now.since(pruned) >= PRUNE_EVERY || pruned.since(now) >= PRUNE_EVERY {
-            pending_exceptions.pruned.store(now.micros(), Ordering::Relaxed);
-            let remembered = i64::try_from(AUDIT_KEPT_FOR.as_micros()).unwrap_or(i64::MAX);
-            queue.send_job(WriterJob::PruneAudit(Timestamp::from_micros(now.micros().saturating_sub(remembered))));
-        }
-    }
-
-    /// Sets whether `now` may turn out to be wrong, and since when the clock has not jumped; `None`: the clock is
-    /// certain. In doubt the store decides as always, and deletes nothing for its age.
-    pub fn set_clock_doubt(&self, doubt: Option<Timestamp>) {
-        self.core.clock_doubt.store(doubt.map_or(i64::MIN, Timestamp::micros), Ordering::Relaxed);
-    }
 }

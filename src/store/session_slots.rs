@@ -1,6 +1,6 @@
 //! Slots of limits such as "3 at once", which a session holds until it ends.
 
-use super::Core;
+use super::core::Core;
 use super::hashed_key::HashedKey;
 use crate::policy::key::Key;
 use std::fmt;

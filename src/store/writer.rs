@@ -4,12 +4,12 @@
 mod folding;
 mod pass;
 
+use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
 use super::journal::Entry;
 use super::queue::WriterJob;
-use super::{CATCHING_UP, Core, slow_disk};
 use crate::policy::Budget;
 use pass::Pass;
 use std::collections::BTreeMap;
@@ -75,9 +75,6 @@ const MAX_JOURNAL_OCTETS: usize = 256 << 20;
 
 /// Time between two tries of an attempt that failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// A commit that takes longer degrades the health: replies wait for it.
-pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Writer {
     /// Starts the writer with an open file and the octets of its journal. With `None` the writer opens the file when

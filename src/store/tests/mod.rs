@@ -10,12 +10,15 @@ mod queue;
 mod session_slots;
 mod versions;
 
+use super::cache::BudgetCache;
+use super::file::File;
+use super::queue::Queue;
 use super::*;
 use crate::engine::distinct::{Filter, Generation};
 use crate::policy::event::{Event, Facts};
 use crate::policy::field::Field;
 use crate::policy::hours::Zone;
-use crate::policy::limit::{Algorithm, Distinct};
+use crate::policy::limit::{Algorithm, Distinct, Limit};
 use crate::policy::normalize::AddressNormalizer;
 use crate::policy::quota::Quota;
 use crate::policy::verdict::Ruling;

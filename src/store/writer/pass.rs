@@ -1,7 +1,7 @@
 //! A fold pass: its progress through the changed budgets.
 
-use crate::store::Core;
 use crate::store::cache::SHARDS;
+use crate::store::core::Core;
 use crate::store::hashed_key::HashedKey;
 
 /// A fold pass: writes all changed budgets to their table, then deletes the journal entries that are covered.

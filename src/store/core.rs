@@ -1,0 +1,172 @@
+//! State shared by the threads of a store.
+
+use super::cache::BudgetCache;
+use super::health::{Attempt, HealthMonitor};
+use super::new_budgets::{Excess, NewBudgets};
+use super::options::Options;
+use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
+use super::queue::{Queue, WriterJob};
+use crate::metrics::Metrics;
+use crate::policy::Policy;
+use crate::policy::key::Key;
+use crate::policy::limit::Limit;
+use crate::time::{Timestamp, format_duration};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+/// State shared by the threads of a store.
+pub struct Core {
+    pub options: Options,
+    pub policy: RwLock<Arc<Policy>>,
+    pub cache: BudgetCache,
+    pub queue: Queue,
+    pub pending_exceptions: PendingExceptions,
+    pub new_budgets: NewBudgets,
+    pub health: HealthMonitor,
+    pub metrics: Arc<Metrics>,
+    /// Device and inode of the file and of its write-ahead log when it was opened; empty until the file could be
+    /// opened.
+    pub identity: OnceLock<Option<[(u64, u64); 2]>>,
+    /// Approximate octets written to the write-ahead log: the maintenance thread checkpoints by this.
+    pub wal_written: AtomicUsize,
+    /// The write-ahead log is too long: readers of the file must end their transactions soon, so that the log can be
+    /// reset.
+    pub is_wal_long: AtomicBool,
+    /// Do not truncate the write-ahead log on reset: the load will refill it.
+    pub keep_wal: AtomicBool,
+    /// Held while the writer or the loader sets or clears [`Attempt::CatchUp`], so that a request cannot be lost in
+    /// between.
+    pub catch_up_lock: Mutex<()>,
+    /// Time before which no stored time can be compared with now, in microseconds: see [`Store::set_clock_doubt`].
+    /// `i64::MIN`: the clock is certain.
+    pub clock_doubt: AtomicI64,
+    /// The loader has not answered in time: no transaction waits for the loader until it answers.
+    pub is_loader_stuck: AtomicBool,
+}
+
+/// Reason for degraded health after the disk has recovered.
+pub const CATCHING_UP: &str = "what was counted meanwhile is still to be written";
+
+/// Consequences of replacing the limits.
+pub struct Replaced {
+    /// The former limits. Commands under way are still decided by them. Dropping the last reference may take long.
+    pub former: Arc<Policy>,
+    /// The former limits that are no longer in force or now mean something else: see
+    /// [`Limit::kinds`](crate::policy::limit::Limit::kinds). Their budgets are kept for [`KEEP`].
+    pub gone: Vec<String>,
+    /// The grants without effect under the new limits, each with the reason.
+    pub inert: Vec<String>,
+}
+
+/// A commit that takes longer degrades the health: replies wait for it.
+pub const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time that budgets outlive their limit, which may come back.
+pub const KEEP: Duration = Duration::from_secs(30 * 86_400);
+
+impl Core {
+    /// Makes the shared state with nothing in memory; the file is still to be opened.
+    pub fn new(options: &Options, policy: Policy, metrics: Arc<Metrics>) -> Self {
+        Self {
+            options: options.clone(),
+            policy: RwLock::new(Arc::new(policy)),
+            cache: BudgetCache::default(),
+            queue: Queue::default(),
+            pending_exceptions: PendingExceptions::default(),
+            new_budgets: NewBudgets::default(),
+            health: HealthMonitor::new(metrics.clone()),
+            metrics,
+            identity: OnceLock::new(),
+            wal_written: AtomicUsize::new(0),
+            is_wal_long: AtomicBool::new(false),
+            keep_wal: AtomicBool::new(true),
+            catch_up_lock: Mutex::default(),
+            clock_doubt: AtomicI64::new(i64::MIN),
+            is_loader_stuck: AtomicBool::new(false),
+        }
+    }
+
+    /// Drops budgets from memory if there is no room.
+    pub fn make_room(&self) {
+        let lost = self.cache.make_room(self.health.is_write_failing());
+        match lost {
+            0 if self.cache.is_crowded() => {}
+            0 => self.health.record(Attempt::HoldInMemory, Ok(())),
+            _ => {
+                let reason = format!("memory is full: {lost} budgets that could not be written or read were dropped");
+                self.health.record(Attempt::HoldInMemory, Err(reason));
+            }
+        }
+    }
+
+    /// Has the writer write everything that changed in memory alone. Health stays degraded until that is done.
+    pub fn catch_up(&self) {
+        let _catch_up = self.catch_up_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.health.record(Attempt::CatchUp, Err(CATCHING_UP.to_owned()));
+        self.queue.request_catch_up();
+    }
+
+    pub fn clock_doubt(&self) -> Option<Timestamp> {
+        Some(self.clock_doubt.load(Ordering::Relaxed)).filter(|at| *at != i64::MIN).map(Timestamp::from_micros)
+    }
+
+    /// Counts and logs new keys that have to share a budget, and returns them.
+    pub fn share(&self, excess: Vec<Excess>, policy: &Policy) -> impl Iterator<Item = Key> {
+        for Excess { limit, is_to_be_logged, .. } in &excess {
+            self.metrics.new_budgets_shared.with_label_values(&[limit]).inc();
+            if *is_to_be_logged {
+                let max_new_budgets = policy.max_new_budgets.0;
+                tracing::warn!(
+                    %limit,
+                    max_new_budgets,
+                    "more than max-new-budgets new clients, senders or recipients in an hour: further ones share one budget"
+                );
+            }
+        }
+        excess.into_iter().map(|excess| excess.key)
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.identity.get().is_some()
+    }
+
+    pub fn identity(&self) -> Option<[(u64, u64); 2]> {
+        self.identity.get().copied().flatten()
+    }
+
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_policy(&self, mut policy: Policy) -> Replaced {
+        let mut slot = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        policy.exceptions = slot.exceptions.clone();
+        let policy = Arc::new(policy);
+        let former = std::mem::replace(&mut *slot, policy.clone());
+        drop(slot);
+        let kinds: Vec<String> = former.limits.iter().flat_map(Limit::kinds).collect();
+        // If the present time may be wrong, a kind keeps the time that the last walk recorded: a time too early would
+        // delete its budgets too early.
+        if let Some(now) = self.cache.latest().filter(|_| self.clock_doubt().is_none()) {
+            self.queue.send_job(WriterJob::RecordKinds(kinds.clone(), now));
+        }
+        Replaced { former, gone: self.warn_removed_limits(kinds.into_iter()), inert: warn_inert_grants(&policy) }
+    }
+
+    /// Logs and returns the limits that are no longer in force or now mean something else.
+    pub fn warn_removed_limits(&self, former: impl Iterator<Item = String>) -> Vec<String> {
+        let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
+        let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();
+        for limit in &gone {
+            let keep = format_duration(KEEP);
+            tracing::warn!(limit, "no such limit any more: its budgets are kept for {keep}, if it comes back");
+        }
+        gone
+    }
+}
+
+pub fn slow_disk(what: &str) -> String {
+    format!("the disk is slow: {what} within {}", format_duration(COMMIT_TIMEOUT))
+}

@@ -1,0 +1,32 @@
+//! Recovery: opens the state file and restores what a former process left in it.
+
+use super::core::Core;
+use super::file::{self, File, OpenError};
+use crate::policy;
+
+impl Core {
+    /// Opens the file and inserts the budgets that a former process left in the journal. Returns the file and the
+    /// octets of its journal.
+    pub fn open(&self) -> Result<(File, usize), OpenError> {
+        let file = File::open(&self.options)?;
+        let sqlite = |error| OpenError::Sqlite(self.options.path.clone(), error);
+        let known = file.kinds().map_err(sqlite)?;
+        let (replayed, damaged, octets) = file.replay().map_err(sqlite)?;
+        for seq in damaged {
+            tracing::error!(
+                entry = seq,
+                "an entry of the state file's journal is damaged: some of its charges are lost"
+            );
+        }
+        let (epoch, policy) = (self.queue.epoch(), self.policy());
+        for (hashed_key, budget) in replayed.0 {
+            let key = hashed_key.key.clone();
+            self.cache
+                .replay(hashed_key, budget, epoch, |stored, counted| policy::combine(&policy, &key, stored, counted));
+        }
+        self.warn_removed_limits(known.into_iter().map(|(kind, _)| kind));
+        self.load_exceptions(&file);
+        let _ = self.identity.set(file::identity(&self.options.path));
+        Ok((file, octets))
+    }
+}
