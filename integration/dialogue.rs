@@ -18,13 +18,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use weir::policy::event::Asked;
+use weir::policy::algorithm::Algorithm;
+use weir::policy::count::Count;
 use weir::policy::field::Field;
 use weir::policy::hours::Zone;
 use weir::policy::key::Key;
-use weir::policy::limit::{Algorithm, Count, Limit};
+use weir::policy::limit::Limit;
 use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
+use weir::policy::request::Asked;
 use weir::policy::session_counters::SessionCounters;
 use weir::policy::verdict::Verdict;
 use weir::policy::{self, Budget, Loaded, Plan, Policy};

@@ -4,10 +4,12 @@ use super::policy::{self as plain, Key, Per, Quota};
 use crate::faults::random::Random;
 use std::time::Duration;
 use weir::policy::action::{Action, Delay, Ladder, Rung, Verb};
+use weir::policy::algorithm::Algorithm;
+use weir::policy::count::Count;
 use weir::policy::field::Field;
 use weir::policy::hours::Zone;
 use weir::policy::key::Owner;
-use weir::policy::limit::{Algorithm, Charge, Count, Limit, Mode};
+use weir::policy::limit::{Charge, Limit, Mode};
 use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Scope;
 use weir::policy::{Policy, key};
@@ -121,7 +123,7 @@ pub fn real_key(policy: &Policy, key: &Key) -> key::Key {
         Some(field) if field.name() == "sender" => Per::Sender,
         Some(_) => Per::Client,
     };
-    let own = key::Key::of_owner(limit, &owner(per, &key.owner));
+    let own = key::Key::of_owner(limit.prefix(), &owner(per, &key.owner));
     key.granted.map_or(own.clone(), |since| own.granted(Timestamp::from_micros(since)))
 }
 

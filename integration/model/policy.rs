@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 use weir::policy::action::Verb;
-use weir::policy::limit::{Charge, Count};
+use weir::policy::count::Count;
+use weir::policy::limit::Charge;
 
 /// Seconds since 1970.
 pub type Seconds = f64;

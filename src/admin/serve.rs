@@ -1,6 +1,6 @@
 //! HTTP connections, bounded in number, size and time: strangers who can connect neither keep others out nor fill the memory.
 
-use crate::policy::field::Widths;
+use crate::policy::networks::Widths;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};

@@ -2,8 +2,10 @@
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
+use crate::policy::algorithm::Algorithm;
+use crate::policy::count::Count;
 use crate::policy::event::Stage;
-use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode};
+use crate::policy::limit::{Charge, Limit, Mode};
 use crate::policy::quota::{Quota, Scope};
 use crate::time::{format_amount, format_duration, format_wait};
 use std::time::Duration;

@@ -1,9 +1,11 @@
 //! Imported limit: printed as a `[[limit]]` for `weir.toml`, with comments.
 
 use super::report::{Place, plain};
+use crate::policy::algorithm::Algorithm;
+use crate::policy::count::Count;
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Algorithm, Charge, Count, Mode};
+use crate::policy::limit::{Charge, Mode};
 use std::fmt;
 
 /// Imported limit.

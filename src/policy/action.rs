@@ -1,6 +1,6 @@
 //! What happens to whoever is over: a ladder of rungs, each with the level from which it acts.
 
-use super::Budget;
+use super::budget::Budget;
 use super::template::Template;
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;

@@ -1,8 +1,7 @@
 //! Budgets as a store hands them over, and what a decision does to them.
 
-use super::plan::PlannedBudget;
 use crate::engine::State;
-use crate::engine::distinct::{Filter, Value};
+use crate::engine::distinct::{self, Filter, Value};
 use crate::time::Timestamp;
 use std::sync::Arc;
 
@@ -89,11 +88,11 @@ impl Slot {
     }
 
     /// Keeps what an event has done. A value that was known before is learnt again, so that it stays known.
-    pub(super) fn charge(&mut self, used: &PlannedBudget<'_>, state: State, now: Timestamp, values: &[Value]) {
+    pub(super) fn charge(&mut self, filter: Option<distinct::Rule>, state: State, now: Timestamp, values: &[Value]) {
         let change = self.change.get_or_insert_default();
         let budget = self.budget.get_or_insert(Budget { state, seen: None });
         budget.state = state;
-        let Some(rule) = used.filter else { return };
+        let Some(rule) = filter else { return };
         for value in values {
             let before = budget.seen.as_ref().map(|filter| filter.generation());
             let filter = rule.learn(budget.seen.take().map(Arc::unwrap_or_clone), now, *value);

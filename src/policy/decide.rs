@@ -6,12 +6,14 @@ mod side_effects;
 
 use super::Policy;
 use super::budget::{Loaded, Slot};
-use super::event::{Asked, Event};
+use super::count::Count;
+use super::event::Event;
 use super::exception::Suspension;
 use super::key::Key;
-use super::limit::{Charge, Count, Effect, Limit, Mode};
+use super::limit::{Charge, Effect, Limit, Mode};
 use super::plan::{Check, Plan, PlannedBudget, Slot as Place, Values};
 use super::quota::{Quota, Scope, Share};
+use super::request::Asked;
 use super::session_counters::SessionCounters;
 use super::verdict::{LimitHit, RefundWhen, RefundableCharge, Refusal, Ruling, Verdict};
 use crate::engine::distinct::{Seen, Value};
@@ -345,14 +347,14 @@ impl<'a> Decision<'a> {
         };
         if !is_refused {
             let (state, _) = rule.step(self.loaded.0[place].state(), self.now, 1.0);
-            self.loaded.0[place].charge(used, state, self.now, &[]);
+            self.loaded.0[place].charge(used.filter, state, self.now, &[]);
         }
     }
 
     fn charge(&mut self, used: &PlannedBudget<'_>, state: State, values: &[Value]) {
         let now = self.now;
         if let Some(slot) = self.slot_mut(used.slot) {
-            slot.charge(used, state, now, values);
+            slot.charge(used.filter, state, now, values);
         }
     }
 

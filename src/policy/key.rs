@@ -1,10 +1,8 @@
 //! Whose budget it is: the key of a limit's state in every store.
 
 use super::field::Field;
-use super::limit::{AT_ONCE, Count, Limit};
 use super::matcher::Subject;
 use super::normalize::NULL;
-use super::quota::Quota;
 use crate::time::Timestamp;
 use std::borrow::{Borrow, Cow};
 use std::fmt::{self, Write as _};
@@ -31,7 +29,7 @@ pub(super) struct Keys {
 pub struct Owner(Arc<str>);
 
 /// Stands between the parts of a key. No value contains it: names with control characters are refused where they come in.
-const SEPARATOR: char = '\x1f';
+pub(super) const SEPARATOR: char = '\x1f';
 
 /// So many parts of a key say what the limit means; the others say whose budget it is.
 const MEANING: usize = 3;
@@ -91,8 +89,8 @@ impl fmt::Display for Owner {
 
 impl Key {
     /// The budget of an owner.
-    pub fn of_owner(limit: &Limit, owner: &Owner) -> Self {
-        let mut text = limit.settled.prefix.to_string();
+    pub fn of_owner(prefix: &str, owner: &Owner) -> Self {
+        let mut text = prefix.to_owned();
         if !owner.0.is_empty() {
             text.push(SEPARATOR);
             text.push_str(&owner.0);
@@ -126,9 +124,9 @@ impl Key {
 impl<'a> KeyRef<'a> {
     /// The budget that owners, as [`Owners::name`] has them, have by a limit; `since` is when the grant began that holds for it, if one
     /// does. `room` is where it is written.
-    pub(super) fn of(limit: &Limit, owners: &str, since: Option<Timestamp>, room: &'a mut String) -> Self {
+    pub(super) fn of(prefix: &str, owners: &str, since: Option<Timestamp>, room: &'a mut String) -> Self {
         room.clear();
-        room.push_str(&limit.settled.prefix);
+        room.push_str(prefix);
         room.push_str(owners);
         if let Some(since) = since {
             add_grant(room, since);
@@ -183,9 +181,9 @@ impl<T: AsRef<str>> Key<T> {
     }
 
     /// The budget of all of which the limit of this one counts a part.
-    pub(super) fn of_others(&self, limit: &Limit) -> Key {
-        let owners = self.as_str().get(limit.settled.prefix.len()..).unwrap_or_default();
-        Key([&limit.settled.prefix, OTHERS, owners].concat().into())
+    pub(super) fn of_others(&self, prefix: &str) -> Key {
+        let owners = self.as_str().get(prefix.len()..).unwrap_or_default();
+        Key([prefix, OTHERS, owners].concat().into())
     }
 
     /// Whether it is of a counter that lives only as long as the process.
@@ -291,64 +289,8 @@ impl Owners {
     }
 }
 
-impl Limit {
-    /// What the keys of its budgets begin with: its name, what it counts, and how.
-    pub(super) fn key_prefix(&self) -> Box<str> {
-        [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
-    }
-
-    /// The text that the keys of all its budgets begin with.
-    pub fn prefix(&self) -> &str {
-        &self.settled.prefix
-    }
-
-    /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change
-    /// keeps it, and with it its history. There are two where it counts a part of others.
-    pub fn kinds(&self) -> impl Iterator<Item = String> {
-        let kind = |prefix: &str| {
-            let owners = self.per.iter().map(|field| field.name().into_owned());
-            prefix.split(SEPARATOR).map(str::to_owned).chain(owners).collect::<Vec<_>>().join("/")
-        };
-        let own = self.is_stored().then(|| kind(&self.settled.prefix));
-        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.settled.prefix)));
-        own.into_iter().chain(others).collect::<Vec<_>>().into_iter()
-    }
-}
-
-impl Limit {
-    /// Whether a client can choose any number of values of this field. `has_account`: its user has an account.
-    pub(super) fn is_chosen(&self, field: Field, has_account: bool) -> bool {
-        match field {
-            Field::Listener => false,
-            // A client that fails to log in may have made up the user.
-            Field::User | Field::UserDomain => self.count == Count::LoginFailures && !has_account,
-            Field::Client(_)
-            | Field::Helo
-            | Field::Sender
-            | Field::SenderDomain
-            | Field::Recipient
-            | Field::RecipientDomain => true,
-        }
-    }
-
-    /// Whether a client can choose any number of keys. `has_account`: its user has an account.
-    pub(super) fn has_chosen_key(&self, has_account: bool) -> bool {
-        self.per.iter().any(|field| self.is_chosen(*field, has_account))
-    }
-
-    /// The owner part of the budget that new keys share, from the one of a new key: [`NEW`] takes the place of what clients can choose.
-    pub(super) fn shared_owners(&self, owners: &str, has_account: bool) -> String {
-        let mut shared = String::with_capacity(owners.len());
-        for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {
-            shared.push(SEPARATOR);
-            match part.split_once('=').filter(|_| self.is_chosen(*field, has_account)) {
-                Some((name, _)) => shared.extend([name, "=", NEW]),
-                None => shared.push_str(part),
-            }
-        }
-        shared
-    }
-}
-
 /// Tells the budget of all from that of the part that is counted.
-const OTHERS: &str = " of";
+pub(super) const OTHERS: &str = " of";
+
+/// How the keys of budgets are marked that no file keeps.
+pub(super) const AT_ONCE: &str = "at once";

@@ -1,6 +1,8 @@
 //! A limit, checked and ready to be applied.
 
 use super::action::Ladder;
+use super::algorithm::Algorithm;
+use super::count::Count;
 use super::event::{Event, Stage};
 use super::field::Field;
 use super::match_cache::MatcherSet;
@@ -11,7 +13,6 @@ use super::quota::{Quota, Scope};
 use crate::engine::distinct::{self, Value};
 use crate::engine::{Rule, State};
 use crate::time::Timestamp;
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,30 +62,6 @@ pub struct Settled {
     /// What a look at MAIL cannot tell, and one at AUTH.
     pub(super) waits_for_recipients: bool,
     pub(super) waits_for_login: bool,
-}
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    Connections,
-    Commands,
-    Sessions,
-    Logins,
-    LoginFailures,
-    Messages,
-    Recipients,
-    /// Octets.
-    Bytes,
-    /// By the upstream.
-    Rejections,
-}
-
-/// How a limit measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    Ewma,
-    TokenBucket,
-    LeakyBucket,
 }
 
 /// Which events are charged.
@@ -143,77 +120,6 @@ pub enum Effect {
     TrueUp,
     /// The limit looks at another one's budget.
     Watch,
-}
-
-impl Count {
-    pub const ALL: [Self; 9] = [
-        Self::Connections,
-        Self::Commands,
-        Self::Sessions,
-        Self::Logins,
-        Self::LoginFailures,
-        Self::Messages,
-        Self::Recipients,
-        Self::Bytes,
-        Self::Rejections,
-    ];
-
-    /// The word in the configuration and in texts.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::Commands => "commands",
-            Self::Sessions => "sessions",
-            Self::Logins => "logins",
-            Self::LoginFailures => "login-failures",
-            Self::Messages => "messages",
-            Self::Recipients => "recipients",
-            Self::Bytes => "bytes",
-            Self::Rejections => "rejections",
-        }
-    }
-
-    /// Where it is charged unless the limit says otherwise; `per_user` is whether its budgets are of users.
-    pub fn stage(self, per_user: bool) -> Stage {
-        match self {
-            Self::Sessions if per_user => Stage::Auth,
-            Self::Connections | Self::Sessions => Stage::Connect,
-            Self::Commands => Stage::Command,
-            Self::Logins | Self::LoginFailures => Stage::Auth,
-            Self::Messages | Self::Bytes => Stage::Data,
-            Self::Recipients | Self::Rejections => Stage::Rcpt,
-        }
-    }
-
-    /// The stages that `stage` may move its charge to.
-    pub fn stages(self) -> &'static [Stage] {
-        match self {
-            Self::Messages => &[Stage::Mail, Stage::Rcpt, Stage::Data, Stage::End],
-            Self::Recipients => &[Stage::Rcpt, Stage::Data, Stage::End],
-            Self::Bytes => &[Stage::Data, Stage::End],
-            Self::Connections => &[Stage::Connect],
-            Self::Sessions => &[Stage::Connect, Stage::Auth],
-            Self::Logins | Self::LoginFailures => &[Stage::Auth],
-            Self::Commands | Self::Rejections => &[],
-        }
-    }
-}
-
-impl Algorithm {
-    pub const ALL: [Self; 3] = [Self::Ewma, Self::TokenBucket, Self::LeakyBucket];
-
-    /// The word in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ewma => "ewma",
-            Self::TokenBucket => "token-bucket",
-            Self::LeakyBucket => "leaky-bucket",
-        }
-    }
-
-    pub fn is_bucket(self) -> bool {
-        self != Self::Ewma
-    }
 }
 
 impl Charge {
@@ -298,6 +204,18 @@ impl Limit {
             waits_for_login: self.whom.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),
         };
+    }
+
+    /// Where it is judged, given what it needs to know; `wanted` is where the configuration or what is counted would have it.
+    pub fn stage_for(&self, wanted: Stage) -> Stage {
+        match (self.count, wanted) {
+            // Who watches says when.
+            (_, stage) if self.watch.is_some() => stage,
+            (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
+            (Count::Messages | Count::Recipients, stage) if self.whom.needs_recipients() => stage.max(Stage::Data),
+            (Count::Messages, Stage::Mail | Stage::Rcpt) if self.whom.needs_recipient() => Stage::Data,
+            (_, stage) => stage,
+        }
     }
 
     /// What an event means to it.
@@ -399,26 +317,4 @@ impl Limit {
     fn is_of_session(&self) -> bool {
         matches!(self.quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. })
     }
-
-    /// What stands before the owners in the keys of its budgets: a limit whose numbers change keeps its history, one whose meaning
-    /// changes begins anew.
-    pub(super) fn meaning(&self) -> Cow<'static, str> {
-        let way: Cow<'static, str> = match self.quota {
-            Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
-            Quota::Counter { .. } => "counter".into(),
-            Quota::Share(_) => "share".into(),
-            Quota::Never | Quota::Unlimited | Quota::Rate { .. } => self.algorithm.name().into(),
-        };
-        let way = match self.ordinal {
-            0 => way,
-            n => format!("{way} {}", n + 1).into(),
-        };
-        match self.distinct {
-            None => way,
-            Some(distinct) => format!("{way} distinct {}", distinct.what.name()).into(),
-        }
-    }
 }
-
-/// How the keys of budgets are marked that no file keeps.
-pub(super) const AT_ONCE: &str = "at once";

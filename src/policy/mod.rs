@@ -4,15 +4,19 @@
 //! there is: stores load budgets before it and keep them after it.
 
 pub mod action;
+pub mod algorithm;
 mod budget;
+pub mod count;
 mod decide;
 pub mod domain;
 pub mod event;
 pub mod exception;
+pub mod facts;
 pub mod field;
 pub mod hours;
 pub mod key;
 pub mod limit;
+mod limit_keys;
 mod match_cache;
 pub mod matcher;
 pub mod networks;
@@ -25,6 +29,7 @@ mod plan;
 pub mod quota;
 pub mod rate_syntax;
 mod refund;
+pub mod request;
 pub mod session_counters;
 pub mod skip_reason;
 pub mod template;
@@ -38,9 +43,10 @@ pub use plan::{Plan, Unknown};
 pub use refund::{combine, give_back, reset};
 
 use action::{Action, Rung};
+use count::Count;
 use exception::Exceptions;
 use hours::Zone;
-use limit::{Count, Limit, Mode};
+use limit::{Limit, Mode};
 use match_cache::MatcherSet;
 use normalize::AddressNormalizer;
 use std::sync::Arc;

@@ -4,7 +4,8 @@ use super::pattern::BadPattern;
 use foldhash::fast::RandomState;
 use ipnet::IpNet;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A look-up takes one probe for each length of prefix that there is, however many networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +75,71 @@ impl<T> Networks<T> {
     }
 }
 
+/// How many leading bits of an address tell clients apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Widths {
+    v4: u8,
+    v6: u8,
+}
+
+impl Default for Widths {
+    /// What a single customer can change at will is one client.
+    fn default() -> Self {
+        Self::USUAL
+    }
+}
+
+impl Widths {
+    /// One IPv4 address, or one IPv6 /64.
+    pub const USUAL: Self = Self { v4: 32, v6: 64 };
+
+    /// Parses `24/56`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (v4, v6) = text.split_once('/')?;
+        Self::new(v4.parse().ok()?, v6.parse().ok()?)
+    }
+
+    /// `None` if they are no widths of IPv4 and IPv6 addresses.
+    pub fn new(v4: u8, v6: u8) -> Option<Self> {
+        ((1..=32).contains(&v4) && (1..=128).contains(&v6)).then_some(Self { v4, v6 })
+    }
+
+    /// How many bits of an address count.
+    pub fn of(self, client: IpAddr) -> u8 {
+        if client.is_ipv4() { self.v4 } else { self.v6 }
+    }
+
+    /// The network of a client, as text.
+    pub fn network(self, client: IpAddr) -> String {
+        let mut text = String::new();
+        // Writing to memory does not fail.
+        let _ = self.write(client, &mut text);
+        text
+    }
+
+    /// The network of a client: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/64`.
+    fn write(self, client: IpAddr, out: &mut impl fmt::Write) -> fmt::Result {
+        match client {
+            IpAddr::V4(address) if self.v4 == 32 => write!(out, "{address}"),
+            IpAddr::V4(address) => {
+                let mask = u32::MAX << (32 - self.v4);
+                write!(out, "{}/{}", Ipv4Addr::from(u32::from(address) & mask), self.v4)
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX << (128 - self.v6);
+                write!(out, "{}/{}", Ipv6Addr::from(u128::from(address) & mask), self.v6)
+            }
+        }
+    }
+}
+
+/// As in the configuration, after `client/`: `24/56`.
+impl fmt::Display for Widths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.v4, self.v6)
+    }
+}
+
 /// The length of the prefix of mapped addresses, `::ffff:0:0/96` (RFC 4291 §2.5.5.2).
 const MAPPED: u8 = 96;
 
@@ -91,7 +157,6 @@ mod tests {
     use super::*;
     use ipnet::{Ipv4Net, Ipv6Net};
     use proptest::prelude::*;
-    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
     fn the_longest_prefix_counts() {
@@ -154,6 +219,21 @@ mod tests {
             IpAddr::V4(address) => Ipv4Net::new(address, length % 33).unwrap().trunc().into(),
             IpAddr::V6(address) => Ipv6Net::new(address, length % 129).unwrap().trunc().into(),
         }
+    }
+
+    #[test]
+    fn a_client_is_its_network() {
+        for (widths, address, name) in [
+            (Widths::default(), "192.0.2.7", "192.0.2.7"),
+            (Widths::default(), "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            (Widths { v4: 24, v6: 56 }, "192.0.2.7", "192.0.2.0/24"),
+            (Widths { v4: 24, v6: 56 }, "2001:db8:1:2ff:3:4:5:6", "2001:db8:1:200::/56"),
+            (Widths { v4: 1, v6: 128 }, "192.0.2.7", "128.0.0.0/1"),
+            (Widths { v4: 1, v6: 128 }, "2001:db8::1", "2001:db8::1/128"),
+        ] {
+            assert_eq!(widths.network(address.parse().unwrap()), name);
+        }
+        assert!(Widths::new(0, 64).is_none() && Widths::new(33, 64).is_none() && Widths::new(24, 129).is_none());
     }
 
     proptest! {

@@ -1,9 +1,9 @@
 //! The facts of an event as they are compared: folded once, however many limits look at them.
 
 use super::domain;
-use super::event::{Facts, NULL_SENDER};
-use super::field::Widths;
+use super::facts::{Facts, NULL_SENDER};
 use super::hours::Zone;
+use super::networks::Widths;
 use super::normalize::AddressNormalizer;
 use crate::time::Timestamp;
 use jiff::civil::Weekday;

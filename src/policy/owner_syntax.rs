@@ -2,9 +2,10 @@
 
 use super::Policy;
 use super::domain;
-use super::field::{Field, Widths};
+use super::field::Field;
 use super::key::{Key, Owner};
 use super::limit::Limit;
+use super::networks::Widths;
 use super::normalize::AddressNormalizer;
 use super::quota::Quota;
 use crate::engine::State;
@@ -53,7 +54,7 @@ impl Policy {
     pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
         let mut budgets = Vec::new();
         for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
-            let own = Key::of_owner(limit, owner);
+            let own = Key::of_owner(limit.prefix(), owner);
             if own.is_volatile() {
                 return Err(format!("limit \"{name}\" counts what is there at the moment: that ends by itself"));
             }
@@ -66,7 +67,7 @@ impl Policy {
             for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
                 let budget = |key, is_of_others| ResetTarget { key, quota, limit: limit.clone(), is_of_others };
                 if matches!(limit.quota, Quota::Share(_)) {
-                    budgets.push(budget(key.of_others(limit), true));
+                    budgets.push(budget(key.of_others(limit.prefix()), true));
                 }
                 budgets.push(budget(key, false));
             }
@@ -252,7 +253,7 @@ fn widths_of(text: &str) -> Result<Widths, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::limit::Count;
+    use crate::policy::count::Count;
 
     fn limit(per: &[Field]) -> Limit {
         Limit::new("l", Count::Recipients, per.to_vec(), Quota::Never)

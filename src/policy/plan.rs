@@ -4,15 +4,17 @@ mod explain;
 
 use super::Policy;
 use super::budget::Loaded;
-use super::event::{Asked, Event, Stage};
+use super::count::Count;
+use super::event::Event;
 use super::exception::Suspension;
 use super::key::{Key, KeyRef, Keys, Owner};
-use super::limit::{Count, Effect, Limit};
+use super::limit::{Effect, Limit};
 use super::match_cache::MatchCache;
 use super::matcher::Subject;
 use super::normalized_facts::NormalizedFacts;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
+use super::request::Asked;
 use super::skip_reason::SkipReason;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
@@ -242,7 +244,7 @@ impl<'a> Plan<'a> {
         let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
-        let key = Key::of(owner, owners, since, &mut room);
+        let key = Key::of(&owner.settled.prefix, owners, since, &mut room);
         // No two limits share a budget, but for those that watch others.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &PlannedBudget<'_>| self.key(used.slot).is_some_and(|known| known == key);
@@ -258,7 +260,7 @@ impl<'a> Plan<'a> {
             (None, Quota::Counter { scope: Scope::Message, .. }) => (Slot::Message(self.own.push(key)), None),
             (None, Quota::Counter { scope: Scope::Connection, .. }) => (Slot::Connection(self.own.push(key)), None),
             (None, _) => {
-                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(owner));
+                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(&owner.settled.prefix));
                 (Slot::Stored(self.keys.push(key)), others.map(|key| self.keys.push(key.borrowed())))
             }
         };
@@ -292,13 +294,13 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         if self.shared.is_none_or(HashSet::is_empty) && self.asked.declared.is_empty() {
             return None;
         }
-        let own = Key::of(limit, owners, None, room);
+        let own = Key::of(&limit.settled.prefix, owners, None, room);
         let is_listed = self.shared.is_some_and(|shared| shared.contains(own.as_str()));
         if !is_listed && (self.asked.declared.is_empty() || is_declared(own)) {
             return None;
         }
         let shared = limit.shared_owners(owners, self.asked.facts.has_account);
-        (is_listed || is_declared(Key::of(limit, &shared, None, room))).then_some(shared)
+        (is_listed || is_declared(Key::of(&limit.settled.prefix, &shared, None, room))).then_some(shared)
     }
 
     /// Whether the limit is for this event; if not, why.
@@ -368,19 +370,5 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         }
         let value = limit.value(&self.view, self.recipients[at].as_deref());
         Ok(Values::One(value.ok_or(SkipReason::Unknown(distinct.what))?))
-    }
-}
-
-impl Limit {
-    /// Where it is judged, given what it needs to know; `wanted` is where the configuration or what is counted would have it.
-    pub fn stage_for(&self, wanted: Stage) -> Stage {
-        match (self.count, wanted) {
-            // Who watches says when.
-            (_, stage) if self.watch.is_some() => stage,
-            (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
-            (Count::Messages | Count::Recipients, stage) if self.whom.needs_recipients() => stage.max(Stage::Data),
-            (Count::Messages, Stage::Mail | Stage::Rcpt) if self.whom.needs_recipient() => Stage::Data,
-            (_, stage) => stage,
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! How much a limit allows, in all the forms in which that is written.
 
-use super::limit::{Algorithm, Count};
+use super::algorithm::Algorithm;
+use super::count::Count;
 use crate::engine::{Rule, bucket, ewma};
 use crate::time::{Rate, format_amount, format_duration};
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! A rate as people write it, in all its forms.
 
-use super::limit::{Algorithm, Count, Limit};
+use super::algorithm::Algorithm;
+use super::count::Count;
+use super::limit::Limit;
 use super::quota::{Quota, Scope, Share};
 use crate::time::{Units, format_duration, parse_amount, parse_duration, parse_rate};
 use std::time::Duration;

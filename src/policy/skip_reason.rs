@@ -1,8 +1,7 @@
 //! Why a limit has nothing to say to an event, and in words for people.
 
 use super::field::Field;
-use super::limit::Limit;
-use super::matcher::{AllOf, Condition, Subject};
+use super::matcher::{AllOf, Condition, Matcher, Subject};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -53,12 +52,12 @@ impl SkipReason {
 }
 
 impl Reason {
-    pub(super) fn new(why: SkipReason, limit: &Limit, subject: Subject<'_, '_>) -> Self {
+    pub(super) fn new(why: SkipReason, matcher: &Matcher, subject: Subject<'_, '_>) -> Self {
         let named = |condition: &Condition| (condition.name(), condition.found(subject));
         let unmet = |table: &AllOf| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
         let tables = match why {
-            SkipReason::NoMatch => limit.whom.matches.iter().map(unmet).collect(),
-            SkipReason::Except(place) => vec![limit.whom.except[place].0.iter().map(named).collect()],
+            SkipReason::NoMatch => matcher.matches.iter().map(unmet).collect(),
+            SkipReason::Except(place) => vec![matcher.except[place].0.iter().map(named).collect()],
             _ => Vec::new(),
         };
         Self { why, tables }

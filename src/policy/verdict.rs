@@ -1,10 +1,11 @@
 //! What policy says to an event, and to whoever is refused.
 
+use super::count::Count;
 use super::event::Stage;
 use super::exception::{By, Suspension};
 use super::field::Field;
 use super::key::Key;
-use super::limit::{Count, Mode};
+use super::limit::Mode;
 use super::quota::{Quota, Scope};
 use super::template::{Template, Words};
 use crate::engine::{Receipt, Rule, Wait};

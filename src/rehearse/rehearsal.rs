@@ -1,9 +1,11 @@
 //! Rehearsal: asks policy the questions of a real session, in the same order, on copies of budgets. Nothing is charged.
 
 use super::case::Case;
-use crate::policy::event::{Asked, Event, Facts, Stage};
+use crate::policy::count::Count;
+use crate::policy::event::{Event, Stage};
+use crate::policy::facts::Facts;
 use crate::policy::key::Key;
-use crate::policy::limit::Count;
+use crate::policy::request::Asked;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::policy::{self, Budget, Explained, Loaded, Plan, Policy};

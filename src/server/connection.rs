@@ -8,8 +8,8 @@ use super::stream::{Client, MOST_READ, Read};
 use super::{ListenerOptions, Server, Stop, session_id};
 use crate::accounts;
 use crate::clock;
-use crate::policy::field::Widths;
-use crate::policy::limit::Count;
+use crate::policy::count::Count;
+use crate::policy::networks::Widths;
 use crate::policy::session_counters::SessionCounters;
 use crate::relay::{self, Answered, LoggedIn, RelayError};
 use crate::session::{

@@ -1,6 +1,6 @@
 //! Registry of connections: so many in all and for one client's network, and which one is closed when all places are taken.
 
-use crate::policy::field::Widths;
+use crate::policy::networks::Widths;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 //! logged in and is not trusted), or the user and network of another client. Each line that is left out is counted: on the next line of
 //! the same message and source, or in a summary.
 
-use crate::policy::field::Widths;
+use crate::policy::networks::Widths;
 use prometheus::IntCounterVec;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

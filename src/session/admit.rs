@@ -2,7 +2,9 @@
 
 use super::pipeline::{PendingCommand, not_now};
 use super::{Login, Record, Session, State, Step};
-use crate::policy::event::{Asked, Event, Facts, NULL_SENDER, Stage};
+use crate::policy::event::{Event, Stage};
+use crate::policy::facts::{Facts, NULL_SENDER};
+use crate::policy::request::Asked;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::smtp::address::Path;

@@ -1,6 +1,8 @@
 //! What is charged and given back after the fact: when it is known what became of what was let through.
 
-use crate::policy::event::{Asked, Event, Facts};
+use crate::policy::event::Event;
+use crate::policy::facts::Facts;
+use crate::policy::request::Asked;
 use crate::policy::verdict::RefundableCharge;
 use std::sync::Arc;
 

@@ -3,8 +3,9 @@
 
 use super::history::Message;
 use crate::policy::Policy;
+use crate::policy::count::Count;
 use crate::policy::field::Field;
-use crate::policy::limit::{Count, Limit};
+use crate::policy::limit::Limit;
 use crate::policy::quota::Quota;
 use plotters::coord::Shift;
 use plotters::prelude::*;

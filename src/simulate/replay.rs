@@ -3,11 +3,14 @@
 
 use super::history::Message;
 use super::tally::{Marks, Tally};
-use crate::policy::event::{Asked, Event, Facts, Stage};
+use crate::policy::count::Count;
+use crate::policy::event::{Event, Stage};
 use crate::policy::exception::Suspension;
+use crate::policy::facts::Facts;
 use crate::policy::key::{Key, KeyRef};
-use crate::policy::limit::{Count, Limit};
+use crate::policy::limit::Limit;
 use crate::policy::quota::{Quota, Scope};
+use crate::policy::request::Asked;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::policy::{self, Budget, Loaded, Plan, Policy};

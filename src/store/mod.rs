@@ -34,9 +34,9 @@ pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use crate::metrics::Metrics;
-use crate::policy::event::Asked;
+use crate::policy::count::Count;
 use crate::policy::key::{Key, KeyRef};
-use crate::policy::limit::Count;
+use crate::policy::request::Asked;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{RefundableCharge, Verdict};
 use crate::policy::{self, Budget, Loaded, Plan, Policy};

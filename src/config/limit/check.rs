@@ -3,9 +3,10 @@
 use super::{Context, rate};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
+use crate::policy::count::Count;
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Count, Distinct, Limit};
+use crate::policy::limit::{Charge, Distinct, Limit};
 use crate::policy::quota::{Quota, Scope};
 use crate::time::{format_amount, format_duration};
 use std::ops::Range;

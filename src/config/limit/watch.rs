@@ -4,8 +4,9 @@ use super::check::Moment;
 use super::{Context, action, matching};
 use crate::config::section::{Placed, Section};
 use crate::config::values::{choice, text};
+use crate::policy::count::Count;
 use crate::policy::event::Stage;
-use crate::policy::limit::{Count, Limit};
+use crate::policy::limit::Limit;
 use crate::policy::quota::Quota;
 use std::collections::HashSet;
 

@@ -3,9 +3,10 @@
 use super::acl::Event;
 use super::argument::{Argument, Per, Update, number};
 use super::key;
+use crate::policy::count::Count;
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Count};
+use crate::policy::limit::Charge;
 
 /// Translated count.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,8 @@
 //! Parser of key expansions, such as `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
 
 use super::super::limit::{Condition, Value};
-use crate::policy::field::{Field, Widths};
+use crate::policy::field::Field;
+use crate::policy::networks::Widths;
 
 /// Key fields of a budget, and a condition for their use.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Translation of the numbers of an argument to the syntax of limits.
 
 use super::Verb;
-use crate::policy::limit::Count;
+use crate::policy::count::Count;
 use crate::policy::rate_syntax::LONGEST_PERIOD;
 use crate::time::{Units, parse_amount, parse_duration};
 

@@ -11,9 +11,11 @@ use super::key::{self, Owner};
 use super::lookup::{Lookup, MAX_ROWS, UNLIMITED};
 use super::number::{per_event, rate};
 use super::{RatelimitUse, Verb, actions};
+use crate::policy::algorithm::Algorithm;
+use crate::policy::count::Count;
 use crate::policy::event::Stage;
 use crate::policy::field::Field;
-use crate::policy::limit::{Algorithm, Charge, Count};
+use crate::policy::limit::Charge;
 use std::collections::HashMap;
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! Parser of bucket owners: rspamd's names (`to_ip_from`) and its plainest selectors (`user.lower`).
 
 use super::super::limit::{Condition, Value};
-use crate::policy::field::{Field, Widths};
+use crate::policy::field::Field;
+use crate::policy::networks::Widths;
 
 /// Key fields of a bucket, and the conditions for its use.
 #[derive(Debug, Default, PartialEq)]

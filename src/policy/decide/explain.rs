@@ -1,10 +1,10 @@
 //! What each limit says to an event, and why: by the steps that the decision itself takes.
 
 use super::{Decision, Loaded, Reached, Step};
-use crate::policy::event::Asked;
 use crate::policy::key::Key;
 use crate::policy::limit::Effect;
 use crate::policy::quota::Quota;
+use crate::policy::request::Asked;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;

@@ -4,9 +4,10 @@ use super::ladder::{Overage, Reached, Room};
 use super::{Decision, Step};
 use crate::engine::Wait;
 use crate::policy::Lateness;
+use crate::policy::count::Count;
 use crate::policy::event::Event;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Charge, Count, Effect, Limit, Mode};
+use crate::policy::limit::{Charge, Effect, Limit, Mode};
 use crate::policy::verdict::{Notice, RefundWhen, Suspended, Verdict};
 use std::sync::Arc;
 

@@ -1,10 +1,12 @@
 use super::*;
 use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
-use crate::policy::event::{Facts, Stage};
+use crate::policy::algorithm::Algorithm;
+use crate::policy::event::Stage;
 use crate::policy::explain;
+use crate::policy::facts::Facts;
 use crate::policy::field::Field;
 use crate::policy::hours::Zone;
-use crate::policy::limit::{Algorithm, Distinct};
+use crate::policy::limit::Distinct;
 use crate::policy::matcher::{AllOf, Comparison, Condition, Matcher};
 use crate::policy::normalize::AddressNormalizer;
 use crate::policy::overrides::{Overrides, Row, Rows};

@@ -2,8 +2,8 @@
 
 use super::{Plan, Planner};
 use crate::policy::Policy;
-use crate::policy::event::Asked;
 use crate::policy::overrides::{Overrides, Row};
+use crate::policy::request::Asked;
 use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::time::Timestamp;
 
@@ -19,7 +19,7 @@ impl Plan<'_> {
             run.amount(limit, effect, 0)?;
             run.values(limit, 0).map(|_| ())
         };
-        check().err().map(|why| Reason::new(why, limit, run.subject(0)))
+        check().err().map(|why| Reason::new(why, &limit.whom, run.subject(0)))
     }
 
     /// The row of its overrides whose numbers hold for the limit at the first event.

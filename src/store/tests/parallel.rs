@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::policy::event::Stage;
-use crate::policy::field::Widths;
 use crate::policy::limit::{Charge, Mode};
+use crate::policy::networks::Widths;
 use crate::policy::quota::{Scope, Share};
 use crate::policy::verdict::RefundWhen;
 

@@ -1,0 +1,26 @@
+//! Algorithms with which a limit measures.
+
+/// How a limit measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    Ewma,
+    TokenBucket,
+    LeakyBucket,
+}
+
+impl Algorithm {
+    pub const ALL: [Self; 3] = [Self::Ewma, Self::TokenBucket, Self::LeakyBucket];
+
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ewma => "ewma",
+            Self::TokenBucket => "token-bucket",
+            Self::LeakyBucket => "leaky-bucket",
+        }
+    }
+
+    pub fn is_bucket(self) -> bool {
+        self != Self::Ewma
+    }
+}

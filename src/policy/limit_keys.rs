@@ -1,0 +1,86 @@
+//! Keys of a limit's budgets: their prefix, their kind, and the keys that a client can choose freely.
+
+use super::count::Count;
+use super::field::Field;
+use super::key::{AT_ONCE, NEW, OTHERS, Owner, SEPARATOR};
+use super::limit::Limit;
+use super::quota::{Quota, Scope};
+use std::borrow::Cow;
+
+impl Limit {
+    /// What the keys of its budgets begin with: its name, what it counts, and how.
+    pub(super) fn key_prefix(&self) -> Box<str> {
+        [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
+    }
+
+    /// The text that the keys of all its budgets begin with.
+    pub fn prefix(&self) -> &str {
+        &self.settled.prefix
+    }
+
+    /// What stands before the owners in the keys of its budgets: a limit whose numbers change keeps its history, one whose meaning
+    /// changes begins anew.
+    pub(super) fn meaning(&self) -> Cow<'static, str> {
+        let way: Cow<'static, str> = match self.quota {
+            Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
+            Quota::Counter { .. } => "counter".into(),
+            Quota::Share(_) => "share".into(),
+            Quota::Never | Quota::Unlimited | Quota::Rate { .. } => self.algorithm.name().into(),
+        };
+        let way = match self.ordinal {
+            0 => way,
+            n => format!("{way} {}", n + 1).into(),
+        };
+        match self.distinct {
+            None => way,
+            Some(distinct) => format!("{way} distinct {}", distinct.what.name()).into(),
+        }
+    }
+
+    /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change
+    /// keeps it, and with it its history. There are two where it counts a part of others.
+    pub fn kinds(&self) -> impl Iterator<Item = String> {
+        let kind = |prefix: &str| {
+            let owners = self.per.iter().map(|field| field.name().into_owned());
+            prefix.split(SEPARATOR).map(str::to_owned).chain(owners).collect::<Vec<_>>().join("/")
+        };
+        let own = self.is_stored().then(|| kind(&self.settled.prefix));
+        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.settled.prefix)));
+        own.into_iter().chain(others).collect::<Vec<_>>().into_iter()
+    }
+}
+
+impl Limit {
+    /// Whether a client can choose any number of values of this field. `has_account`: its user has an account.
+    pub(super) fn is_chosen(&self, field: Field, has_account: bool) -> bool {
+        match field {
+            Field::Listener => false,
+            // A client that fails to log in may have made up the user.
+            Field::User | Field::UserDomain => self.count == Count::LoginFailures && !has_account,
+            Field::Client(_)
+            | Field::Helo
+            | Field::Sender
+            | Field::SenderDomain
+            | Field::Recipient
+            | Field::RecipientDomain => true,
+        }
+    }
+
+    /// Whether a client can choose any number of keys. `has_account`: its user has an account.
+    pub(super) fn has_chosen_key(&self, has_account: bool) -> bool {
+        self.per.iter().any(|field| self.is_chosen(*field, has_account))
+    }
+
+    /// The owner part of the budget that new keys share, from the one of a new key: [`NEW`] takes the place of what clients can choose.
+    pub(super) fn shared_owners(&self, owners: &str, has_account: bool) -> String {
+        let mut shared = String::with_capacity(owners.len());
+        for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {
+            shared.push(SEPARATOR);
+            match part.split_once('=').filter(|_| self.is_chosen(*field, has_account)) {
+                Some((name, _)) => shared.extend([name, "=", NEW]),
+                None => shared.push_str(part),
+            }
+        }
+        shared
+    }
+}
