@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// Room, and what it may import. A pure room names no runtime, socket or clock.
+/// Modules, each with those that it may import. A pure module names no runtime, socket or clock.
 const ROOMS: [(&str, &[&str], Kind); 20] = [
     ("time", &[], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
@@ -60,7 +60,7 @@ enum Kind {
     Free,
 }
 
-/// Parts of rooms that are pure though the room is not.
+/// Pure files of modules that are not pure.
 const PURE_FILES: [&str; 7] = [
     "relay/client.rs",
     "relay/connection/dialogue.rs",
@@ -71,7 +71,7 @@ const PURE_FILES: [&str; 7] = [
     "store/journal.rs",
 ];
 
-/// What pure code must not name.
+/// Names that pure code must not contain.
 const IMPURE: [&str; 12] = [
     "tokio",
     "std::net::TcpStream",
@@ -112,7 +112,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
-        // Tokens of a macro are not parsed: its paths are read as text.
+        // The tokens of a macro are not parsed: paths are found in its text.
         let text = invocation.tokens.to_string().replace(' ', "");
         let is_name = |c: char| c.is_alphanumeric() || "_:".contains(c);
         for path in
@@ -274,12 +274,12 @@ fn violations(file: &str, code: &str) -> Vec<String> {
     wrong
 }
 
-/// The room (and what is in it) that a path leads to, if it leads to one.
+/// The module, and the item in it, that a path leads to; `None` if it stays within its module.
 fn target(path: &str, file: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("crate::").or_else(|| path.strip_prefix("weir::")) {
         return Some(rest.to_owned());
     }
-    // `super` leads out of the room only from its topmost file.
+    // `super` leads out of a module only from its topmost file.
     let depth = file.matches('/').count() + usize::from(!file.ends_with("/mod.rs"));
     let supers = path.split("::").take_while(|part| *part == "super").count();
     (supers > 0 && supers >= depth).then(|| path.split("::").skip(supers).collect::<Vec<_>>().join("::"))
@@ -399,7 +399,7 @@ fn a_forbidden_import_is_found_however_it_is_written() {
 }
 
 #[test]
-fn what_is_allowed_is_not_complained_of() {
+fn allowed_imports_pass() {
     for (file, code) in [
         ("session/rcpt.rs", "use crate::policy::event::Event; use super::State;"),
         ("smtp/trace.rs", "use std::net::IpAddr;"),

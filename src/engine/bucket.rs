@@ -1,21 +1,22 @@
-//! The bucket, of two traditions. Tokens flow in at a rate up to a burst and are taken out (University of Vienna's token bucket), or
-//! events flow in and leak out (rspamd's leaky bucket): with the level *used* as the state it is one and the same admission.
+//! Bucket, for two traditions: tokens flow in at a rate, up to a burst, and are taken out (University of Vienna's token
+//! bucket); or events flow in and leak out (rspamd's leaky bucket). With the level *used* as the state, both admit the
+//! same events.
 
 use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// At most `burst` at once, and `rate` in the long run.
+/// Allows `burst` at once, and `rate` in the long run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// β: how much the bucket holds.
+    /// β: size of the bucket.
     burst: f64,
-    /// ρ: how much leaks in a second.
+    /// ρ: leak per second.
     rate: f64,
 }
 
 impl Rule {
-    /// A bucket of `burst` units that leaks `rate` units a second.
+    /// Takes a size of `burst` units and a leak of `rate` units per second.
     pub fn new(burst: f64, rate: f64) -> Self {
         Self { burst, rate }
     }
@@ -24,7 +25,7 @@ impl Rule {
         self.burst
     }
 
-    /// Per second.
+    /// Returns the leak per second.
     pub fn rate(&self) -> f64 {
         self.rate
     }
@@ -38,12 +39,12 @@ impl Rule {
         level > self.burst
     }
 
-    /// What is left of a level. A clock that was set back leaks nothing.
+    /// Returns the level after some time. Time that runs backwards leaks nothing.
     fn leaked(&self, level: f64, time: Duration) -> f64 {
         (level - self.rate * time.as_secs_f64()).max(0.0)
     }
 
-    /// How much of a charge may be given back: what cannot have leaked since.
+    /// Returns the part of a charge that can be refunded: the part that cannot have leaked since.
     pub(super) fn refund(&self, state: State, receipt: &Receipt) -> f64 {
         let since = receipt.before.map_or(0.0, |before| self.leaked(before.level, receipt.after.at.since(before.at)));
         self.leaked(receipt.after.level - since, state.at.since(receipt.after.at))
@@ -54,7 +55,7 @@ impl Rule {
     }
 
     pub(super) fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
-        // An event of n finds n − ρi of each before it, or nothing.
+        // Of each earlier event of n, n − ρi is left, or nothing.
         let stays = amount - self.rate * interval.as_secs_f64();
         if amount > self.burst {
             return Some(1);

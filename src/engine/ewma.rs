@@ -1,20 +1,20 @@
-//! The exponentially weighted moving average of Exim's `ratelimit` (Tony Finch): a rate that is its own burst limit.
+//! Exponentially weighted moving average of Exim's `ratelimit` (Tony Finch): its limit is also its burst.
 //!
 //! The decisions are those of Exim 4.77 to 4.99, bit for bit, in IEEE doubles and in Exim's own order of operations.
-//! Deliberate differences: the time is kept in whole microseconds, so a second never slips when it is stored; and an event in no
-//! time counts in full, where Exim takes the interval for a nanosecond and loses digits until, over long periods, it counts
-//! anything from 0 to 1.75.
+//! Two differences are deliberate. Time is stored in whole microseconds, so that no second is lost. And an event
+//! without an interval counts in full: Exim takes the interval for a nanosecond and loses digits until, over long
+//! periods, it counts anything from 0 to 1.75.
 
 use super::{Receipt, State, smallest};
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// At most `limit` in `period`, smoothed over it.
+/// Allows `limit` per `period`, smoothed over the period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// m: the rate at which a sender is over, per period.
+    /// m: the rate per period from which a sender exceeds the limit.
     limit: f64,
-    /// p: the smoothing period, in seconds.
+    /// p: smoothing period, in seconds.
     period: f64,
 }
 
@@ -27,7 +27,7 @@ impl Rule {
         self.limit
     }
 
-    /// In seconds.
+    /// Returns the smoothing period, in seconds.
     pub fn period(&self) -> f64 {
         self.period
     }
@@ -46,29 +46,29 @@ impl Rule {
     }
 
     fn smooth(&self, state: State, now: Timestamp, amount: f64) -> f64 {
-        // The difference of the doubles, as Exim takes it, not of the integers: it changes rates in their last digits.
+        // The difference of the doubles, as in Exim, not of the integers: it changes the last digits of rates.
         let interval = now.seconds() - state.at.seconds();
         if interval <= 0.0 {
-            // No time has passed, or the clock was set back: nothing decays and the event counts whole.
+            // No time has passed, or the clock was set back: nothing decays, and the event counts in full.
             return state.level + amount;
         }
         let x = interval / self.period;
         if x == 0.0 {
-            // Of a period so long, what came counts whole, too.
+            // The period is so long that the event counts in full, too.
             return state.level + amount;
         }
         let a = (-x).exp();
         let smoothed = (1.0 - a) * amount / x + a * state.level;
-        // A burst after silence counts for no less than itself.
+        // A burst after silence counts no less than itself.
         smoothed.max(amount)
     }
 
-    /// How much of a charge may be given back.
+    /// Returns the part of a charge that can be refunded.
     ///
-    /// The charge raised the rate by some increment, of which e^(−Δ/p) is left. But an event since, of amount n after an interval
-    /// x·p, may have been the one that "counts for no less than itself" had there been no charge: then the rate would be higher
-    /// than without the increment, by at most n·g(x), where g(x) = 1 − (1 − e^(−x))/x grows with x, and n is no more than the level
-    /// now. That much stays.
+    /// The charge raised the rate by some increment, of which e^(−Δ/p) is left. But consider a later event of amount n
+    /// after an interval x·p. Without the charge it may have been the one that "counts no less than itself": then the
+    /// rate would be higher than the present rate without the increment, by at most n·g(x). Here g(x) = 1 − (1 −
+    /// e^(−x))/x grows with x, and n is no more than the present level. That much is not refunded.
     pub(super) fn refund(&self, state: State, receipt: &Receipt) -> f64 {
         let decay = |from: Timestamp, to: Timestamp| (-to.since(from).as_secs_f64() / self.period).exp();
         let before = receipt.before.map_or(0.0, |before| before.level * decay(before.at, receipt.after.at));
@@ -79,7 +79,7 @@ impl Rule {
     }
 
     pub(super) fn scaled(&self, rate: f64, burst: f64) -> Self {
-        // m/p is what flows in the long run: the period moves so that both come out.
+        // m/p flows in the long run: the period changes so that both factors hold.
         Self { limit: self.limit * burst, period: self.period * burst / rate }
     }
 

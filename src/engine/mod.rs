@@ -1,7 +1,7 @@
-//! The arithmetic of limits: numbers in, numbers out. Pure: whoever calls says what time it is.
+//! Engine: the arithmetic of limits. Pure: the caller passes the time.
 //!
-//! A [`Rule`] steps a [`State`]; whether the new state is kept is decided above: Exim's strict keeps it always, its leaky when the
-//! event is not over, its readonly steps with nothing and keeps nothing.
+//! A [`Rule`] steps a [`State`]. The caller decides whether to keep the new state: Exim's strict always keeps it, its
+//! leaky only if the event does not exceed the limit, its readonly steps with 0 and keeps nothing.
 
 pub mod bucket;
 pub mod distinct;
@@ -12,32 +12,32 @@ use crate::time::Timestamp;
 use std::time::Duration;
 pub use wait::Wait;
 
-/// How a limit measures: a moving average, or a bucket.
+/// Rule of a limit: a moving average, or a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     Ewma(ewma::Rule),
     Bucket(bucket::Rule),
 }
 
-/// What is remembered of a budget.
+/// State of a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State {
-    /// When the level was last brought up to date.
+    /// Time of the last update.
     pub at: Timestamp,
-    /// How much is used, in units of what is counted, as of then: under a moving average the rate per period.
+    /// Level used at that time, in units of what is counted; for a moving average, the rate per period.
     pub level: f64,
 }
 
-/// What an event did, or would do, to a budget.
+/// Outcome of an event for a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// How full the budget is, in units of what is counted, this event included.
+    /// Level with this event, in units of what is counted.
     pub level: f64,
-    /// The event is more than the limit allows.
+    /// Whether the event exceeds the limit.
     pub over: bool,
 }
 
-/// A charge that may be given back: the budget's state before it and right after.
+/// Receipt of a charge, for a refund: the budget's state before it and right after.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Receipt {
     pub before: Option<State>,
@@ -45,7 +45,7 @@ pub struct Receipt {
 }
 
 impl Rule {
-    /// The state after an event of `amount` (at least 0) at `now`, and what it means.
+    /// Returns the state after an event of `amount` (at least 0) at `now`, and the outcome.
     pub fn step(&self, state: Option<State>, now: Timestamp, amount: f64) -> (State, Outcome) {
         let (level, over) = match self {
             Self::Ewma(rule) => rule.step(state, now, amount),
@@ -54,10 +54,11 @@ impl Rule {
         (State { at: now, level }, Outcome { level, over })
     }
 
-    /// How long until an event of `amount`, alone, is not over, from `now` on; with 0, until the sender is no longer over.
+    /// Returns the wait from `now` until an event of `amount`, alone, fits; with 0, until the sender no longer exceeds
+    /// the limit.
     ///
-    /// For moving averages over periods p of more than a day the last digits of the step are noise: the answer is then good to
-    /// 10⁻¹²·p² seconds.
+    /// For moving averages over periods p of more than a day the last digits of the step are noise: the answer is then
+    /// accurate to 10⁻¹²·p² seconds.
     pub fn wait(&self, state: Option<State>, now: Timestamp, amount: f64) -> Wait {
         if self.step(None, now, amount).1.over {
             return Wait::Never;
@@ -65,12 +66,12 @@ impl Rule {
         wait::until_under(|after| self.step(state, now.after(after), amount).1.over)
     }
 
-    /// Gives back a charge: the budget's state without it, as far as that is known.
+    /// Refunds a charge: returns the budget's state without it, as far as that is known.
     ///
-    /// Exactly the former state when nothing has touched the budget since. Otherwise never less than if there had been no charge:
-    /// what has been forgotten of it meanwhile, and what it can have stood in for, stays. (A clock that was set back hides how much
-    /// has been forgotten: while that is seen, everything stays.) `None` where the budget was untouched
-    /// before. Not for budgets that count distinct values: their filter cannot forget.
+    /// Exactly the former state if nothing has changed the budget since. Otherwise never less than without the charge:
+    /// any part that has decayed meanwhile, or that may have replaced another charge, is not refunded. (A clock that
+    /// was set back hides the decay: while that shows, nothing is refunded.) `None` if the budget was unused before.
+    /// Not for budgets that count distinct values: a filter cannot forget.
     pub fn refund(&self, state: State, receipt: &Receipt) -> Option<State> {
         if state == receipt.after {
             return receipt.before;
@@ -85,8 +86,8 @@ impl Rule {
         Some(State { level: (state.level - back).max(0.0), ..state })
     }
 
-    /// The rule with both its numbers moved, as reputation does in rspamd; the factors are above 0. `burst` multiplies what may come at once, `rate` what may
-    /// come in the long run.
+    /// Returns the rule with both numbers multiplied, as reputation does in rspamd; the factors are above 0. `burst`
+    /// applies to the burst, `rate` to the long-run rate.
     pub fn scaled(&self, rate: f64, burst: f64) -> Self {
         match self {
             Self::Ewma(rule) => Self::Ewma(rule.scaled(rate, burst)),
@@ -94,7 +95,7 @@ impl Rule {
         }
     }
 
-    /// The rule that is over at so many times the limit: the rung of a ladder.
+    /// Returns the rule at a multiple of the limit: the rung of a ladder.
     pub fn at(&self, times: f64) -> Self {
         match self {
             Self::Ewma(rule) => Self::Ewma(rule.at(times)),
@@ -102,7 +103,7 @@ impl Rule {
         }
     }
 
-    /// Whether a level is more than is allowed.
+    /// Returns whether a level exceeds the limit.
     pub fn is_over(&self, level: f64) -> bool {
         match self {
             Self::Ewma(rule) => rule.is_over(level),
@@ -110,7 +111,7 @@ impl Rule {
         }
     }
 
-    /// How long it remembers, in seconds, in proportion: of two rules of a kind the one with more forgets later.
+    /// Returns a number of seconds proportional to its memory: of two rules of a kind, the one with more forgets later.
     pub fn memory(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.period(),
@@ -118,7 +119,8 @@ impl Rule {
         }
     }
 
-    /// What may come at once after silence, in units of what is counted. A bucket can be filled to it, an average stays below.
+    /// Returns the burst after silence, in units of what is counted. A bucket can be filled to it, an average stays
+    /// below.
     pub fn burst(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.limit(),
@@ -126,7 +128,7 @@ impl Rule {
         }
     }
 
-    /// What may come in the long run, per second.
+    /// Returns the long-run rate, per second.
     pub fn sustained(&self) -> f64 {
         match self {
             Self::Ewma(rule) => rule.limit() / rule.period(),
@@ -134,18 +136,18 @@ impl Rule {
         }
     }
 
-    /// E(T): the most that gets through in any window of this length, whatever is tried.
+    /// Returns the envelope E(T): the most that can pass in any window of this length, for any sender.
     ///
-    /// For a bucket that is β + ρ·T, the arrival envelope of the Vienna paper. For a moving average it is m + (m/p)·T: the step
-    /// counts an event as if it had flowed evenly since the one before, so that the level rises by what flows and falls by level/p
-    /// a second; it stays below m, so from an event that leaves it at r₁ on no more flows than m − r₁ + (m/p)·T, and that event
-    /// itself was no more than r₁.
+    /// For a bucket it is β + ρ·T, the arrival envelope of the Vienna paper. For a moving average it is m + (m/p)·T.
+    /// The step counts an event as if it had flowed evenly since the one before. So the level rises by that flow and
+    /// falls by level/p per second; it stays below m. After an event that leaves the level at r₁, no more flows than m
+    /// − r₁ + (m/p)·T, and that event itself was no more than r₁.
     pub fn envelope(&self, window: Duration) -> f64 {
         self.burst() + self.sustained() * window.as_secs_f64()
     }
 
-    /// The number of the first event that is over, when events of `amount` come one every `interval` into an empty budget and all
-    /// are charged (Finch's table of bursts). `None` if that goes on for ever.
+    /// Returns the number of the first event that exceeds the limit, if events of `amount` come one every `interval`
+    /// into an empty budget and all are charged (Finch's table of bursts). `None` if all fit.
     pub fn first_over(&self, interval: Duration, amount: f64) -> Option<u64> {
         match self {
             Self::Ewma(rule) => rule.first_over(interval, amount),
@@ -154,8 +156,8 @@ impl Rule {
     }
 }
 
-/// The smallest number of events for which this is true, which it is from there on. `guess` is near it. `None` beyond 2⁵³, where
-/// doubles no longer count.
+/// Returns the smallest number of events for which `is_over` is true; it is true from there on. `guess` is near it.
+/// `None` beyond 2⁵³, where doubles cannot count.
 fn smallest(guess: f64, is_over: impl Fn(u64) -> bool) -> Option<u64> {
     const MOST: u64 = 1 << 53;
     let (mut under, mut over) = (0, (guess.max(1.0) as u64).min(MOST));

@@ -26,8 +26,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// Events: intervals in thousandths of the rule's time to refill, from nothing to far more than that, and amounts as parts of its
-/// burst.
+/// Events: intervals in thousandths of the rule's time to refill, from 0 to far more than that, and amounts as parts of
+/// its burst.
 fn arrivals(most: usize) -> impl Strategy<Value = Vec<(f64, f64)>> {
     let interval = prop_oneof![Just(0.0), 0.0f64..0.01, 0.0f64..1.0, 0.0f64..20.0];
     let amount = prop_oneof![0.0f64..0.02, 0.0f64..1.1];
@@ -71,7 +71,7 @@ fn bursts_last_as_long_as_in_finchs_table() {
     assert_eq!(bucket(100.0, 100.0, "1d").first_over(Duration::from_secs(864), 1.0), None);
     assert_eq!(bucket(1.0, 1.0, "1d").first_over(Duration::from_secs(1), 2.0), Some(1));
     assert_eq!(bucket(10.0, 100.0, "1d").first_over(Duration::from_secs(86_400), 20.0), Some(1));
-    // So short an interval that e^(−x) is 1 in doubles; the little that has decayed leaves room for the thousandth.
+    // The interval is so short that e^(−x) is 1 in doubles; the small decay leaves room for the thousandth.
     assert_eq!(ewma(1000.0, "365d").first_over(Duration::from_nanos(1), 1.0), Some(1001));
 }
 
@@ -106,7 +106,7 @@ fn a_bucket_is_full_at_its_burst_and_over_beyond_it() {
     assert_eq!(rule.wait(full, at(0.0), 1.0), Wait::For(Duration::from_secs(864)));
 }
 
-/// Vienna: a hundred tokens, a hundred more a day: nobody sends more than 200 in any 24 hours.
+/// Vienna: a hundred tokens, a hundred more per day: no sender sends more than 200 in any 24 hours.
 #[test]
 fn the_envelope_of_vienna() {
     let rule = bucket(100.0, 100.0, "1d");
@@ -139,7 +139,7 @@ fn a_refund_at_once_is_as_if_nothing_had_been() {
         assert_eq!(rule.refund(first, &Receipt { before: None, after: first }), None);
         let (second, _) = rule.step(Some(first), at(60.0), 1.0);
         assert_eq!(rule.refund(second, &Receipt { before: Some(first), after: second }), Some(first));
-        // With another event a minute later, all but a trace comes back.
+        // With another event a minute later, almost all is refunded.
         let (third, _) = rule.step(Some(second), at(120.0), 1.0);
         let refunded = rule.refund(third, &Receipt { before: Some(first), after: second }).unwrap();
         let without = rule.step(Some(first), at(120.0), 1.0).0;
@@ -148,7 +148,7 @@ fn a_refund_at_once_is_as_if_nothing_had_been() {
 }
 
 proptest! {
-    /// DESIGN's promise: the same event alone succeeds after the wait, and fails one millisecond earlier.
+    /// DESIGN's promise: the same event alone fits after the wait, and does not fit one millisecond earlier.
     #[test]
     fn the_wait_is_exact_to_the_millisecond(rule in any_rule(), level in 0.0f64..5.0, n in 0.0f64..0.99) {
         let (level, n) = (level * rule.burst(), n * rule.burst());
@@ -161,7 +161,7 @@ proptest! {
         }
     }
 
-    /// Over periods of more than a day, to max(1 ms, 10⁻¹²·p² s).
+    /// Over periods of more than a day, accurate to max(1 ms, 10⁻¹²·p² s).
     #[test]
     fn the_wait_over_long_periods_is_as_exact_as_the_step(limit in 1.5f64..1000.0, days in 1.0f64..2000.0,
                                                           level in 0.0f64..5.0, n in 0.0f64..0.99) {
@@ -197,7 +197,7 @@ proptest! {
         }
     }
 
-    /// Who takes what fits whenever it fits comes as near to the envelope as may be: it is not a bound that says nothing.
+    /// A sender that always sends as much as fits comes close to the envelope: the bound is tight.
     #[test]
     fn the_envelope_is_reached(rule in any_rule()) {
         let piece = rule.burst() / 200.0;
@@ -212,12 +212,12 @@ proptest! {
             sum += piece;
         }
         let envelope = rule.envelope(end.since(at(0.0)));
-        // A millisecond may be long, for a limit in a second.
+        // A millisecond is long for a limit per second.
         prop_assume!(refill(rule) > 10.0);
         prop_assert!(sum > 0.97 * envelope && sum <= envelope * (1.0 + 1e-9), "{sum} of {envelope}");
     }
 
-    /// The charge to be given back is the `charged`th of the events; afterwards more come, all charged in both worlds.
+    /// The `charged`th event is refunded; later events are charged in both worlds.
     #[test]
     fn a_refund_never_leaves_less_than_no_charge_would_have(rule in any_rule(), before in arrivals(6), charge in arrivals(2),
                                                             after in arrivals(8)) {
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// Share of values that are taken for known when `filled` times the limit have been learnt.
+/// Returns the share of unknown values that pass for known, after `filled` times the limit were learnt.
 fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
     let rule = distinct::Rule::new(limit as f64, Duration::from_secs(86_400), None).unwrap();
     let mut wrong = 0;
@@ -306,8 +306,9 @@ fn false_positives(limit: usize, filled: f64, trials: usize) -> f64 {
     wrong as f64 / trials as f64
 }
 
-/// Finch gives 0.06 % at the limit, 2.5 % at twice the limit, and more beyond. In a filter as small as that of 100 his way of
-/// stepping from probe to probe meets the same bits now and then, which makes 0.08 %: the filter is Exim's all the same.
+/// Finch gives 0.06 % at the limit, 2.5 % at twice the limit, and more beyond. In a filter as small as that of 100
+/// values, his steps from probe to probe sometimes meet the same bits, which makes 0.08 %: the filter is Exim's all the
+/// same.
 #[test]
 fn false_positives_are_as_in_finchs_table() {
     for (limit, filled, share) in [
@@ -324,7 +325,7 @@ fn false_positives_are_as_in_finchs_table() {
     }
 }
 
-/// Readers of a newsletter, twenty more each day, who all stay known: strangers must not become known with them.
+/// Readers of a newsletter, twenty more each day, all stay known: unknown addresses must not pass for known.
 #[test]
 fn a_filter_grows_with_what_stays_known() {
     let day = Duration::from_secs(86_400);
@@ -371,7 +372,7 @@ fn a_filter_is_as_large_as_exims() {
     let size = |limit, remember| filter(limit, remember).map(|filter| filter.generation().1);
     assert_eq!(size(1.0, None), Some(40));
     assert_eq!(size(100.9, None), Some(200));
-    // Few values are kept one by one.
+    // Few values are stored exactly.
     assert!(filter(30.0, Some("180d")).is_some_and(|filter| filter.octets() < 100));
     assert_eq!(size(1e9, None), None);
 }

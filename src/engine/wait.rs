@@ -1,22 +1,22 @@
-//! How long until an event fits: what Finch calls the time to recover, for any measure that falls while nothing happens.
+//! Wait until an event fits: Finch's time to recover, for any measure that falls without events.
 
 use std::time::Duration;
 
-/// How long until the same event, alone, is let through.
+/// Wait until the same event, alone, fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// After this long, to the millisecond, and not one millisecond earlier.
     For(Duration),
-    /// However long: the event by itself is more than the limit.
+    /// Never: the event by itself exceeds the limit.
     Never,
 }
 
-/// A thousand years: whoever must wait longer waits for ever.
+/// Longest wait, a thousand years; beyond it the answer is `Never`.
 const MAX_MILLIS: u64 = 1_000 * 366 * 86_400 * 1_000;
 
-/// The first whole millisecond after which an event is not over.
+/// Returns the first whole millisecond after which an event fits.
 ///
-/// Found by halving, with the step itself as the test, so that the answer cannot disagree with the decision.
+/// Found by bisection, with the step itself as the test, so that the answer cannot contradict the decision.
 pub(super) fn until_under(over_after: impl Fn(Duration) -> bool) -> Wait {
     let over_after = |millis| over_after(Duration::from_millis(millis));
     if !over_after(0) {

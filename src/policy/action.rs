@@ -1,4 +1,4 @@
-//! What happens to whoever is over: a ladder of rungs, each with the level from which it acts.
+//! Actions of a limit: a ladder of rungs, each with the level from which it acts.
 
 use super::budget::Budget;
 use super::template::Template;
@@ -7,90 +7,91 @@ use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rungs, the lowest first.
+/// Ladder of a limit: its rungs, the lowest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ladder {
     rungs: Vec<Rung>,
-    /// Where the first one is: most events are far from that, and look no further.
+    /// Level of the first rung. Most events stay far below it, and need no other comparison.
     lowest: f64,
 }
 
-/// What is done from a level on.
+/// Action of a limit, from a level on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rung {
-    /// Times the limit. 1 is the algorithm's own "over".
+    /// Multiple of the limit; 1 is the algorithm's own "over".
     pub at: f64,
     pub action: Action,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A line in the log, and a count.
+    /// Logs a line and counts a metric.
     Warn,
-    /// In these words, or in the standard ones.
+    /// Refuses with this text, or with the standard one.
     Refuse(Verb, Option<Arc<Template>>),
-    /// The answer is late.
+    /// Delays the reply.
     Delay(Delay),
-    /// From the next MAIL on the mail goes by this upstream.
+    /// Routes the mail to this upstream, from the next MAIL on.
     Route(Arc<str>),
-    /// Whoever has the budget sends nothing for so long.
+    /// Suspends the owner of the budget for this long.
     Suspend(Duration),
-    /// Somebody is told.
+    /// Sends a notification.
     Notify(Arc<Notification>),
 }
 
-/// Who is told, and how often at most.
+/// Notification: its recipients, and its highest rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notification {
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: Arc<str>,
     pub mail: Option<Mailbox>,
-    /// A URL.
+    /// URL.
     pub webhook: Option<Box<str>>,
-    /// For one budget.
+    /// Rate per budget.
     pub at_most: Rule,
 }
 
 impl Notification {
-    /// One more notice of a budget: what is to be remembered of it, if it may go out. `former` is what was remembered before.
+    /// Counts one more notification of a budget. Returns the state to remember if the notification may be sent.
+    /// `former` is the state remembered before.
     pub fn goes_out(&self, former: Option<&Budget>, now: Timestamp) -> Option<Budget> {
-        // One from the future is that of a clock that was wrong: nothing would go out until then.
+        // A state from the future was stored by a wrong clock: without this, nothing would be sent until then.
         let former = former.map(|budget| State { at: budget.state.at.min(now), ..budget.state });
         let (state, outcome) = self.at_most.step(former, now, 1.0);
         (!outcome.over).then_some(Budget { state, seen: None })
     }
 }
 
-/// Whom a notice goes to.
+/// Recipient of a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mailbox {
-    /// Whoever is over.
+    /// The user that exceeds the limit.
     User,
     Address(Box<str>),
 }
 
-/// How something is refused; the later ones are stronger.
+/// Kinds of refusal, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// For now.
+    /// Temporary: 4xx.
     Defer,
-    /// For good.
+    /// Permanent: 5xx.
     Deny,
-    /// And whoever it is sends nothing more for a while.
+    /// Permanent, and suspends the sender for a while.
     Suspend,
-    /// And the connection is closed.
+    /// Refuses, and closes the connection.
     Drop,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delay {
     For(Duration),
-    /// So long for each so many units above the rung.
+    /// `time` for each `units` above the rung.
     Per {
         time: Duration,
         units: f64,
     },
-    /// Until the event would fit.
+    /// Until the event fits.
     UntilFree,
 }
 
@@ -106,7 +107,7 @@ impl Verb {
 }
 
 impl Action {
-    /// The word in the configuration.
+    /// Returns the word in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Warn => "warn",
@@ -118,21 +119,21 @@ impl Action {
         }
     }
 
-    /// Whether what it acts on does not happen.
+    /// Returns whether the action refuses the event.
     pub fn refuses(&self) -> bool {
         matches!(self, Self::Refuse(..) | Self::Suspend(_))
     }
 }
 
 impl Ladder {
-    /// Rungs in any order.
+    /// Takes rungs in any order.
     pub fn new(mut rungs: Vec<Rung>) -> Self {
         rungs.sort_by(|a, b| a.at.total_cmp(&b.at));
         let lowest = rungs.first().map_or(f64::INFINITY, |rung| rung.at);
         Self { rungs, lowest }
     }
 
-    /// Whoever is over is told to come again.
+    /// Returns the default ladder: `defer` at the limit.
     pub fn standard() -> Self {
         Self::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Defer, None) }])
     }
@@ -141,12 +142,12 @@ impl Ladder {
         &self.rungs
     }
 
-    /// Where the first rung is.
+    /// Returns the level of the first rung.
     pub fn lowest(&self) -> f64 {
         self.lowest
     }
 
-    /// The rungs that are reached.
+    /// Returns the rungs that are reached.
     pub fn reached(&self, is_over: impl Fn(f64) -> bool) -> impl Iterator<Item = &Rung> {
         self.rungs.iter().take_while(move |rung| is_over(rung.at))
     }

@@ -1,6 +1,6 @@
-//! Algorithms with which a limit measures.
+//! Algorithms that measure a limit.
 
-/// How a limit measures.
+/// Algorithm of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     Ewma,
@@ -11,7 +11,7 @@ pub enum Algorithm {
 impl Algorithm {
     pub const ALL: [Self; 3] = [Self::Ewma, Self::TokenBucket, Self::LeakyBucket];
 
-    /// The word in the configuration.
+    /// Returns the word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ewma => "ewma",

@@ -1,8 +1,8 @@
-//! Quantities that a limit can count, each with the stages at which it can be charged.
+//! Quantities that a limit can count, and the stages that charge them.
 
 use super::event::Stage;
 
-/// What is counted.
+/// Quantity that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     Connections,
@@ -12,9 +12,9 @@ pub enum Count {
     LoginFailures,
     Messages,
     Recipients,
-    /// Octets.
+    /// Octets of messages.
     Bytes,
-    /// By the upstream.
+    /// Rejections by the upstream.
     Rejections,
 }
 
@@ -31,7 +31,7 @@ impl Count {
         Self::Rejections,
     ];
 
-    /// The word in the configuration and in texts.
+    /// Returns the word in the configuration and in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -46,7 +46,7 @@ impl Count {
         }
     }
 
-    /// Where it is charged unless the limit says otherwise; `per_user` is whether its budgets are of users.
+    /// Returns the stage that charges it by default. `per_user`: the budgets belong to users.
     pub fn stage(self, per_user: bool) -> Stage {
         match self {
             Self::Sessions if per_user => Stage::Auth,
@@ -58,7 +58,7 @@ impl Count {
         }
     }
 
-    /// The stages that `stage` may move its charge to.
+    /// Returns the stages that the key `stage` may name.
     pub fn stages(self) -> &'static [Stage] {
         match self {
             Self::Messages => &[Stage::Mail, Stage::Rcpt, Stage::Data, Stage::End],

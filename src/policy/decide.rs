@@ -1,4 +1,4 @@
-//! The decision: whether each event has room in the budgets of all limits that hold for it, and what it costs them.
+//! Decision: checks each event against the budgets of all limits that apply, and charges them.
 
 pub(super) mod explain;
 mod ladder;
@@ -24,9 +24,9 @@ use side_effects::is_of_transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Decides a run of events, in order, and charges the loaded budgets, and the session's own, for those that pass.
+/// Decides a run of events, in order. Charges the loaded budgets, and the session's own, for each event that passes.
 ///
-/// Each event is all or nothing across its limits. A refused MAIL makes the recipients after it void.
+/// Each event is all or nothing across its limits. After a refused MAIL its recipients are skipped.
 pub fn decide(
     policy: &Policy,
     now: Timestamp,
@@ -44,7 +44,7 @@ pub fn decide(
         let (these, rest) = applications.split_at(count);
         applications = rest;
         let verdict = match event {
-            // After its last word a session does not go on.
+            // After a refusal that ends the session no event follows.
             _ if is_over => Verdict { ruling: Ruling::Skipped, ..Verdict::default() },
             Event::Recipient(_) | Event::Message if mail_refused => {
                 Verdict { ruling: Ruling::Skipped, ..Verdict::default() }
@@ -64,7 +64,7 @@ pub fn decide(
     verdicts
 }
 
-/// A run that is being decided.
+/// Decision in progress.
 struct Decision<'a> {
     policy: &'a Policy,
     now: Timestamp,
@@ -73,28 +73,28 @@ struct Decision<'a> {
     loaded: &'a mut Loaded,
     own: Loaded,
     ledger: &'a mut SessionCounters,
-    /// Whoever it is may send nothing, perhaps since an event of this run.
+    /// Suspension of the sender, perhaps by an event of this run.
     suspension: Option<Arc<Suspension>>,
-    /// How late the answers of the run are by now.
+    /// Delay of the run's replies so far.
     waits: Duration,
 }
 
-/// What one event would do to one budget.
+/// Effect of one event on one budget.
 struct Step<'a> {
     limit: &'a Limit,
     used: &'a PlannedBudget<'a>,
-    /// `None`: the limit has nothing to do with it any more.
+    /// `None`: the limit no longer applies.
     effect: Option<Effect>,
-    /// The budget before; where a declared size is settled, without that.
+    /// State before the event. Where a declared size is trued up, without the charge for that size.
     before: Option<State>,
     state: State,
-    /// What has to be new about it, and what of that is to be learnt.
+    /// Values that have to be new, and those of them to learn.
     values: &'a Values,
     learnt: Vec<Value>,
-    /// How much it counts (before the step is taken, if all of it is new), and how full the budget would be with it.
+    /// Amount of the event (before [`Decision::take`]: if all values are new), and the level with it.
     amount: f64,
     level: f64,
-    /// What the limit does about it, if it does anything.
+    /// Response of the limit's ladder, if a rung is reached.
     reached: Option<Box<Reached>>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Decision<'a> {
     fn decide(&mut self, event: &Event, applications: &'a [Check]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
-        // Collected, and not pushed one by one: that cost a fifth of a step.
+        // Collected in one step: pushing one by one cost a fifth of the time.
         let mut steps: Vec<_> = applications.iter().map(|application| self.begin(application)).collect();
         for step in &mut steps {
             self.take(step, event);
@@ -147,19 +147,19 @@ impl<'a> Decision<'a> {
             verdict.ruling = Ruling::Refuse(refusal);
         }
         self.waits += verdict.delay;
-        // A MAIL that is refused begins no transaction.
+        // A refused MAIL begins no transaction.
         if is_of_transaction(event) && !(*event == Event::Mail && matches!(verdict.ruling, Ruling::Refuse(_))) {
             self.ledger.delay(verdict.delay);
         }
         verdict
     }
 
-    /// A step that is still to be taken.
+    /// Prepares a step, for [`Decision::take`] to complete.
     fn begin(&self, application: &'a Check) -> Step<'a> {
         let used = &self.question.budgets[application.used];
         let limit = &self.policy.limits[used.limit];
         let effect = self.effect(limit, used, application.effect);
-        // Of what is counted already nothing is counted again.
+        // An event that is counted already adds nothing.
         let (values, amount) = match effect == Some(application.effect) {
             true => (&application.values, application.amount),
             false => (&Values::All, 0.0),
@@ -169,16 +169,16 @@ impl<'a> Decision<'a> {
         Step { limit, used, effect, before, state, values, learnt: Vec::new(), amount, level: 0.0, reached: None }
     }
 
-    /// What an event means to a limit by now.
+    /// Returns the current effect of an event on a limit.
     fn effect(&self, limit: &Limit, used: &PlannedBudget<'_>, effect: Effect) -> Option<Effect> {
         let has_counted = || self.question.key(used.slot).is_some_and(|key| self.ledger.has_counted(key));
         let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
         match *used.quota {
             _ if is_counted && limit.charge != Charge::Attempts => None,
             Quota::Unlimited => None,
-            // What has happened cannot be refused.
+            // A past event cannot be refused.
             Quota::Never if effect == Effect::Record => None,
-            // An attempt that is counted already is refused again, if it is over, and not charged again.
+            // A repeated attempt is refused again if it exceeds the limit, but not charged again.
             _ if is_counted => Some(Effect::Peek),
             _ => Some(effect),
         }
@@ -186,7 +186,7 @@ impl<'a> Decision<'a> {
 
     fn take(&self, step: &mut Step<'_>, event: &Event) {
         let Some(effect) = step.effect else { return };
-        // Where nothing is added up it adds nothing.
+        // Without a rule nothing accumulates, and the amount stays 0.
         let amount = std::mem::take(&mut step.amount);
         match *step.used.quota {
             Quota::Never => {
@@ -228,20 +228,20 @@ impl<'a> Decision<'a> {
                 step.learnt = values;
                 (amount, amount == 0.0)
             }
-            // A moving average is watched as it is; what a bucket holds is never over, so one more is what counts.
+            // A moving average is compared as it is. A bucket never exceeds its size, so one more is compared.
             _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
             _ => (amount, false),
         };
         let (state, outcome) = rule.step(step.before, now, amount);
         (step.state, step.amount, step.level) = (state, amount, outcome.level);
-        // Whoever has been written to before is free, also when the limit has shrunk below what was used of it.
+        // A known value is free, also after the limit was lowered below its use.
         let is_free = is_known && limit.charge != Charge::Attempts;
         if is_free || effect == Effect::Record {
             return;
         }
         let before = step.before;
         let refused = |at: f64| {
-            // What will be there when the client comes again: with this attempt, if attempts are charged.
+            // The state at the client's next attempt: with this one, if attempts are charged.
             let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
             (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
         };
@@ -250,42 +250,42 @@ impl<'a> Decision<'a> {
         step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
-    /// Whether too many of those that came were rejected.
+    /// Checks the share of events that were rejected.
     fn weigh_share(&self, step: &mut Step<'_>, share: Share, (effect, amount): (Effect, f64), event: &Event) {
         let Some(rule) = step.used.quota.rule() else { return };
         let now = self.now;
         let others = step.used.others.and_then(|place| self.loaded.0[place].state());
-        // Whatever is looked at adds nothing to what was rejected.
+        // A peek adds nothing to the rejections.
         let amount = if effect == Effect::Record { amount } else { 0.0 };
         let (state, rejected) = rule.step(step.before, now, amount);
         let (_, all) = rule.step(others, now, 0.0);
         step.state = state;
-        // A rejection comes a moment after what is rejected, and so is forgotten a moment later.
+        // A rejection follows its event by a moment, and so decays a moment later.
         step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
         if effect == Effect::Record || !all.over {
             return;
         }
         let level = step.level;
-        // Both fall alike, so that the share stays as it is until too few are remembered to say.
+        // Both averages decay alike: the share stays until the total falls below `at_least`.
         let refused = |_| (level, rule.wait(others, now, 0.0));
         let is_over = |at| level >= at * share.most;
-        // In percent, as it is written.
+        // In percent, as in the configuration.
         let (level, most) = (level * 100.0, share.most * 100.0);
         step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
-    /// Keeps what a step proposes, if it is to be kept.
+    /// Charges the proposed state of a step, if the ruling calls for it.
     fn keep(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
         let &Step { limit, used, effect: Some(effect), before, state, ref learnt, ref reached, .. } = step else {
             return;
         };
         let own_refuses = reached.as_ref().is_some_and(|reached| reached.refuses);
         let is_slot = matches!(*used.quota, Quota::Counter { scope: Scope::AtOnce, .. });
-        // What does not happen takes no slot, and nobody gets to be known by it.
+        // An event that does not happen takes no slot, and makes no value known.
         let is_of_what_happens = is_slot || used.filter.is_some_and(|filter| filter.remembers());
         let (is_charged, is_let_through) = match limit.mode {
             Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
-            // As if it were alone in force.
+            // As if this limit were alone in force.
             Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
             Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
         };
@@ -300,7 +300,8 @@ impl<'a> Decision<'a> {
                     let (key, rule) = (self.question.keys.get(place), used.quota.rule());
                     let receipt = Receipt { before, after: state };
                     let charged = |until, rule| RefundableCharge { key: key.owned(), receipt, rule, until };
-                    // A session slot has one owner, the session, which gives it up when it ends: it is never refunded as well.
+                    // A session slot has one owner, the session, which releases it at its end: it is never refunded as
+                    // well.
                     match is_slot {
                         true => verdict.held.push(key.owned()),
                         false => {
@@ -315,7 +316,7 @@ impl<'a> Decision<'a> {
                     self.ledger.count(key);
                 }
             }
-            // What was charged for the declared size goes back with the message.
+            // The charge for the declared size is refunded with the message.
             Effect::TrueUp => {
                 verdict.settled.extend(self.settled(effect, used));
                 if let Some(place) = self.slot_mut(used.slot)
@@ -326,7 +327,7 @@ impl<'a> Decision<'a> {
                     place.change.get_or_insert_default();
                 }
             }
-            // Whoever gets through is known from then on, also where the limit, had it been in force, would have refused.
+            // A value that passes is known from then on, also to a limit that would have refused it if enforced.
             Effect::Charge if !is_refused && used.filter.is_some_and(|filter| filter.remembers()) => {
                 let state = before.unwrap_or(State { level: 0.0, ..state });
                 self.charge(used, state, learnt);
@@ -335,7 +336,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// One more of those of which the limit counts a part.
+    /// Counts one more event in the total that the share refers to.
     fn count_others(&mut self, limit: &Limit, used: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
         let of = match event {
             Event::Recipient(_) => Some(Count::Recipients),
@@ -358,13 +359,13 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// The budget of which a declared size has been made the true one.
+    /// Returns the key of a budget whose declared size was trued up.
     fn settled(&self, effect: Effect, used: &PlannedBudget<'_>) -> Option<Key> {
         let declared = if effect == Effect::TrueUp { self.declared(used) } else { None };
         declared.map(|charged| charged.key.clone())
     }
 
-    /// What was charged to a budget for the size that the client declared.
+    /// Returns the charge for the size that the client declared.
     fn declared(&self, used: &PlannedBudget<'_>) -> Option<&RefundableCharge> {
         let key = self.question.key(used.slot)?;
         self.asked.declared.iter().find(|charged| charged.key.borrowed() == key)
@@ -386,7 +387,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// Gives the session back what it counts by itself.
+    /// Stores the session's own counters.
     fn keep_own(self) {
         for used in &self.question.budgets {
             let (place, is_of_message) = match used.slot {
@@ -403,7 +404,7 @@ impl<'a> Decision<'a> {
 }
 
 impl Step<'_> {
-    /// What is to be noted about it, beside a refusal that the client hears.
+    /// Returns the limit hit to log, beside the refusal that the client receives.
     fn remark(&self) -> Option<LimitHit> {
         let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
@@ -426,7 +427,7 @@ impl Step<'_> {
     }
 }
 
-/// Whether a charge may have to be given back, and when that is known.
+/// Returns when a charge may be refunded, or `None`.
 fn until(limit: &Limit, event: &Event) -> Option<RefundWhen> {
     let sent = limit.charge == Charge::Sent;
     match limit.count {

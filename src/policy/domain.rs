@@ -7,14 +7,16 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Characters that no label contains, so that the mapping of UTS 46 cannot create them: U+FF20 would become an `@`, and U+FF0A a `*`.
+/// Characters that are valid in no label, so that the mapping of UTS 46 cannot create them: U+FF20 would become an `@`,
+/// and U+FF0A a `*`.
 const NOT_IN_LABELS: AsciiDenyList = AsciiDenyList::new(true, r##"!"#$%&'()*+,/:;<=>?@[\]^`{|}~"##);
 
-/// How an A-label begins (RFC 5890 §2.3.2.1).
+/// Prefix of an A-label (RFC 5890 §2.3.2.1).
 const ACE_PREFIX: &str = "xn--";
 
-/// Returns the normal form of a domain or address literal. Normalizing again changes nothing. Labels that UTS 46 refuses are put in
-/// lower case and NFC. A domain of ASCII in lower case without A-labels is returned as it is, and nothing is allocated.
+/// Returns the normal form of a domain or address literal. Normalizing again changes nothing. A label that UTS 46
+/// refuses becomes lower case and NFC. An ASCII domain in lower case without A-labels is returned unchanged, without
+/// allocation.
 pub fn normal(domain: &str) -> Cow<'_, str> {
     if is_normal(domain) {
         return domain.into();
@@ -31,8 +33,8 @@ pub fn normal(domain: &str) -> Cow<'_, str> {
     each_label(domain, |label| a_label(label)).into()
 }
 
-/// Returns the normal form of a pattern for domains: that of each label without `*`. Where a label beyond ASCII has a `*`, all labels
-/// are U-labels, and the pattern has to be compared with the [`unicode`] form of domains.
+/// Returns the normal form of a pattern for domains: each label without `*` is normalized. If a label beyond ASCII has
+/// a `*`, all labels become U-labels, and the pattern has to be compared with the [`unicode`] form of domains.
 pub fn pattern(pattern: &str) -> Cow<'_, str> {
     if !pattern.contains('*') {
         return normal(pattern);
@@ -63,7 +65,7 @@ pub fn lower_nfc(text: &str) -> String {
     text.to_lowercase().nfc().collect()
 }
 
-/// Whether a domain is in its normal form, as far as can be told at once.
+/// Returns whether a domain is surely in its normal form. A quick check: `false` may be wrong.
 fn is_normal(domain: &str) -> bool {
     let is_lower = domain.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase());
     is_lower && !domain.starts_with('[') && !has_a_label(domain)
@@ -73,7 +75,8 @@ fn has_a_label(domain: &str) -> bool {
     domain.as_bytes().windows(ACE_PREFIX.len()).any(|window| window == ACE_PREFIX.as_bytes())
 }
 
-/// An address literal in lower case, with its address in canonical form. An IPv4 address that is written as one of IPv6 is IPv4.
+/// Returns an address literal in lower case, with its address in canonical form. An IPv4 address in IPv6 form becomes
+/// IPv4.
 fn literal(text: &str) -> Option<String> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let address = match inner.strip_prefix("ipv6:") {
@@ -97,7 +100,8 @@ fn each_label<'d>(domain: &'d str, change: impl Fn(&'d str) -> Cow<'d, str>) -> 
     changed
 }
 
-/// Each label by itself, so that one bad label does not keep the others in the spelling of the client.
+/// Normalizes one label. Each label is converted alone, so that one bad label does not leave the others in the client's
+/// spelling.
 fn a_label(label: &str) -> Cow<'_, str> {
     if is_normal(label) {
         return label.into();
@@ -119,13 +123,13 @@ fn a_label(label: &str) -> Cow<'_, str> {
     mapped(&encoded).unwrap_or(encoded).into()
 }
 
-/// A label as UTS 46 maps it; `None` if it is not valid.
+/// Maps a label by UTS 46; `None` if it is not valid.
 fn mapped(label: &str) -> Option<String> {
     let mapped = Uts46::new().to_ascii(label.as_bytes(), NOT_IN_LABELS, Hyphens::Allow, DnsLength::Ignore);
     Some(mapped.ok()?.into_owned())
 }
 
-/// What an A-label encodes, valid or not; `None` if it encodes nothing beyond ASCII.
+/// Decodes an A-label, valid or not; `None` if the result is ASCII only.
 fn u_label(label: &str) -> Option<String> {
     punycode::decode_to_string(label.strip_prefix(ACE_PREFIX)?).filter(|decoded| !decoded.is_ascii())
 }
@@ -150,12 +154,12 @@ mod tests {
                     "ｂücher.example",
                 ],
             ),
-            // An A-label of NFD or capital letters, which no registry has, is no second budget either.
+            // An A-label of NFD or capital letters, which no registry has, gets no second budget either.
             ("xn--bcher-kva", &["xn--bucher-xyd", "xn--bcher-2pa"]),
             ("xn--strae-oqa.example", &["straße.example", "xn--strae-oqa.example"]),
             ("xn--fsqu00a.a_b", &["例子.a_b", "xn--fsqu00a.A_B"]),
             ("xn--ls8h.example", &["💩.example", "xn--ls8h.example"]),
-            // One bad label, in the plane of private use, does not keep the other as it was.
+            // A bad label, of private-use characters, does not leave the other one unnormalized.
             ("xn--bcher-kva.xn--0y0c", &["bücher.\u{e000}", "xn--bcher-kva.\u{e000}", "BÜCHER.xn--0y0c"]),
             ("[192.0.2.1]", &["[192.0.2.1]", "[IPv6:::ffff:192.0.2.1]", "[IPv6:::FFFF:c000:201]"]),
             ("[ipv6:2001:db8::1]", &["[IPv6:2001:DB8::1]", "[ipv6:2001:db8:0:0:0:0:0:1]", "[IPV6:2001:0db8::0.0.0.1]"]),
@@ -181,7 +185,7 @@ mod tests {
         ] {
             assert_eq!(normal(text), expected, "{text}");
         }
-        // No character becomes one that separates or matches.
+        // No character maps to one that separates or matches.
         for text in ["a＠b", "a＊b", "ａ［b"] {
             assert!(!normal(text).contains(['@', '*', '[']), "{text}");
         }
@@ -212,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Letters that have capital, composed and decomposed forms, or none of them.
+    /// Letters with capital, composed and decomposed forms, and letters with none.
     const LABEL: &str =
         "[a-zäöüñéèçåøßæœčšžőűabcαβγδεζηθικλμνξοπρτυφχψωабвгдежзийклмнопрстуфхцчшщъыьэюяיהוהअआइ例子日本語]{1,8}";
 

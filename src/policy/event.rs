@@ -1,30 +1,32 @@
-//! What happens in a session that limits may count or look at.
+//! Events of a session that limits count or check.
 
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A client has connected.
+    /// A client connects.
     Connect,
-    /// A command line that is none of the following.
+    /// A command line of no other kind.
     Command,
-    /// A password is about to be tried.
+    /// A password is about to be checked.
     Auth,
-    /// The password was right.
+    /// The password was correct.
     Login,
-    /// MAIL: charges nothing by default, but limits look whether one more would fit.
+    /// MAIL. Charged by no limit by default; limits check whether one more fits.
     Mail,
-    /// One recipient at RCPT.
+    /// RCPT, with one recipient.
     Recipient(Arc<str>),
     /// DATA: a message begins.
     Message,
-    /// The message has come, and has so many octets; its last line has not been passed on. Always known, but of mail of the past.
+    /// The whole message has arrived, `size` octets; its last line is not yet forwarded. The size is unknown only in
+    /// replayed history.
     End { size: Option<u64> },
-    /// The upstream has refused MAIL or the message for good, or this recipient. Nothing can refuse that.
+    /// The upstream has rejected permanently: this recipient, or MAIL or the message. A past event: nothing can refuse
+    /// it.
     Rejected(Option<Arc<str>>),
 }
 
-/// Where in a session it is.
+/// Stage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Connect,
@@ -33,15 +35,15 @@ pub enum Stage {
     Rcpt,
     Data,
     End,
-    /// A command of no stage of its own.
+    /// A command without a stage of its own.
     Command,
 }
 
 impl Stage {
-    /// Those that a limit can be told to charge at.
+    /// Stages that a limit can name.
     pub const NAMED: [Self; 6] = [Self::Connect, Self::Auth, Self::Mail, Self::Rcpt, Self::Data, Self::End];
 
-    /// The word in the configuration, the log and metrics.
+    /// Returns the word in the configuration, the log and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -56,7 +58,7 @@ impl Stage {
 }
 
 impl Event {
-    /// Where it happens; a rejection is after the fact, and so nowhere.
+    /// Returns the stage of the event. A rejection is a past event and has none.
     pub fn stage(&self) -> Option<Stage> {
         match self {
             Self::Connect => Some(Stage::Connect),
@@ -70,7 +72,7 @@ impl Event {
         }
     }
 
-    /// One of each kind, in the order of [`Event::kind`].
+    /// Returns one event of each kind, in the order of [`Event::kind`].
     pub(super) fn samples() -> [Self; 9] {
         let nobody = || Arc::from("");
         [
@@ -86,7 +88,7 @@ impl Event {
         ]
     }
 
-    /// A bit for each kind.
+    /// Returns a bit for the kind of event.
     pub(super) fn kind(&self) -> u16 {
         let place = match self {
             Self::Connect => 0,
@@ -102,12 +104,12 @@ impl Event {
         1 << place
     }
 
-    /// Whether it is a command line.
+    /// Returns whether the event is a command line.
     pub fn is_command(&self) -> bool {
         matches!(self, Self::Command | Self::Auth | Self::Mail | Self::Recipient(_) | Self::Message)
     }
 
-    /// The recipient that it is about, if it is about one.
+    /// Returns the recipient that the event concerns.
     pub fn recipient(&self) -> Option<&Arc<str>> {
         match self {
             Self::Recipient(recipient) => Some(recipient),

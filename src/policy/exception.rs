@@ -1,4 +1,4 @@
-//! Exceptions from the limits, for a time: a grant, by which somebody may send more, and a suspension, by which somebody sends nothing.
+//! Temporary exceptions from the limits: a grant allows another rate, a suspension allows nothing.
 
 use super::Policy;
 use super::field::Field;
@@ -12,28 +12,28 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// All that there are. Those whose time is over hold no more, also while they are still here.
+/// All exceptions. Expired ones have no effect, even before they are removed.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
-    /// By the limit's name, then by whose budget it is.
+    /// By the limit's name, then by owner.
     grants: HashMap<Arc<str>, HashMap<Owner, Arc<Grant>>>,
     suspensions: HashMap<Owner, Arc<Suspension>>,
-    /// The kinds of owners that are suspended.
+    /// Kinds of owners that are suspended.
     suspended: Vec<Field>,
 }
 
-/// More, or less, than a limit allows. What it lets through is charged to a budget of its own.
+/// Grant: another rate than the limit's, higher or lower. Its charges go to a budget of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The limit's name.
+    /// Name of the limit.
     pub limit: Arc<str>,
     pub owner: Owner,
-    /// Instead of all the limit's own rates, as it is written: `500 / 1d`, `unlimited`.
+    /// Replaces all rates of the limit, as in the configuration: `500 / 1d`, `unlimited`.
     pub rate: Arc<str>,
     pub term: Term,
 }
 
-/// Whoever it is sends nothing.
+/// Suspension: refuses all mail of an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspension {
     /// One user, user-domain, client or sender.
@@ -41,7 +41,7 @@ pub struct Suspension {
     pub term: Term,
 }
 
-/// From when to when something holds, and who wanted it why.
+/// Validity of an exception, its author and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     pub since: Timestamp,
@@ -52,14 +52,14 @@ pub struct Term {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The limit of this name.
+    /// Limit of this name.
     Limit(Arc<str>),
-    /// Somebody, as the command that he gave says.
+    /// Administrator, as named by the command.
     Administrator(Arc<str>),
 }
 
 impl By {
-    /// As it is written where it is kept, which is as it is said to people.
+    /// Parses the stored form, which is the displayed form.
     pub fn from_stored(text: &str) -> Self {
         match text.strip_prefix(LIMIT) {
             Some(limit) => Self::Limit(limit.into()),
@@ -77,10 +77,10 @@ impl fmt::Display for By {
     }
 }
 
-/// Tells a limit from a person, in whose name there is no space.
+/// Prefix of a limit's name. Names of administrators contain no space.
 const LIMIT: &str = "limit ";
 
-/// So many suspensions at most: beyond that whoever is over is refused, and not suspended.
+/// Maximum number of suspensions. Beyond it a sender that exceeds a limit is refused, and not suspended.
 pub const MOST_SUSPENSIONS: usize = 10_000;
 
 impl Term {
@@ -88,15 +88,15 @@ impl Term {
         now < self.until
     }
 
-    /// Returns whether the term has ended for certain. With `doubt` the clock may turn out to be wrong, and that can only be said of a
-    /// term that began then or later.
+    /// Returns whether the term has certainly ended. `doubt`: the clock may be wrong, so only terms that began then or
+    /// later have certainly ended.
     pub fn has_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
         !self.holds(now) && doubt.is_none_or(|doubt| self.since >= doubt)
     }
 }
 
 impl Grant {
-    /// How much it allows in the place of the limit's own rate; `None` if the limit has another kind of rate by now.
+    /// Returns the quota of the grant, which replaces the limit's; `None` if the limit has another kind of rate by now.
     pub fn quota(&self, limit: &Limit) -> Option<Quota> {
         if limit.ordinal > 0 {
             return Some(Quota::Unlimited);
@@ -107,7 +107,7 @@ impl Grant {
 }
 
 impl Policy {
-    /// Why a grant changes nothing, though it holds; `None` if it does.
+    /// Returns why a valid grant has no effect; `None` if it has one.
     pub fn why_inert(&self, grant: &Grant) -> Option<&'static str> {
         let of_name = |limit: &&Limit| limit.name == grant.limit && limit.watch.is_none();
         let Some(limit) = self.limits.iter().find(of_name) else { return Some("there is no such limit any more") };
@@ -119,12 +119,12 @@ impl Policy {
 }
 
 impl Exceptions {
-    /// From now on it holds; in the place of one for the same budget.
+    /// Adds a grant, and replaces the one of the same budget.
     pub fn grant(&mut self, grant: Grant) {
         self.grants.entry(grant.limit.clone()).or_default().insert(grant.owner.clone(), Arc::new(grant));
     }
 
-    /// From now on it holds; in the place of one of the same.
+    /// Adds a suspension, and replaces the one of the same owner.
     pub fn suspend(&mut self, suspension: Arc<Suspension>) {
         for field in suspension.owner.fields().flatten() {
             if !self.suspended.contains(&field) {
@@ -134,7 +134,7 @@ impl Exceptions {
         self.suspensions.insert(suspension.owner.clone(), suspension);
     }
 
-    /// Ends a grant, and returns it, if there was one.
+    /// Removes a grant, and returns it.
     pub fn revoke(&mut self, limit: &str, owner: &Owner) -> Option<Arc<Grant>> {
         let grants = self.grants.get_mut(limit)?;
         let revoked = grants.remove(owner);
@@ -142,12 +142,12 @@ impl Exceptions {
         revoked
     }
 
-    /// Ends a suspension, and returns it, if there was one.
+    /// Removes a suspension, and returns it.
     pub fn release(&mut self, owner: &Owner) -> Option<Arc<Suspension>> {
         self.suspensions.remove(owner)
     }
 
-    /// Drops those whose time is over for certain (see [`Term::has_ended`]), and returns them.
+    /// Removes all that have certainly ended (see [`Term::has_ended`]), and returns them.
     pub fn forget(&mut self, now: Timestamp, doubt: Option<Timestamp>) -> (Vec<Arc<Grant>>, Vec<Arc<Suspension>>) {
         let is_over = |term: &Term| term.has_ended(now, doubt);
         let of_limits = self.grants.values_mut();
@@ -162,13 +162,13 @@ impl Exceptions {
         (grants, suspensions)
     }
 
-    /// Returns whether [`Exceptions::forget`] would drop any.
+    /// Returns whether [`Exceptions::forget`] would remove any.
     pub fn any_ended(&self, now: Timestamp, doubt: Option<Timestamp>) -> bool {
         let terms = self.suspensions().map(|suspension| &suspension.term);
         terms.chain(self.grants().map(|grant| &grant.term)).any(|term| term.has_ended(now, doubt))
     }
 
-    /// The grant for a budget, and the suspension of somebody, also if its time is over.
+    /// Returns the grant of a budget, expired or not.
     pub fn grant_of(&self, limit: &str, owner: &Owner) -> Option<&Arc<Grant>> {
         self.grants.get(limit)?.get(owner)
     }
@@ -185,18 +185,18 @@ impl Exceptions {
         self.suspensions.values()
     }
 
-    /// Whether another suspension has room.
+    /// Returns whether another suspension fits.
     pub fn has_room(&self) -> bool {
         self.suspensions.len() < MOST_SUSPENSIONS
     }
 
-    /// The grant that holds for the budget that an owner has by a limit.
+    /// Returns the valid grant of an owner for a limit.
     pub(super) fn granted(&self, limit: &Limit, owner: &str, now: Timestamp) -> Option<&Grant> {
         let grants = self.grants.get(&limit.name)?;
         grants.get(owner).filter(|grant| grant.term.holds(now)).map(AsRef::as_ref)
     }
 
-    /// The suspension that ends last of those of whoever this is.
+    /// Returns the valid suspension of these facts that ends last.
     pub(super) fn suspended(&self, view: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
             let value = field.value(view, None)?;
@@ -206,7 +206,7 @@ impl Exceptions {
         found.filter(|suspension| suspension.term.holds(now)).max_by_key(|suspension| suspension.term.until)
     }
 
-    /// Whether this is the budget of a grant that holds.
+    /// Returns whether the key is the budget of a valid grant.
     pub fn needs(&self, key: &Key, now: Timestamp) -> bool {
         let Some((own, since)) = key.ungranted() else { return false };
         let grant = own.parts().next().and_then(|limit| self.grant_of(limit, &own.owner()));

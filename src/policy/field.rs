@@ -1,15 +1,16 @@
-//! What is known of an event, by the words of the configuration: whose budget it is, what must be new, whom a limit is for.
+//! Fields of an event, as the configuration names them in `per`, `distinct`, `match` and the header of an override
+//! file.
 
 use super::networks::Widths;
 use super::normalize::domain;
 use super::normalized_facts::NormalizedFacts;
 use std::borrow::Cow;
 
-/// Something about an event that has a value: a word of `per`, `distinct`, `match` and of the header of overrides.
+/// Field of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     Listener,
-    /// One IPv4 address or one IPv6 /64, or networks of other widths.
+    /// Network of the client: by default one IPv4 address or one IPv6 /64.
     Client(Widths),
     Helo,
     User,
@@ -21,7 +22,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// All of them, clients with their usual widths.
+    /// All fields; the client with its usual widths.
     pub const ALL: [Self; 9] = [
         Self::User,
         Self::UserDomain,
@@ -34,7 +35,7 @@ impl Field {
         Self::Listener,
     ];
 
-    /// The word in the configuration: `user`, `client`, `client/24/56`.
+    /// Returns the name in the configuration: `user`, `client`, `client/24/56`.
     pub fn name(self) -> Cow<'static, str> {
         match self {
             Self::Client(widths) if widths != Widths::default() => format!("client/{widths}").into(),
@@ -42,7 +43,7 @@ impl Field {
         }
     }
 
-    /// Its word, whatever the widths of networks.
+    /// Returns the name without the widths of networks.
     pub fn word(self) -> &'static str {
         match self {
             Self::Listener => "listener",
@@ -57,7 +58,7 @@ impl Field {
         }
     }
 
-    /// Reads its word.
+    /// Parses a name.
     pub fn parse(word: &str) -> Option<Self> {
         match word.strip_prefix("client/") {
             Some(widths) => Widths::parse(widths).map(Self::Client),
@@ -65,17 +66,17 @@ impl Field {
         }
     }
 
-    /// Whether it is another one for each recipient.
+    /// Returns whether the value differs between the recipients of a message.
     pub fn is_of_recipient(self) -> bool {
         matches!(self, Self::Recipient | Self::RecipientDomain)
     }
 
-    /// Whether it says who has logged in.
+    /// Returns whether the field names the logged-in user.
     pub fn is_of_user(self) -> bool {
         matches!(self, Self::User | Self::UserDomain)
     }
 
-    /// Its value, as it is compared; `None` if there is none.
+    /// Returns the normalized value; `None` if it is unknown.
     pub fn value<'a>(self, view: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
         let text = match self {
             Self::Client(widths) => return view.network(widths),
@@ -91,7 +92,7 @@ impl Field {
         text.map(Cow::Borrowed)
     }
 
-    /// Whether there is a value.
+    /// Returns whether the value is known.
     pub fn is_known(self, view: &NormalizedFacts<'_>, recipient: Option<&str>) -> bool {
         match self {
             Self::Client(_) => view.client().is_some(),

@@ -1,17 +1,17 @@
-//! Hours of the week, as in `Mon-Fri 08:00-18:00`, and the time zone whose clocks show them.
+//! Hours of the week, such as `Mon-Fri 08:00-18:00`, in a time zone.
 
 use crate::time::Timestamp;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use std::fmt;
 
-/// Some days of the week, and a time of each of them.
+/// Days of the week, with a span of time on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hours {
     /// Monday is bit 0.
     days: u8,
-    /// Minutes since midnight: the first that belongs to it and the first that does not. One that ends before it begins ends on the
-    /// day after.
+    /// Minutes since midnight: the first included, and the first excluded. If `end` is before `begin`, the span ends on
+    /// the next day.
     begin: u16,
     end: u16,
 }
@@ -20,7 +20,7 @@ pub struct Hours {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone(TimeZone);
 
-/// Why hours could not be read. The text names the bad value.
+/// Error in hours. The text names the bad value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadHours(String);
 
@@ -37,7 +37,7 @@ impl Zone {
         Self(zone)
     }
 
-    /// What calendar and clock show there: the weekday, and the minutes since midnight.
+    /// Returns local weekday and minutes since midnight.
     pub fn civil(&self, now: Timestamp) -> (Weekday, u16) {
         let instant = jiff::Timestamp::from_microsecond(now.micros()).unwrap_or_default();
         let shown = self.0.to_datetime(instant);
@@ -54,8 +54,8 @@ impl Default for Zone {
 }
 
 impl Hours {
-    /// Reads `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. Hours over midnight belong to the day on which they begin, and days
-    /// may go round the end of the week (`Fri-Mon`).
+    /// Parses `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. Hours over midnight belong to the day on which they
+    /// begin, and days may wrap around the end of the week (`Fri-Mon`).
     pub fn parse(text: &str) -> Result<Self, BadHours> {
         let bad = |why: String| BadHours(format!("\"{text}\" are no hours: {why} (write \"Mon-Fri 08:00-18:00\")"));
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -71,7 +71,7 @@ impl Hours {
         Ok(Self { days, begin, end })
     }
 
-    /// Whether a minute of the week is one of them.
+    /// Returns whether a minute of the week is included.
     pub fn contains(&self, weekday: Weekday, minute: u16) -> bool {
         let has = |day: Weekday| self.days & bit(day) != 0;
         match self.begin < self.end {
@@ -83,7 +83,7 @@ impl Hours {
 
 const EVERY_DAY: u8 = 0x7f;
 
-/// In minutes.
+/// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
 const NAMES: [(&str, Weekday); 7] = [
@@ -100,7 +100,7 @@ fn bit(day: Weekday) -> u8 {
     1 << day.to_monday_zero_offset()
 }
 
-/// `Mon-Fri,Sun`
+/// Parses `Mon-Fri,Sun`.
 fn days(text: &str) -> Result<u8, String> {
     let mut days = 0;
     for part in text.split(',') {
@@ -121,7 +121,7 @@ fn weekday(text: &str) -> Result<Weekday, String> {
     known.map(|(_, day)| *day).ok_or_else(unknown)
 }
 
-/// `08:00-18:00`
+/// Parses `08:00-18:00`.
 fn span(text: &str) -> Result<(u16, u16), String> {
     let (begin, end) = text.split_once('-').ok_or_else(|| format!("\"{text}\" has no end"))?;
     let (begin, end) = (minute(begin)?, minute(end)?);
@@ -132,7 +132,7 @@ fn span(text: &str) -> Result<(u16, u16), String> {
     }
 }
 
-/// `08:00`, up to `24:00`.
+/// Parses `08:00`, up to `24:00`.
 fn minute(text: &str) -> Result<u16, String> {
     let number = |digits: &str| match digits.len() <= 2 && digits.bytes().all(|b| b.is_ascii_digit()) {
         true => digits.parse::<u16>().ok(),

@@ -1,4 +1,4 @@
-//! A limit, checked and ready to be applied.
+//! Limit: a checked rule, ready to be applied to events.
 
 use super::action::Ladder;
 use super::algorithm::Algorithm;
@@ -20,112 +20,112 @@ use std::time::Duration;
 pub struct Limit {
     pub name: Arc<str>,
     pub count: Count,
-    /// Whose budget: sorted, without repetition.
+    /// Fields of the budget's owner: sorted, unique.
     pub per: Vec<Field>,
-    /// A limit with several rates has a budget for each: which one this is, from 0.
+    /// Index of this rate, from 0: a limit with several rates has a budget for each.
     pub ordinal: usize,
     pub quota: Quota,
     pub algorithm: Algorithm,
     pub charge: Charge,
     pub mode: Mode,
-    /// Where it is charged.
+    /// Stage that charges it.
     pub stage: Stage,
-    /// Counts only values that have not been seen.
+    /// Counts only new values.
     pub distinct: Option<Distinct>,
-    /// For whom it is.
+    /// Matcher of `match` and `except`.
     pub whom: Matcher,
-    /// Other numbers for some.
+    /// Different rates for some owners.
     pub overrides: Option<Arc<Overrides>>,
-    /// The limit, by its place in the policy, at whose budget this one only looks.
+    /// Index of the limit in the policy whose budget this one watches without charging it.
     pub watch: Option<usize>,
-    /// What happens to whoever is over; never empty.
+    /// Actions when the limit is exceeded; never empty.
     pub ladder: Ladder,
-    /// What follows from all this.
+    /// Values derived from the fields above.
     pub settled: Settled,
 }
 
-/// What is worked out of a limit once, as every event asks for it.
+/// Values derived from a limit once, since every event needs them.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
-    /// What its budgets' keys begin with.
+    /// Prefix of the keys of its budgets.
     pub(super) prefix: Box<str>,
-    /// For whom it is, whose its budgets are, and whom its overrides are for: the numbers of that in what the policy asks.
+    /// Indices of the limit's matcher, owner fields and override table in the policy's [`MatcherSet`].
     pub(super) whom: usize,
     pub(super) owners: usize,
     pub(super) rows: usize,
-    /// The kinds of events that mean anything to it: see [`Event::kind`].
+    /// Kinds of events that concern the limit: see [`Event::kind`].
     pub(super) interests: u16,
-    /// Whose budget it is, or for whom it is, is another question for each recipient.
+    /// The owner or the matcher depends on the recipient.
     pub(super) depends_on_recipient: bool,
-    /// It has stored budgets by keys that a client can choose freely: new ones are bounded.
+    /// Clients can choose stored keys freely, so the number of new ones is bounded.
     pub(super) has_chosen_keys: bool,
-    /// What a look at MAIL cannot tell, and one at AUTH.
+    /// The limit cannot be checked at MAIL, or at AUTH: recipients, or the login, decide whether it applies.
     pub(super) waits_for_recipients: bool,
     pub(super) waits_for_login: bool,
 }
 
-/// Which events are charged.
+/// Events that are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// What is let through: where a limit refuses, Exim's leaky.
+    /// Events that are let through: where a limit refuses, Exim's leaky.
     Accepted,
-    /// What is let through, until it turns out that it was not sent.
+    /// Events that are let through, refunded if the mail turns out not to be sent.
     Sent,
-    /// Every attempt, also what is refused: Exim's strict.
+    /// All attempts, refused ones too: Exim's strict.
     Attempts,
 }
 
-/// How seriously a limit is meant.
+/// Mode of enforcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Computes and charges as if it were alone in force; only the log hears of it.
+    /// Computes and charges as if this limit were alone in force; reports only to the log.
     Shadow,
-    /// As in shadow, but it warns and notifies.
+    /// Like shadow mode, but warns and notifies.
     Soft,
     Enforce,
 }
 
-/// Counting distinct values.
+/// Counting of distinct values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Distinct {
     pub what: Field,
-    /// How long a value stays known; `None`: for a period.
+    /// Time for which a value stays known; `None`: one period.
     pub remember: Option<Duration>,
 }
 
 impl Distinct {
-    /// The filter that has room for what a quota allows. `None` if that would be too large, or nothing has to be remembered.
+    /// Returns a filter large enough for a quota. `None` if it would be too large, or nothing has to be remembered.
     pub fn filter(self, quota: &Quota) -> Option<distinct::Rule> {
         match quota {
             Quota::Rate { rate, rule } => {
                 distinct::Rule::with_burst(rule.burst(), rate.amount, rate.period, self.remember)
             }
-            // Longer than any message or connection.
+            // Longer than any message or connection lasts.
             Quota::Counter { most, .. } => distinct::Rule::new(*most, Duration::from_secs(86_400), None),
             Quota::Never | Quota::Unlimited | Quota::Share(_) => None,
         }
     }
 }
 
-/// What an event means to a limit.
+/// Effect of an event on a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It is charged, if nothing refuses it.
+    /// Charges the event, unless a limit refuses it.
     Charge,
-    /// The limit looks whether one more would fit.
+    /// Checks whether one more would fit.
     Peek,
-    /// It is charged, as it has happened already.
+    /// Charges an event that has happened already.
     Record,
-    /// The true size is charged instead of the declared one.
+    /// Charges the true size instead of the declared one.
     TrueUp,
-    /// The limit looks at another one's budget.
+    /// Checks the budget of another limit.
     Watch,
 }
 
 impl Charge {
     pub const ALL: [Self; 3] = [Self::Accepted, Self::Sent, Self::Attempts];
 
-    /// The word in the configuration.
+    /// Returns the word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -138,7 +138,7 @@ impl Charge {
 impl Mode {
     pub const ALL: [Self; 3] = [Self::Enforce, Self::Soft, Self::Shadow];
 
-    /// The word in the configuration.
+    /// Returns the word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shadow => "shadow",
@@ -149,12 +149,12 @@ impl Mode {
 }
 
 impl Limit {
-    /// A limit as it is when only this is said of it. It is ready when [`Policy::new`](super::Policy::new) has it.
+    /// Returns a limit with defaults for all other fields. [`Policy::new`](super::Policy::new) completes it.
     pub fn new(name: &str, count: Count, mut per: Vec<Field>, quota: Quota) -> Self {
         per.sort_unstable();
         per.dedup();
         let stage = match count {
-            // Once for each different one in the message.
+            // Once for each distinct value in the message.
             Count::Messages if per.iter().any(|field| field.is_of_recipient()) => Stage::Rcpt,
             _ => count.stage(per.iter().any(|field| field.is_of_user())),
         };
@@ -177,13 +177,13 @@ impl Limit {
         }
     }
 
-    /// One limit for each of its rates.
+    /// Returns one limit for each of the rates.
     pub fn with_rates(&self, rates: &[Quota]) -> Vec<Self> {
         let one = |(ordinal, quota): (usize, &Quota)| Self { ordinal, quota: *quota, ..self.clone() };
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// Works out what follows from the rest, and adds what it asks to what the whole policy asks.
+    /// Derives the values of [`Settled`], and adds the limit's matcher, owner fields and overrides to the policy's set.
     pub(super) fn settle(&mut self, asking: &mut MatcherSet) {
         self.stage = self.stage_for(self.stage);
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
@@ -206,10 +206,11 @@ impl Limit {
         };
     }
 
-    /// Where it is judged, given what it needs to know; `wanted` is where the configuration or what is counted would have it.
+    /// Returns the stage that charges it, given the facts that it needs. `wanted` is the stage from the configuration,
+    /// or the count's default.
     pub fn stage_for(&self, wanted: Stage) -> Stage {
         match (self.count, wanted) {
-            // Who watches says when.
+            // A watching limit names its stage itself.
             (_, stage) if self.watch.is_some() => stage,
             (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
             (Count::Messages | Count::Recipients, stage) if self.whom.needs_recipients() => stage.max(Stage::Data),
@@ -218,10 +219,10 @@ impl Limit {
         }
     }
 
-    /// What an event means to it.
+    /// Returns the effect of an event on the limit.
     pub(super) fn effect(&self, event: &Event) -> Option<Effect> {
         if self.watch.is_some() {
-            // Of the two events of AUTH, the one before the password is tried.
+            // AUTH has two events: watch at the one before the password check.
             let is_there = event.stage() == Some(self.stage) && *event != Event::Login;
             return is_there.then_some(Effect::Watch);
         }
@@ -242,78 +243,79 @@ impl Limit {
             (Count::Messages | Count::Recipients, Event::Recipient(_)) => at(Stage::Rcpt),
             (Count::Messages | Count::Recipients, Event::Message) => at(Stage::Data),
             (Count::Messages | Count::Recipients, Event::End { .. }) => at(Stage::End),
-            // A counter of the session's own takes the true size alone.
+            // A counter of the session charges the true size only.
             (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Peek)),
             (Count::Bytes, Event::Message) => at(Stage::Data),
             (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
             (Count::Rejections, Event::Rejected(_)) => Some(Effect::Record),
             (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Peek),
-            // Of the messages of which some are rejected.
+            // Checks the share of rejected messages.
             (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Peek),
             _ => None,
         }
     }
 
-    /// What the others are of which it counts a part.
+    /// Returns the count of the total, if the limit counts a share of it.
     pub fn share_of(&self) -> Option<Count> {
         if let Quota::Share(share) = self.quota { Some(share.of) } else { None }
     }
 
-    /// Whether it looks before it charges. A look that refused would keep attempts from being made.
+    /// Returns whether the limit peeks before it charges. With `attempts` it must not: a refusing peek would prevent
+    /// attempts from being counted.
     fn looks(&self) -> bool {
         self.charge != Charge::Attempts
     }
 
-    /// Whether it is judged for each recipient by itself.
+    /// Returns whether each recipient is checked separately.
     pub fn is_per_recipient(&self) -> bool {
         self.per.iter().any(|field| field.is_of_recipient())
     }
 
-    /// Whether a message counts once for each of its budgets, at whichever recipient comes first.
+    /// Returns whether a message counts once per budget, at the first recipient of that budget.
     pub(super) fn counts_once(&self) -> bool {
         self.count == Count::Messages && self.stage == Stage::Rcpt
     }
 
-    /// The value of an event that has to be new.
+    /// Returns the value of an event that has to be new.
     pub(super) fn value(&self, view: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
         let distinct = self.distinct?;
         Some(Value::of(&distinct.what.value(view, recipient)?))
     }
 
-    /// Whether a budget can be forgotten: whatever comes, from now on it is decided as if there had been nothing. `epoch` is when its
-    /// filter's newer generation began, if it has a filter.
+    /// Returns whether a store can forget a budget: from now on every decision would be the same without it. `epoch`:
+    /// the beginning of the newer generation of its filter, if it has one.
     pub fn has_forgotten(&self, state: State, epoch: Option<Timestamp>, now: Timestamp) -> bool {
         let Some(rule) = self.slowest() else { return true };
-        // The least that any event counts. What makes no difference to it makes none to more, nor later.
+        // An event counts at least 1. If the state makes no difference to 1, it makes none to more, nor later.
         let level = |state| rule.step(state, now, 1.0).0.level;
         let filters = || self.distinct.iter().flat_map(|distinct| self.quotas().map(|quota| distinct.filter(&quota)));
         let knows = epoch.is_some_and(|epoch| filters().flatten().any(|filter| !filter.is_over(epoch, now)));
         !knows && level(Some(state)) == level(None)
     }
 
-    /// How much it allows, and all other numbers that hold for some.
+    /// Returns the limit's quota, and those of all overrides.
     pub fn quotas(&self) -> impl Iterator<Item = Quota> {
         let others = self.overrides.iter().flat_map(|overrides| overrides.quotas(self.ordinal));
         others.chain([self.quota])
     }
 
-    /// How its budgets add up, of all its rates the one that forgets last; `None` if it has no budgets.
+    /// Returns the rule that forgets last, of all quotas; `None` if the limit has no budgets.
     fn slowest(&self) -> Option<Rule> {
         let rules = self.quotas().filter_map(|quota| quota.rule());
         rules.max_by(|a, b| a.memory().total_cmp(&b.memory()))
     }
 
-    /// How a budget of this limit adds up, where nobody knows whose numbers hold for it.
+    /// Returns the rule of a budget if its override is unknown.
     pub fn rule(&self) -> Option<Rule> {
         self.quota.rule().or_else(|| self.slowest())
     }
 
-    /// Whether its budgets are kept by a store.
+    /// Returns whether a store keeps its budgets.
     pub fn is_stored(&self) -> bool {
         self.watch.is_none() && !self.is_of_session()
     }
 
-    /// Whether its counters belong to a message or a connection.
+    /// Returns whether its counters belong to a message or a connection.
     fn is_of_session(&self) -> bool {
         matches!(self.quota, Quota::Counter { scope: Scope::Message | Scope::Connection, .. })
     }

@@ -8,18 +8,18 @@ use super::quota::{Quota, Scope};
 use std::borrow::Cow;
 
 impl Limit {
-    /// What the keys of its budgets begin with: its name, what it counts, and how.
+    /// Returns the prefix of its keys: the limit's name, the count, and the measure.
     pub(super) fn key_prefix(&self) -> Box<str> {
         [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
     }
 
-    /// The text that the keys of all its budgets begin with.
+    /// Returns the prefix of the keys of all its budgets.
     pub fn prefix(&self) -> &str {
         &self.settled.prefix
     }
 
-    /// What stands before the owners in the keys of its budgets: a limit whose numbers change keeps its history, one whose meaning
-    /// changes begins anew.
+    /// Returns the third part of its keys, the measure. A limit whose numbers change keeps its history; one whose
+    /// meaning changes starts afresh.
     pub(super) fn meaning(&self) -> Cow<'static, str> {
         let way: Cow<'static, str> = match self.quota {
             Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
@@ -37,8 +37,8 @@ impl Limit {
         }
     }
 
-    /// What makes its budgets those of this limit and no other: `user-recipients/recipients/ewma/user`. A limit whose numbers change
-    /// keeps it, and with it its history. There are two where it counts a part of others.
+    /// Returns the kinds of its keys: `user-recipients/recipients/ewma/user`. A limit whose numbers change keeps its
+    /// kind, and with it its history. A share has two kinds: the part and the total.
     pub fn kinds(&self) -> impl Iterator<Item = String> {
         let kind = |prefix: &str| {
             let owners = self.per.iter().map(|field| field.name().into_owned());
@@ -51,11 +51,11 @@ impl Limit {
 }
 
 impl Limit {
-    /// Whether a client can choose any number of values of this field. `has_account`: its user has an account.
+    /// Returns whether a client can choose any number of values of this field. `has_account`: the user has an account.
     pub(super) fn is_chosen(&self, field: Field, has_account: bool) -> bool {
         match field {
             Field::Listener => false,
-            // A client that fails to log in may have made up the user.
+            // A client that fails to log in may have invented the user.
             Field::User | Field::UserDomain => self.count == Count::LoginFailures && !has_account,
             Field::Client(_)
             | Field::Helo
@@ -66,12 +66,13 @@ impl Limit {
         }
     }
 
-    /// Whether a client can choose any number of keys. `has_account`: its user has an account.
+    /// Returns whether a client can choose any number of keys. `has_account`: the user has an account.
     pub(super) fn has_chosen_key(&self, has_account: bool) -> bool {
         self.per.iter().any(|field| self.is_chosen(*field, has_account))
     }
 
-    /// The owner part of the budget that new keys share, from the one of a new key: [`NEW`] takes the place of what clients can choose.
+    /// Returns the owner part of the budget that new keys share, for the owner part of a new key: [`NEW`] replaces each
+    /// value that clients can choose.
     pub(super) fn shared_owners(&self, owners: &str, has_account: bool) -> String {
         let mut shared = String::with_capacity(owners.len());
         for (field, part) in self.per.iter().zip(Owner::text(owners).split(SEPARATOR)) {

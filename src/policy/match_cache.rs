@@ -1,4 +1,5 @@
-//! What conditions say of a run of events: each is asked once, however many limits have it, and so is what several limits have in common.
+//! Cache of match conditions for a run of events. Each condition, matcher, owner and override is evaluated once,
+//! however many limits use it.
 
 use super::field::Field;
 use super::key::Owners;
@@ -9,19 +10,19 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the limits of a policy ask about events: each thing once.
+/// Distinct conditions, matchers, owners and overrides of all limits of a policy.
 #[derive(Debug, Default)]
 pub struct MatcherSet {
     conditions: Vec<Condition>,
-    /// For whom limits are; how that is gone through stands one after the other in `steps`.
+    /// Matchers, each a range of `steps`.
     whoms: Vec<ByEvent<Range<usize>>>,
     steps: Vec<Step>,
     rows: Vec<ByEvent<Arc<Rows>>>,
-    /// Whose budgets there are.
+    /// Fields of owners.
     owners: Vec<ByEvent<Owners>>,
 }
 
-/// Something that is asked, and whether the answer may be another one for each event of a run.
+/// Entry, and whether its result can differ between the events of a run.
 #[derive(Debug)]
 struct ByEvent<T> {
     asked: T,
@@ -29,14 +30,15 @@ struct ByEvent<T> {
 }
 
 impl<T> ByEvent<T> {
-    /// Where the answer for the event at this place of the run stands. `number` says which of `count` things is asked.
+    /// Returns the index of the result for the event at index `at`. `number` is the index of this entry among `count`
+    /// entries.
     fn place(&self, number: usize, count: usize, at: usize) -> usize {
         number + if self.is_of_event { at * count } else { 0 }
     }
 }
 
 impl MatcherSet {
-    /// Adds for whom a limit is: the number of that.
+    /// Adds a matcher, and returns its index.
     pub fn whom(&mut self, whom: &Matcher) -> usize {
         let mut steps = Vec::new();
         let mut add = |steps: &mut Vec<Step>, table: &AllOf, end| {
@@ -63,12 +65,12 @@ impl MatcherSet {
             self.conditions.push(condition.clone());
             self.conditions.len() - 1
         });
-        // No configuration has more.
+        // No configuration has this many conditions.
         let number = u32::try_from(place).unwrap_or(u32::MAX);
         Step::And { number, is_of_event: condition.is_of_event() }
     }
 
-    /// Adds whose budgets a limit has: the number of these owners.
+    /// Adds the owner fields of a limit, and returns their index.
     pub fn owners(&mut self, per: &[Field]) -> usize {
         self.owners.iter().position(|known| *known.asked.fields() == *per).unwrap_or_else(|| {
             let is_of_event = per.iter().any(|field| field.is_of_recipient());
@@ -77,7 +79,7 @@ impl MatcherSet {
         })
     }
 
-    /// Adds whom numbers are for: the number of these rows.
+    /// Adds a table of overrides, and returns its index.
     pub fn place(&mut self, rows: &Arc<Rows>) -> usize {
         self.rows.iter().position(|known| Arc::ptr_eq(&known.asked, rows)).unwrap_or_else(|| {
             self.rows.push(ByEvent { asked: rows.clone(), is_of_event: rows.is_by_recipient() });
@@ -86,20 +88,20 @@ impl MatcherSet {
     }
 }
 
-/// How a [`Matcher`] is gone through. Equal conditions have the same number in the whole policy.
+/// Step in the evaluation of a [`Matcher`]. Equal conditions have the same index in the whole policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// One more condition of a table.
     And { number: u32, is_of_event: bool },
-    /// A table of `match` ends.
+    /// End of a table of `match`.
     Match,
-    /// All tables of `match` have been seen.
+    /// End of all tables of `match`.
     Matched,
-    /// A table of `except` ends.
+    /// End of a table of `except`.
     Except,
 }
 
-/// Whether this is for somebody; if not, why. What names something absent does not hold.
+/// Evaluates a matcher; the error is the reason why it does not match. A condition on an unknown field is false.
 fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), SkipReason> {
     let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
     for step in steps {
@@ -121,16 +123,16 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Skip
     Ok(())
 }
 
-/// The answers to what a policy asks.
+/// Cached results for a run of events.
 pub struct MatchCache<'a> {
     asking: &'a MatcherSet,
-    /// One for each event and condition. An answer that is the same for all events stands with the first.
+    /// One for each event and condition. A result that is the same for all events is stored with the first event.
     given: Vec<Cell<Option<bool>>>,
-    /// One for each event and all those for whom limits are.
+    /// One for each event and matcher.
     whoms: Vec<Cell<Option<Result<(), SkipReason>>>>,
-    /// One for each event and table of numbers.
+    /// One for each event and table of overrides.
     rows: Vec<Cell<Option<Option<Row>>>>,
-    /// One for each event and set of owners.
+    /// One for each event and set of owner fields.
     owners: Vec<OnceCell<Result<String, Field>>>,
 }
 
@@ -142,7 +144,8 @@ impl<'a> MatchCache<'a> {
         Self { asking, given, whoms, rows, owners: vec![OnceCell::new(); asking.owners.len() * events] }
     }
 
-    /// Whether limits for those with this number are for the event at this place of the run, which is `subject`; if not, why.
+    /// Evaluates the matcher at this index for `subject`, the event at index `at`. The error is the reason why it does
+    /// not match.
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let whoms = &self.asking.whoms;
         let whom = &whoms[number];
@@ -166,13 +169,13 @@ impl<'a> MatchCache<'a> {
         })
     }
 
-    /// Whether limits for those with this number are for something that is no event of the run.
+    /// Evaluates the matcher at this index for a subject that is no event of the run. Not cached.
     pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
         let steps = &self.asking.steps[self.asking.whoms[number].asked.clone()];
         check(steps, |number, _| self.asking.conditions[number].holds(subject)).is_ok()
     }
 
-    /// The row that is for the event at this place of the run, of the rows with this number.
+    /// Returns the override row for the event at index `at`, from the table at this index.
     pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<Row> {
         let rows = &self.asking.rows;
         let answer = &self.rows[rows[number].place(number, rows.len(), at)];
@@ -183,7 +186,7 @@ impl<'a> MatchCache<'a> {
         })
     }
 
-    /// The owners with this number, as keys name them; the error is what is not known of them.
+    /// Returns the owner part of keys for the event at index `at`; the error is the unknown field.
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.asking.owners;
         let answer = &self.owners[owners[number].place(number, owners.len(), at)];

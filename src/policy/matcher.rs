@@ -1,4 +1,4 @@
-//! For whom a limit is: `match` and `except`.
+//! Matcher: the conditions of `match` and `except` that decide to which events a limit applies.
 
 use super::field::Field;
 use super::hours::Hours;
@@ -7,21 +7,21 @@ use super::normalized_facts::NormalizedFacts;
 use super::pattern::Table;
 use std::sync::Arc;
 
-/// For whom a limit is: those of any `match`, if there is one, and of no `except`.
+/// Matcher of a limit: matches if any table of `match` holds, or there is none, and no table of `except` holds.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     pub matches: Vec<AllOf>,
     pub except: Vec<AllOf>,
 }
 
-/// What has to hold at once: the keys of one table.
+/// Conditions of one table, all of which have to hold.
 #[derive(Clone, Debug, Default)]
 pub struct AllOf(pub Vec<Condition>);
 
-/// One key of a table, with the values of which one has to hold.
+/// Condition: one key of a table; one of its values has to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// A field's value is one of these patterns; the tables are lists, and what stands beside them.
+    /// Patterns for a field. Each table is a list file, or the patterns beside it.
     Field(Field, Vec<Arc<Table<()>>>),
     Client(Vec<Arc<Networks<()>>>),
     Group(Vec<Arc<Table<()>>>),
@@ -33,7 +33,7 @@ pub enum Condition {
     Time(Vec<Hours>),
 }
 
-/// A number to compare with, as in `> 5`.
+/// Comparison with a number, such as `> 5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comparison {
     pub how: Operator,
@@ -50,7 +50,7 @@ pub enum Operator {
 }
 
 impl Comparison {
-    /// Reads `> 5`, `<= 5`, `5`.
+    /// Parses `> 5`, `<= 5`, `5`.
     pub fn parse(text: &str) -> Option<Self> {
         let signs = [
             ("<=", Operator::AtMost),
@@ -79,13 +79,13 @@ impl Comparison {
     }
 }
 
-/// Something about an event, for a condition to look at.
+/// Facts of an event, as conditions see them.
 #[derive(Clone, Copy)]
 pub struct Subject<'a, 'b> {
     pub view: &'a NormalizedFacts<'b>,
-    /// The recipient, as it is compared, where there is one.
+    /// Normalized recipient, if the event has one.
     pub recipient: Option<&'a str>,
-    /// How many recipients the message has, once that is known.
+    /// Number of the message's recipients, once it is known.
     pub recipients: Option<usize>,
 }
 
@@ -94,12 +94,12 @@ impl Matcher {
         self.any(Condition::is_of_recipient)
     }
 
-    /// Whether it can be told only when all recipients are known.
+    /// Returns whether it needs the number of recipients.
     pub fn needs_recipients(&self) -> bool {
         self.any(|condition| matches!(condition, Condition::MessageRecipients(_)))
     }
 
-    /// Whether it can be told only when it is known who has logged in.
+    /// Returns whether it needs to know the logged-in user.
     pub fn needs_login(&self) -> bool {
         self.any(|condition| matches!(condition, Condition::Group(_) | Condition::Authenticated(_)))
     }
@@ -110,7 +110,7 @@ impl Matcher {
 }
 
 impl Condition {
-    /// Whether it may be another answer for each event of a run.
+    /// Returns whether the result can differ between the events of a run.
     pub(super) fn is_of_event(&self) -> bool {
         self.is_of_recipient() || matches!(self, Self::MessageRecipients(_))
     }
@@ -119,7 +119,7 @@ impl Condition {
         matches!(self, Self::Field(field, _) if field.is_of_recipient())
     }
 
-    /// Whether it holds. What names something absent does not.
+    /// Returns whether it holds. A condition on an unknown field is false.
     pub(super) fn holds(&self, subject: Subject<'_, '_>) -> bool {
         let Subject { view, recipient, recipients } = subject;
         let is_in = |tables: &[Arc<Table<()>>], value: &str| tables.iter().any(|table| table.find(value).is_some());

@@ -1,7 +1,7 @@
-//! Limits as data: what is counted, in whose budget, how much, and what happens to whoever is over.
+//! Policy: limits as data, with their budgets, actions and exceptions, and the decision on each event.
 //!
-//! A run of events becomes a [`Plan`]: which limits hold, and whose budgets they are. [`decide`] is pure and the one decision
-//! there is: stores load budgets before it and keep them after it.
+//! A run of events becomes a [`Plan`]: the limits that apply, and their budgets. [`decide`] is pure, and the only
+//! decision: stores load the budgets before it and keep them after it.
 
 pub mod action;
 pub mod algorithm;
@@ -52,40 +52,41 @@ use normalize::AddressNormalizer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The limits in force, and the exceptions from them.
+/// Limits in force, and exceptions from them.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     pub limits: Arc<[Limit]>,
     pub exceptions: Arc<Exceptions>,
-    /// How addresses and logins are compared.
+    /// Normalizer of addresses and logins.
     pub folding: AddressNormalizer,
-    /// Where the hours of limits are.
+    /// Time zone of `time` conditions.
     pub zone: Zone,
     pub lateness: Lateness,
     pub max_new_budgets: MaxNewBudgets,
-    /// Where whoever is suspended finds help.
+    /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
-    /// Whether answers may be late.
+    /// Whether any limit can delay replies.
     delays: bool,
     asking: Arc<MatcherSet>,
 }
 
-/// How late answers may be at most: the shortest patience of clients that is proven is 60 s.
+/// Longest delay of replies. The least patient known client waits 60 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
-    /// To a command.
+    /// For one command.
     pub command: Duration,
-    /// To all commands of a transaction together.
+    /// For all commands of a transaction together.
     pub transaction: Duration,
 }
 
-/// The number of budgets that each limit may make at once, and in each hour, for keys that clients can choose freely. More new keys
-/// share a budget: see [`Plan::with_shared`].
+/// Highest number of budgets that each limit may create at once, and in each hour, for keys that clients can choose
+/// freely. More new keys share a budget: see [`Plan::with_shared`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxNewBudgets(pub u32);
 
 impl Default for MaxNewBudgets {
-    /// Far more new clients, senders and recipients than a large site sees in an hour. In a flood they take about 15 MB on disk.
+    /// Far more than the new clients, senders and recipients of a large site in an hour. In a flood they take about 15
+    /// MB on disk.
     fn default() -> Self {
         Self(100_000)
     }
@@ -107,7 +108,7 @@ impl Policy {
         Self { limits: limits.into(), folding, zone, delays, asking: Arc::new(asking), ..Self::default() }
     }
 
-    /// The name of the limit at this place; one of several rates is told from the others by its rate.
+    /// Returns the name of the limit at this index; with its rate, if the limit has several.
     pub fn title(&self, place: usize) -> String {
         let limit = &self.limits[place];
         let is_one_of_several = |(other, one): (usize, &Limit)| other != place && one.name == limit.name;
@@ -117,7 +118,7 @@ impl Policy {
         }
     }
 
-    /// The upstreams to which limits route mail.
+    /// Returns the upstreams to which limits route mail.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<str>> {
         let in_force = self.limits.iter().filter(|limit| limit.mode == Mode::Enforce);
         in_force.flat_map(|limit| limit.ladder.rungs()).filter_map(|rung| match &rung.action {
@@ -126,7 +127,7 @@ impl Policy {
         })
     }
 
-    /// Whether any limit counts this.
+    /// Returns whether any limit counts this.
     pub fn counts(&self, count: Count) -> bool {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
     }

@@ -1,4 +1,4 @@
-//! Networks, each with what it stands for: the longest that an address is in counts.
+//! Networks with values, found by the longest prefix of an address; and the widths of client networks.
 
 use super::pattern::BadPattern;
 use foldhash::fast::RandomState;
@@ -7,17 +7,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A look-up takes one probe for each length of prefix that there is, however many networks.
+/// Map from networks to values. A look-up takes one probe for each prefix length in use, however many networks there
+/// are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Networks<T> {
     v4: Lengths<T>,
     v6: Lengths<T>,
 }
 
-/// The networks of each length of prefix, by their first bits: the longest first.
+/// Networks of each prefix length, by their first bits; the longest prefix first.
 type Lengths<T> = Vec<(u8, HashMap<u128, T, RandomState>)>;
 
-/// Without the derived bound on `T`.
+/// Not derived: that would require `T: Default`.
 impl<T> Default for Networks<T> {
     fn default() -> Self {
         Self { v4: Vec::new(), v6: Vec::new() }
@@ -33,12 +34,13 @@ impl<T> Networks<T> {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// How many networks there are.
+    /// Returns the number of networks.
     pub fn len(&self) -> usize {
         self.v4.iter().chain(&self.v6).map(|(_, networks)| networks.len()).sum()
     }
 
-    /// Adds a network; bits beyond its prefix do not count. One of IPv4 addresses that are mapped into IPv6 is one of IPv4 addresses.
+    /// Adds a network, without the bits beyond its prefix. A network of IPv4 addresses mapped into IPv6 becomes an IPv4
+    /// network.
     pub fn insert(&mut self, network: IpNet, value: T) -> Result<(), BadPattern> {
         let (address, length) = match (network.addr().to_canonical(), network.prefix_len()) {
             (IpAddr::V4(address), length) if network.addr().is_ipv6() && length >= MAPPED => {
@@ -65,7 +67,7 @@ impl<T> Networks<T> {
         Ok(())
     }
 
-    /// What the longest network that this address is in stands for.
+    /// Returns the value of the longest network that contains the address.
     pub fn find(&self, address: IpAddr) -> Option<&T> {
         let (lengths, bits) = match address.to_canonical() {
             IpAddr::V4(address) => (&self.v4, v4_bits(address.to_bits())),
@@ -75,7 +77,7 @@ impl<T> Networks<T> {
     }
 }
 
-/// How many leading bits of an address tell clients apart.
+/// Widths of client networks: the number of leading bits that tell clients apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Widths {
     v4: u8,
@@ -83,7 +85,7 @@ pub struct Widths {
 }
 
 impl Default for Widths {
-    /// What a single customer can change at will is one client.
+    /// Addresses that a single customer can change at will are one client.
     fn default() -> Self {
         Self::USUAL
     }
@@ -99,17 +101,17 @@ impl Widths {
         Self::new(v4.parse().ok()?, v6.parse().ok()?)
     }
 
-    /// `None` if they are no widths of IPv4 and IPv6 addresses.
+    /// Returns `None` unless both widths are valid for IPv4 and IPv6.
     pub fn new(v4: u8, v6: u8) -> Option<Self> {
         ((1..=32).contains(&v4) && (1..=128).contains(&v6)).then_some(Self { v4, v6 })
     }
 
-    /// How many bits of an address count.
+    /// Returns the number of bits that count in this address.
     pub fn of(self, client: IpAddr) -> u8 {
         if client.is_ipv4() { self.v4 } else { self.v6 }
     }
 
-    /// The network of a client, as text.
+    /// Returns the network of a client as text.
     pub fn network(self, client: IpAddr) -> String {
         let mut text = String::new();
         // Writing to memory does not fail.
@@ -117,7 +119,7 @@ impl Widths {
         text
     }
 
-    /// The network of a client: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/64`.
+    /// Writes the network of a client: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/64`.
     fn write(self, client: IpAddr, out: &mut impl fmt::Write) -> fmt::Result {
         match client {
             IpAddr::V4(address) if self.v4 == 32 => write!(out, "{address}"),
@@ -133,17 +135,17 @@ impl Widths {
     }
 }
 
-/// As in the configuration, after `client/`: `24/56`.
+/// Form in the configuration, after `client/`: `24/56`.
 impl fmt::Display for Widths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.v4, self.v6)
     }
 }
 
-/// The length of the prefix of mapped addresses, `::ffff:0:0/96` (RFC 4291 §2.5.5.2).
+/// Prefix length of mapped addresses, `::ffff:0:0/96` (RFC 4291 §2.5.5.2).
 const MAPPED: u8 = 96;
 
-/// So that prefixes of both families are first bits.
+/// Shifts an IPv4 address so that prefixes of both families are leading bits.
 fn v4_bits(address: u32) -> u128 {
     u128::from(address) << 96
 }
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(networks.find("::1".parse().unwrap()), Some(&()));
     }
 
-    /// Addresses that have many bits in common.
+    /// Addresses with many common bits.
     fn addresses() -> impl Strategy<Value = IpAddr> {
         let v4 = (0..4_u32, 0..4_u32).prop_map(|(high, low)| Ipv4Addr::from_bits(high << 30 | low).into());
         let v6 = (0..4_u128, 0..4_u128).prop_map(|(high, low)| Ipv6Addr::from_bits(high << 126 | low).into());

@@ -1,48 +1,48 @@
-//! Spellings of one and the same address, made one: what patterns, keys and filters see of senders, recipients and logins.
+//! Normal forms of senders, recipients and logins: patterns, keys and filters compare these.
 
 use super::domain::{lower_nfc, normal};
 use std::borrow::Cow;
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-/// The sender of bounces. It has no domain, and of all patterns only itself and a lone `*` match it.
+/// Null sender, of bounces. It has no domain, and matches only the patterns `<>` and `*`.
 pub const NULL: &str = "<>";
 
-/// How addresses are made comparable.
+/// Normalizer of addresses and logins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressNormalizer {
-    /// What begins a sub-address: the `+` of `bob+lists@example.org`.
+    /// Character before a sub-address: the `+` of `bob+lists@example.org`.
     subaddress: Option<char>,
-    /// The domain that an address without one is taken to have, in its normal form.
+    /// Domain of an address without one, in its normal form.
     default_domain: Option<Box<str>>,
 }
 
 impl AddressNormalizer {
-    /// `subaddress` begins the part of a local part that does not count; `default_domain` is added where there is none.
+    /// Takes the character before a sub-address, and the domain of addresses without one.
     pub fn new(subaddress: Option<char>, default_domain: Option<&str>) -> Self {
         Self { subaddress, default_domain: default_domain.map(|domain| normal(domain).into()) }
     }
 
-    /// A sender or recipient in the one spelling that stands for all: in lower case and NFC, without sub-address, without quotes that
-    /// are not needed, its domain in A-labels, with the default domain if it has none. [`NULL`] for the empty address, too. Nothing is allocated for a plain address
-    /// that is in this spelling already.
+    /// Returns the normal form of a sender or recipient: lower case, NFC, no sub-address, no needless quotes, the
+    /// domain in A-labels, the default domain if it has none. The empty address becomes [`NULL`]. A plain address in
+    /// this form is returned without allocation.
     pub fn address<'a>(&self, address: &'a str) -> Cow<'a, str> {
         if address.is_empty() || address == NULL {
             return NULL.into();
         }
         let (local, domain) = split(address);
-        // In NFC before the cut: U+1FEF becomes a "`", which may begin a sub-address.
+        // NFC comes before the cut: U+1FEF becomes a "`", which may begin a sub-address.
         let kept = match composed(unquoted(local)) {
             Cow::Borrowed(text) => Cow::Borrowed(self.without_subaddress(text)),
             Cow::Owned(text) => Cow::Owned(self.without_subaddress(&text).to_owned()),
         };
-        // In lower case after the cut: what a capital sigma becomes depends on what follows it.
+        // Lower case comes after the cut: the lower case of a capital sigma depends on the letter after it.
         let kept = lower_case(kept);
         let folded = if is_dot_string(&kept) { kept } else { quoted(&kept).into() };
         self.joined(address, (local, domain), folded)
     }
 
-    /// A login in the one spelling that stands for all: in lower case and NFC, its domain in A-labels, with the default domain if it has none. What looks like a
-    /// sub-address is part of the name.
+    /// Returns the normal form of a login: lower case, NFC, the domain in A-labels, the default domain if it has none.
+    /// A sub-address stays, as part of the name.
     pub fn user<'a>(&self, login: &'a str) -> Cow<'a, str> {
         if login.is_empty() {
             return login.into();
@@ -53,12 +53,12 @@ impl AddressNormalizer {
 
     fn without_subaddress<'a>(&self, local: &'a str) -> &'a str {
         let Some(separator) = self.subaddress else { return local };
-        // What the local part begins with separates nothing: nobody would be left.
+        // A separator at the beginning does not count: the local part would be empty.
         let first = local.chars().next().map_or(0, char::len_utf8);
         local[first..].find(separator).map_or(local, |at| &local[..first + at])
     }
 
-    /// Puts a folded local part before its domain, folded as well.
+    /// Joins a normalized local part and the domain, which is normalized here.
     fn joined<'a>(
         &self,
         whole: &'a str,
@@ -77,12 +77,12 @@ impl AddressNormalizer {
     }
 }
 
-/// The domain of a folded address; none of [`NULL`], or of a login that has none.
+/// Returns the domain of a normalized address; `None` for [`NULL`], and for a login without one.
 pub fn domain(address: &str) -> Option<&str> {
     split(address).1
 }
 
-/// Local part and domain. An `@` within quotes separates nothing.
+/// Splits an address into local part and domain. An `@` within quotes does not count.
 pub(super) fn split(address: &str) -> (&str, Option<&str>) {
     match address.rsplit_once('@') {
         Some((local, domain)) if !domain.contains('"') => (local, Some(domain)),
@@ -90,19 +90,19 @@ pub(super) fn split(address: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// In lower case, also beyond ASCII, and in NFC.
+/// Returns lower case, also beyond ASCII, in NFC.
 pub(super) fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_lower = text.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase())
         || text.chars().all(|c| c.to_lowercase().eq([c])) && is_nfc(&text);
     if is_lower { text } else { lower_nfc(&text).into() }
 }
 
-/// In NFC.
+/// Returns NFC.
 fn composed(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.is_ascii() || is_nfc(&text) { text } else { text.nfc().collect::<String>().into() }
 }
 
-/// What a local part says, without its quotes and backslashes (RFC 5321 §4.1.2), if it has any.
+/// Returns a local part without quotes and backslashes (RFC 5321 §4.1.2).
 fn unquoted(local: &str) -> Cow<'_, str> {
     let Some(inner) = local.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         return local.into();
@@ -131,7 +131,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether a local part needs no quotes (RFC 5321 §4.1.2, RFC 6531 §3.3).
+/// Returns whether a local part needs no quotes (RFC 5321 §4.1.2, RFC 6531 §3.3).
 fn is_dot_string(text: &str) -> bool {
     let is_atext = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&b) || b >= 0x80;
     text.split('.').all(|atom| !atom.is_empty() && atom.bytes().all(is_atext))
@@ -221,7 +221,7 @@ mod tests {
             assert!(matches!(example().address(address), Cow::Borrowed(_)), "{address}");
             assert!(matches!(example().user("alice@d"), Cow::Borrowed(_)));
         }
-        // Nor is what is only cut.
+        // A cut alone does not allocate either.
         assert!(matches!(AddressNormalizer::new(Some('+'), None).address("bob+x"), Cow::Borrowed("bob")));
     }
 

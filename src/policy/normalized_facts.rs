@@ -1,4 +1,4 @@
-//! The facts of an event as they are compared: folded once, however many limits look at them.
+//! Normalized facts of a run: each is normalized once, however many limits compare it.
 
 use super::domain;
 use super::facts::{Facts, NULL_SENDER};
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::net::IpAddr;
 
-/// Facts for limits to look at.
+/// Normalized facts, for limits to compare.
 pub struct NormalizedFacts<'a> {
     facts: &'a Facts,
     folding: &'a AddressNormalizer,
@@ -19,9 +19,9 @@ pub struct NormalizedFacts<'a> {
     user: Option<Cow<'a, str>>,
     helo: Option<Cow<'a, str>>,
     sender: Option<Cow<'a, str>>,
-    /// The recipients that were accepted.
+    /// Accepted recipients.
     recipients: OnceCell<Vec<Cow<'a, str>>>,
-    /// The client's usual network: most limits per client want it.
+    /// Network of the client in the usual widths, which most limits per client use.
     network: OnceCell<String>,
     now: Timestamp,
     zone: &'a Zone,
@@ -81,35 +81,36 @@ impl<'a> NormalizedFacts<'a> {
         self.sender.as_deref()
     }
 
-    /// Whether the sender is the user's own address; `None` where there is no user, or no sender that could be anybody's.
+    /// Returns whether the sender is the user's own address; `None` without a user, or if the sender is unknown or
+    /// null.
     pub fn own_sender(&self) -> Option<bool> {
         let sender = self.sender().filter(|sender| *sender != NULL_SENDER)?;
-        // A login may have a sub-address, which is cut in senders.
+        // A login may have a sub-address; senders are compared without it.
         self.facts.user.as_deref().map(|user| self.folding.address(user) == sender)
     }
 
-    /// The recipients that were accepted, as they are compared.
+    /// Returns the accepted recipients, normalized.
     pub fn recipients(&self) -> &[Cow<'a, str>] {
         let fold = || self.facts.recipients.iter().map(|recipient| self.folding.address(recipient)).collect();
         self.recipients.get_or_init(fold)
     }
 
-    /// The declared size, in octets.
+    /// Returns the declared size, in octets.
     pub fn size(&self) -> Option<u64> {
         self.facts.size
     }
 
-    /// A recipient as it is compared.
+    /// Returns a recipient, normalized.
     pub fn fold(&self, recipient: &'a str) -> Cow<'a, str> {
         self.folding.address(recipient)
     }
 
-    /// The day of the week and the minute of the day, where the limits are.
+    /// Returns the day of the week and the minute of the day, in the policy's time zone.
     pub fn civil(&self) -> (Weekday, u16) {
         *self.civil.get_or_init(|| self.zone.civil(self.now))
     }
 
-    /// The client's network.
+    /// Returns the client's network.
     pub fn network(&self, widths: Widths) -> Option<Cow<'_, str>> {
         let client = self.facts.client?;
         Some(match widths == Widths::default() {

@@ -1,4 +1,4 @@
-//! Other numbers for some: the rows of a table, by whom they are for.
+//! Overrides: other rates for some owners, from the rows of a table.
 
 use super::field::Field;
 use super::matcher::Subject;
@@ -7,19 +7,19 @@ use super::pattern::Table;
 use super::quota::Quota;
 use std::sync::Arc;
 
-/// The numbers of those who have their own. Each goes on with the budget that the limit gives it.
+/// Overrides of a limit. The owner keeps the budget that it has under the limit.
 #[derive(Debug)]
 pub struct Overrides {
-    /// The file's name, as the configuration has it.
+    /// Name of the file, as in the configuration.
     pub file: Box<str>,
-    /// Limits that name the same file share them.
+    /// Rows, shared by the limits that name the same file.
     pub rows: Arc<Rows>,
-    /// What this limit makes of the numbers: for each row as many as it has rates.
+    /// Quotas of this limit: for each row one per rate.
     quotas: Box<[Quota]>,
     rates: usize,
 }
 
-/// The rows, by the field that their column names.
+/// Rows by the field that the first column names.
 #[derive(Debug)]
 pub enum Rows {
     Field(Field, Table<Row>),
@@ -27,39 +27,39 @@ pub enum Rows {
     Client(Networks<Row>),
 }
 
-/// A row of a table.
+/// Row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Which one it is, from 0.
+    /// Index, from 0.
     pub place: usize,
-    /// In the file, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
 }
 
 impl Overrides {
-    /// `quotas` are those of the rows, in order: for each row `rates` of them, which are more than none.
+    /// `quotas` has `rates` entries for each row, in order; `rates` is above 0.
     pub fn new(file: &str, rows: Arc<Rows>, quotas: Vec<Quota>, rates: usize) -> Self {
         Self { file: file.into(), rows, quotas: quotas.into(), rates }
     }
 
-    /// Whether both say the same of the same.
+    /// Returns whether both give the same rates to the same owners.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.rows, &other.rows) && (self.rates, &self.quotas) == (other.rates, &other.quotas)
     }
 
-    /// What a row says of one of the limit's rates.
+    /// Returns the quota of a row, for one of the limit's rates.
     pub fn quota(&self, row: Row, ordinal: usize) -> Option<&Quota> {
         self.quotas.get(row.place * self.rates + ordinal)
     }
 
-    /// All quotas for one of the limit's rates.
+    /// Returns all quotas for one of the limit's rates.
     pub fn quotas(&self, ordinal: usize) -> impl Iterator<Item = Quota> {
         self.quotas.iter().skip(ordinal).step_by(self.rates).copied()
     }
 }
 
 impl Rows {
-    /// The row that holds here: of the exact value, else of the longest prefix or the most literal pattern.
+    /// Returns the row that applies: by the exact value, else by the longest prefix or the most literal pattern.
     pub fn find(&self, subject: Subject<'_, '_>) -> Option<Row> {
         let Subject { view, recipient, .. } = subject;
         let row = match self {

@@ -1,4 +1,4 @@
-//! Whose budget it is, as people write it: `alice`, `user=alice`, `client=192.0.2.7,sender=bob@example.org`, `all`.
+//! Syntax of owners in commands: `alice`, `user=alice`, `client=192.0.2.7,sender=bob@example.org`, `all`.
 
 use super::Policy;
 use super::domain;
@@ -13,25 +13,26 @@ use crate::time::{Timestamp, format_amount};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Longer than any address or name: octets.
+/// Maximum length of an owner in octets: longer than any address or name.
 const MOST: usize = 1_024;
 
-/// Whoever may be suspended.
+/// Fields of owners that can be suspended.
 const SENDERS: [&str; 4] = ["user", "client", "sender", "user-domain"];
 
-/// A budget that is to be emptied, and how it was counted.
+/// Budget to be reset, and its limit.
 #[derive(Clone, Debug)]
 pub struct ResetTarget {
     pub key: Key,
-    /// As of the limit, or of the grant in force.
+    /// Quota of the limit, or of the valid grant.
     pub quota: Quota,
     limit: Limit,
-    /// It counts all, of which the limit counts a part.
+    /// It counts the total, of which the limit counts a share.
     is_of_others: bool,
 }
 
 impl Policy {
-    /// The limit of this name, which has budgets; of several rates the first. The error says which limits there are.
+    /// Returns the limit of this name that has budgets; if it has several rates, the first. The error names the limits
+    /// that exist.
     pub fn limit(&self, name: &str) -> Result<&Limit, String> {
         let Some(limit) = self.limits.iter().find(|limit| *limit.name == *name) else {
             let mut names: Vec<&str> =
@@ -49,7 +50,7 @@ impl Policy {
         }
     }
 
-    /// The budgets of an owner that this limit has in the store, for all of its rates, with those of a grant that holds. The error says
+    /// Returns the stored budgets of an owner for all rates of this limit, with those of a valid grant. The error says
     /// why there are none.
     pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
         let mut budgets = Vec::new();
@@ -77,7 +78,7 @@ impl Policy {
 }
 
 impl ResetTarget {
-    /// How full it was, for people; `None` if there was nothing in it.
+    /// Describes the level before the reset, for people; `None` if the budget was empty.
     pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
         let rule = self.quota.rule().or_else(|| self.limit.rule())?;
         let level = rule.step(Some(before), now, 0.0).1.level;
@@ -87,7 +88,7 @@ impl ResetTarget {
         }
         let (count, period) = (self.limit.count.name(), self.quota.period());
         let text = match self.quota {
-            // Of both averages: what they make together is nothing that the one has.
+            // A share has two averages: each is described alone, since neither holds the share itself.
             Quota::Share(share) if self.is_of_others => format!("{amount} {} in {period}", share.of.name()),
             Quota::Share(_) => format!("{amount} {count} in {period}"),
             Quota::Never | Quota::Unlimited => format!("{amount} {count}"),
@@ -98,7 +99,7 @@ impl ResetTarget {
 }
 
 impl Limit {
-    /// Reads whose budget of this limit is meant. Values are written as people write them, and compared as those of events.
+    /// Parses an owner of this limit's budgets. Values are normalized like those of events.
     pub fn owner(&self, text: &str, folding: &AddressNormalizer) -> Result<Owner, String> {
         let name = &self.name;
         let per = self.per.iter().map(|field| field.word()).collect::<Vec<_>>().join(" and ");
@@ -108,7 +109,7 @@ impl Limit {
         let mut said = match (named(text)?, &self.per[..]) {
             (_, []) if text == "all" => return Ok(Owner::from_stored("")),
             (_, []) => return Err(format!("limit \"{name}\" has one budget for all: write all, and not \"{text}\"")),
-            // Whoever means everybody should not get somebody of that name.
+            // Refused, even if a user is called "all": the administrator probably means everybody.
             (None, _) if text == "all" => {
                 return Err(format!("limit \"{name}\" has no budget for all, it counts per {per}: write {example}"));
             }
@@ -131,7 +132,7 @@ impl Limit {
 }
 
 impl Owner {
-    /// Reads who is meant, where it is somebody who may be suspended: a name alone is that of a user.
+    /// Parses an owner that can be suspended. A name alone is a user.
     pub fn of_sender(text: &str, folding: &AddressNormalizer) -> Result<Self, String> {
         let text = text.trim();
         check(text)?;
@@ -159,7 +160,8 @@ impl Owner {
 }
 
 impl Owner {
-    /// The same owner, as events have it now: a former version may have written domains and addresses in other forms.
+    /// Returns the owner in its present normal form: an earlier version may have written domains and addresses in other
+    /// forms.
     pub fn normalized(&self, folding: &AddressNormalizer) -> Self {
         let normal = |(name, value): (&str, &str)| {
             let field = Field::parse(name).filter(|field| !matches!(field, Field::Client(_)));
@@ -171,7 +173,7 @@ impl Owner {
     }
 }
 
-/// What no value has.
+/// Refuses texts that no value can have.
 fn check(text: &str) -> Result<(), String> {
     match text {
         "" => Err("nobody is named".to_owned()),
@@ -183,7 +185,7 @@ fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Values by the words for them; `None` if it is a value alone. A comma may be part of an address.
+/// Splits a text into values by field; `None` if it is a value alone. A comma may be part of an address.
 fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
     let mut said: Vec<(&'static str, String)> = Vec::new();
     for piece in text.split(',') {
@@ -204,7 +206,7 @@ fn named(text: &str) -> Result<Option<BTreeMap<&'static str, String>>, String> {
     Ok(Some(values))
 }
 
-/// A value as it is compared.
+/// Normalizes a value.
 fn value_of(field: Field, text: &str, folding: &AddressNormalizer) -> Result<String, String> {
     if text.is_empty() {
         return Err(format!("{}= is followed by nothing", field.word()));
@@ -228,7 +230,7 @@ fn value_of(field: Field, text: &str, folding: &AddressNormalizer) -> Result<Str
     })
 }
 
-/// An address, and of how many bits it is a network, if it is written as one.
+/// Parses an address, with its prefix length if it has one.
 fn network(text: &str) -> Result<(IpAddr, Option<u8>), String> {
     let wrong = || format!("\"{text}\" is no address of a client, and no network");
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
@@ -237,7 +239,7 @@ fn network(text: &str) -> Result<(IpAddr, Option<u8>), String> {
     Ok((address.to_canonical(), bits))
 }
 
-/// How wide the network is that is written, so that just this one is meant.
+/// Returns the widths that make this network one client.
 fn widths_of(text: &str) -> Result<Widths, String> {
     let usual = Widths::default();
     let wrong = || format!("\"{text}\" is no network");
@@ -288,7 +290,7 @@ mod tests {
         ] {
             let got = limit(per).owner(text, &folding()).map(|owner| owner.to_string());
             assert_eq!(got.as_deref(), Ok(owner), "{text}");
-            // What is shown can be written.
+            // The displayed form can be parsed.
             assert_eq!(limit(per).owner(owner, &folding()).unwrap().to_string(), owner);
         }
     }

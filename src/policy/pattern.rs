@@ -1,4 +1,4 @@
-//! Patterns that the values of a field are compared with: `*@students.example.org`, `postmaster`, `*.example.org`.
+//! Patterns for the values of a field: `*@students.example.org`, `postmaster`, `*.example.org`.
 
 use super::domain;
 use super::normalize::{NULL, lower_case, split};
@@ -7,54 +7,54 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-/// How the values of a field are compared. `*` is any run of characters.
+/// Shape of the values of a field. In a pattern, `*` stands for any run of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// A user, sender or recipient. A pattern without `@` is that local part at any domain, or without one; a `*` before the `@` does
-    /// not reach beyond it. The null sender, `<>`, is matched by `<>` and a lone `*` only.
+    /// User, sender or recipient. A pattern without `@` is a local part, at any domain or at none; a `*` before the `@`
+    /// does not match an `@`. The null sender, `<>`, matches only the patterns `<>` and `*`.
     Address,
-    /// The domain of one.
+    /// Domain of an address.
     Domain,
-    /// A listener, a group, or what a client calls itself.
+    /// Listener, group, or a client's name in EHLO.
     Name,
 }
 
-/// Patterns, each with what it stands for. Made for a hundred thousand of them: only those with a `*` elsewhere than in `*@DOMAIN`,
-/// `*@*.DOMAIN` and `*.DOMAIN` are tried one after the other.
+/// Map from patterns to values, for 100,000 patterns: only those with a `*` other than in `*@DOMAIN`, `*@*.DOMAIN` and
+/// `*.DOMAIN` are tried one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table<T> {
     shape: Shape,
     entries: Vec<Entry<T>>,
-    /// The patterns, as long as there are so few that comparing them all is faster than a look-up.
+    /// Patterns, while there are so few that comparing all is faster than a look-up.
     few: Option<Vec<(Class, Box<str>)>>,
-    /// The lone `*`.
+    /// Pattern `*`.
     any: Option<usize>,
-    /// Without any `*`.
+    /// Patterns without `*`.
     exact: Places,
-    /// Local parts at any domain, without any `*`.
+    /// Local parts at any domain, without `*`.
     locals: Places,
-    /// Of `*@DOMAIN`, the domain.
+    /// Domains of `*@DOMAIN`.
     domains: Places,
-    /// Of `*@*.DOMAIN`, or `*.DOMAIN` where values are no addresses, the domain with its dot.
+    /// Domains of `*@*.DOMAIN` with their dot; also of `*.DOMAIN` if values are no addresses.
     parents: Places,
-    /// All others.
+    /// All other patterns.
     globs: Places,
 }
 
-/// Where in the entries something stands.
+/// Indices of entries, by pattern.
 type Places = HashMap<Box<str>, usize, RandomState>;
 
-/// How a pattern is compared with what is left of it.
+/// Class of a pattern: the way in which it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// The lone `*`.
+    /// Pattern `*`.
     Any,
     Exact,
-    /// A local part at any domain.
+    /// Local part at any domain.
     Local,
-    /// Of `*@DOMAIN`, the domain.
+    /// Domain of `*@DOMAIN`.
     AtDomain,
-    /// Of `*@*.DOMAIN`, or `*.DOMAIN` where values are no addresses, the domain with its dot.
+    /// Domain of `*@*.DOMAIN` with its dot; also of `*.DOMAIN` if values are no addresses.
     Parent,
     Glob,
 }
@@ -64,19 +64,19 @@ const MOST_FEW: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry<T> {
     value: T,
-    /// How many characters of the pattern are no `*`.
+    /// Number of characters other than `*`.
     literals: usize,
 }
 
-/// Why a pattern cannot be used.
+/// Error in a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadPattern {
     Empty,
-    /// It is there already.
+    /// Duplicate.
     Twice(Box<str>),
     NoLocalPart(Box<str>),
     NoDomain(Box<str>),
-    /// An address, where domains are compared.
+    /// Address where a domain is expected.
     NotADomain(Box<str>),
 }
 
@@ -113,12 +113,12 @@ impl<T> Table<T> {
         self.entries.is_empty()
     }
 
-    /// How many patterns there are.
+    /// Returns the number of patterns.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Adds a pattern, in whatever case and spelling.
+    /// Adds a pattern, in any case and spelling.
     pub fn insert(&mut self, pattern: &str, value: T) -> Result<(), BadPattern> {
         let folded = folded(self.shape, pattern);
         self.check(&folded).map_err(|bad| bad(pattern.into()))?;
@@ -142,7 +142,7 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// What is wrong with a pattern in this shape.
+    /// Checks a normalized pattern against the shape.
     fn check(&self, pattern: &str) -> Result<(), fn(Box<str>) -> BadPattern> {
         if pattern.is_empty() {
             return Err(|_| BadPattern::Empty);
@@ -155,7 +155,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// How a pattern is compared, and with what of it.
+    /// Returns the class of a pattern, and the part of it to compare.
     fn class<'p>(&self, pattern: &'p str) -> (Class, &'p str) {
         let is_plain = |text: &str| !text.contains('*');
         let parent = |text: &'p str| text.strip_prefix('*').filter(|rest| rest.starts_with('.') && is_plain(rest));
@@ -176,7 +176,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Where patterns of a class stand.
+    /// Returns the map for a class.
     fn places(&mut self, class: Class) -> Option<&mut Places> {
         match class {
             Class::Any => None,
@@ -188,8 +188,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// What a folded value stands for: by the pattern that equals it, else by the one with the most characters that are no `*`, of
-    /// several the first.
+    /// Returns the value for a normalized text: of the equal pattern, else of the matching pattern with the most
+    /// characters other than `*`; of several, the first.
     pub fn find(&self, value: &str) -> Option<&T> {
         if let Some(few) = &self.few {
             return self.find_few(few, value).map(|place| &self.entries[place].value);
@@ -206,19 +206,19 @@ impl<T> Table<T> {
         place.or(self.any).map(|place| &self.entries[place].value)
     }
 
-    /// The place of the best of few patterns: the exact one, else the most literal, the first of equals.
+    /// Returns the index of the best of few patterns: the equal one, else the most literal; of several, the first.
     fn find_few(&self, few: &[(Class, Box<str>)], value: &str) -> Option<usize> {
         let is_address = self.shape == Shape::Address;
         let is_null = is_address && value == NULL;
         let mut best = None;
         for (place, (class, text)) in few.iter().enumerate() {
-            // Most do not match, which is seen before the value has to be taken apart.
+            // Most patterns do not match, and that shows before the value has to be split.
             let matched = match class {
                 Class::Exact if **text == *value => return Some(place),
                 Class::Exact | Class::Any => false,
                 _ if is_null => false,
                 Class::Local => value.starts_with(&**text) && split(value).0 == &**text,
-                // The `@` before a domain is the last, as none has one.
+                // The `@` before the domain is the last one: no domain contains one.
                 Class::AtDomain => value.strip_suffix(&**text).is_some_and(|local| local.ends_with('@')),
                 Class::Parent if !is_address => value.ends_with(&**text),
                 Class::Parent => {
@@ -262,7 +262,7 @@ impl<T> Table<T> {
         self.better(self.better(self.locals.get(local).copied(), at_domain), glob)
     }
 
-    /// The longest of the domains that this one is below.
+    /// Returns the index for the longest parent of this domain.
     fn parent_of(&self, domain: &str) -> Option<usize> {
         if self.parents.is_empty() {
             return None;
@@ -271,7 +271,7 @@ impl<T> Table<T> {
         dots.find_map(|at| self.parents.get(&domain[at..]).copied())
     }
 
-    /// The best of the globs for which this is true.
+    /// Returns the index of the best glob that matches.
     fn glob(&self, is_match: impl Fn(&str) -> bool) -> Option<usize> {
         self.globs.iter().fold(None, |best, (pattern, place)| {
             let is_better = self.better(best, Some(*place)) == Some(*place);
@@ -279,7 +279,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// The more literal one; of equals the first.
+    /// Returns the more literal of two; if equal, the first.
     fn better(&self, one: Option<usize>, other: Option<usize>) -> Option<usize> {
         let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
         let rank = |place: usize| (self.entries[place].literals, Reverse(place));
@@ -287,7 +287,7 @@ impl<T> Table<T> {
     }
 }
 
-/// In the spelling of folded values, with one `*` for several in a row.
+/// Normalizes a pattern as values are normalized, and merges adjacent `*`.
 fn folded(shape: Shape, pattern: &str) -> String {
     let mut folded = match (shape, split(pattern)) {
         (Shape::Name, _) => pattern.to_lowercase(),
@@ -306,17 +306,17 @@ fn folded(shape: Shape, pattern: &str) -> String {
     folded
 }
 
-/// Whether a domain matches a pattern: a pattern with letters beyond ASCII is compared with U-labels.
+/// Matches a domain. A pattern with letters beyond ASCII is compared with U-labels.
 fn matches_domain(pattern: &str, domain: &str) -> bool {
     matches(pattern, domain) || !pattern.is_ascii() && matches(pattern, &domain::unicode(domain))
 }
 
-/// Whether a text is what a pattern with any number of `*` says.
+/// Matches a text with a pattern that has any number of `*`.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
     let inner = text.strip_prefix(start).and_then(|inner| inner.strip_suffix(end));
-    // Each piece as early as it can be leaves the most for the others.
+    // The earliest match of each piece leaves the most text for the others.
     let after = |inner: &str, piece: &str| inner.find(piece).map(|at| at + piece.len());
     let all_found = |inner| middle.split('*').try_fold(inner, |inner: &str, piece| inner.get(after(inner, piece)?..));
     inner.and_then(all_found).is_some()
@@ -392,7 +392,7 @@ mod tests {
                         table(Shape::Address, &[&pattern]).find(&folding.address(&value)).is_some(),
                         "{pattern} {value}"
                     );
-                    // Also where there are too many for comparing them all.
+                    // The same with too many patterns to compare all.
                     let mut many = table(Shape::Address, &[&pattern]);
                     (0..9).for_each(|n| many.insert(&format!("u{n}@d"), "").unwrap());
                     assert_eq!(many.find(&folding.address(&value)), Some(&&*pattern), "{pattern} {value}");
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Whether a text is what a pattern says, as one would define it.
+    /// Reference for [`matches`], by definition.
     fn says(pattern: &[char], text: &[char]) -> bool {
         match (pattern, text) {
             ([], []) => true,
@@ -477,7 +477,7 @@ mod tests {
         }
     }
 
-    /// Whether a pattern matches a value, by the words of [`Shape`].
+    /// Reference for a match, by the words of [`Shape`].
     fn holds(shape: Shape, pattern: &str, value: &str) -> bool {
         let says =
             |pattern: &str, text: &str| says(&pattern.chars().collect::<Vec<_>>(), &text.chars().collect::<Vec<_>>());
@@ -492,7 +492,7 @@ mod tests {
         }
     }
 
-    /// What [`Table::find`] should find: the number of a pattern.
+    /// Reference for [`Table::find`]: the index of a pattern.
     fn best(shape: Shape, patterns: &[String], value: &str) -> Option<usize> {
         let holding = (0..patterns.len()).filter(|n| holds(shape, &patterns[*n], value));
         holding.max_by_key(|n| {

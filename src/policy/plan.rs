@@ -1,4 +1,4 @@
-//! Which limits hold for a run of events, and whose budgets they are: found out before any budget is looked at.
+//! Plan of a decision: the limits that apply to a run of events, and their budgets. Made before any budget is loaded.
 
 mod explain;
 
@@ -24,54 +24,54 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What a run of events asks of which budgets. A store loads them before the decision.
+/// Plan of a run of events. A store loads its budgets before the decision.
 #[derive(Default)]
 pub struct Plan<'a> {
-    /// Sorted by the events' places in the run.
+    /// Sorted by the index of the event.
     pub(super) applications: Vec<Check>,
     pub(super) budgets: Vec<PlannedBudget<'a>>,
-    /// Budgets of the store.
+    /// Keys of stored budgets.
     pub(super) keys: Keys,
-    /// Counters of the session.
+    /// Keys of the session's counters.
     pub(super) own: Keys,
-    /// Whoever it is may send nothing.
+    /// Suspension of the sender.
     pub(super) suspension: Option<Arc<Suspension>>,
 }
 
-/// A limit as it applies to one event.
+/// Limit that applies to one event.
 pub(super) struct Check {
     pub event: usize,
-    /// Its place in [`Plan::budgets`].
+    /// Index in [`Plan::budgets`].
     pub used: usize,
     pub effect: Effect,
-    /// In units of what is counted.
+    /// Units of what is counted.
     pub amount: f64,
     pub values: Values,
 }
 
-/// A limit with a budget, and how much it allows there.
+/// Budget of a limit, and its quota.
 pub(super) struct PlannedBudget<'a> {
-    /// The limit's place in the policy.
+    /// Index in the policy.
     pub limit: usize,
     pub quota: Allowed<'a>,
     pub slot: Slot,
-    /// The budget of all of which the limit counts a part.
+    /// Index of the key of the total, if the limit counts a share.
     pub others: Option<usize>,
-    /// How values are remembered, where only new ones count.
+    /// Rule of the filter, if only new values count.
     pub filter: Option<distinct::Rule>,
-    /// The budget may be exchanged for the one that new keys share, if nobody has used it so far.
+    /// The shared budget of new keys may replace this one, if it is unused.
     may_share: bool,
 }
 
-/// A budget that nobody has used so far, of a key that a client can choose freely.
+/// Unused budget whose key a client can choose freely.
 pub struct Unknown<'a> {
     pub limit: &'a Limit,
-    /// The place of its key in [`Plan::keys`].
+    /// Index in [`Plan::keys`].
     pub place: usize,
     pub key: KeyRef<'a>,
 }
 
-/// How much a limit allows in a budget. By reference, as a run may ask of many.
+/// Quota of a budget. By reference, since a run may need many.
 pub(super) enum Allowed<'a> {
     Written(&'a Quota),
     Granted(Box<Quota>),
@@ -88,40 +88,40 @@ impl Deref for Allowed<'_> {
     }
 }
 
-/// Where a budget is.
+/// Place of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// In the store: its place in [`Plan::keys`].
+    /// In the store: index in [`Plan::keys`].
     Stored(usize),
-    /// In the session: its place in [`Plan::own`].
+    /// In the session: index in [`Plan::own`].
     Message(usize),
     Connection(usize),
     /// Nothing is remembered.
     None,
 }
 
-/// What has to be new about an event.
+/// Values of an event that have to be new.
 pub(super) enum Values {
-    /// The limit counts everything.
+    /// The limit counts all events.
     All,
     One(Value),
     Many(Vec<Value>),
 }
 
-/// Budgets for which there is room at once.
+/// Initial room for budgets.
 const USUAL: usize = 64;
 
-/// A run that is looked at.
+/// Planner of a run.
 struct Planner<'a: 'b, 'b> {
     policy: &'a Policy,
     asked: &'b Asked,
     view: NormalizedFacts<'b>,
-    /// For each event the recipient that it is about, as it is compared.
+    /// Normalized recipient of each event.
     recipients: Vec<Option<Cow<'b, str>>>,
     answers: MatchCache<'a>,
     /// New keys that share a budget.
     shared: Option<&'b HashSet<Key>>,
-    /// To write keys in.
+    /// Buffer for keys.
     room: RefCell<String>,
 }
 
@@ -130,8 +130,8 @@ impl<'a> Plan<'a> {
         Self::with_shared(policy, asked, now, None)
     }
 
-    /// The question where these keys get no budgets of their own: the new keys of a limit share one, in which [`NEW`](super::key::NEW)
-    /// takes the place of what clients can choose.
+    /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
+    /// budget, in whose key [`NEW`](super::key::NEW) replaces the values that clients can choose.
     pub fn with_shared(policy: &'a Policy, asked: &Asked, now: Timestamp, shared: Option<&HashSet<Key>>) -> Self {
         let mut question = Self::default();
         let kinds = asked.events.iter().fold(0, |all, event| all | event.kind());
@@ -140,25 +140,25 @@ impl<'a> Plan<'a> {
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
             return question;
         }
-        // A run seldom asks of more, whatever the policy has.
+        // A run seldom needs more, whatever the size of the policy.
         let most = policy.limits.len().min(USUAL);
         question.applications.reserve(most);
         question.budgets.reserve(most);
         question.keys = Keys::with_room(most);
         let run = Planner { shared, ..Planner::new(policy, asked, now) };
         question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
-        // Those that look at budgets of others come last in the policy.
+        // Limits that watch other budgets come last in the policy.
         of_interest.for_each(|(place, limit)| question.apply(&run, place, limit));
         question.applications.sort_by_key(|application| application.event);
         question
     }
 
-    /// The store's budgets that the events look at or charge.
+    /// Returns the keys of the stored budgets that the events check or charge.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
         self.keys.iter()
     }
 
-    /// The budgets that nobody has used so far, of keys that clients can choose freely, but for those with numbers of their own.
+    /// Returns the unused budgets whose keys clients can choose freely, except those with overrides or grants.
     pub fn unknown(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<Unknown<'_>> {
         let is_absent = |place: usize| loaded.0.get(place).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
         let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
@@ -176,13 +176,13 @@ impl<'a> Plan<'a> {
         unknown.collect()
     }
 
-    /// The limits, by their places in the policy, that hold for an event otherwise than by a look: one for each event.
+    /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
     pub fn limits(&self) -> impl Iterator<Item = usize> {
         let is_counted = |application: &&Check| application.effect != Effect::Peek;
         self.applications.iter().filter(is_counted).map(|application| self.budgets[application.used].limit)
     }
 
-    /// The same with those that only look.
+    /// Returns the same, with limits that only peek.
     pub fn looking(&self) -> impl Iterator<Item = usize> {
         self.applications.iter().map(|application| self.budgets[application.used].limit)
     }
@@ -190,12 +190,12 @@ impl<'a> Plan<'a> {
     fn apply(&mut self, run: &Planner<'a, '_>, place: usize, limit: &'a Limit) {
         let depends = limit.settled.depends_on_recipient
             || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);
-        // Otherwise the budget is the same for all events, or there is none.
+        // Otherwise all events have the same budget, or none.
         let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
         for (at, event) in run.asked.events.iter().enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
-            // Whether the recipients to come are excepted, or have more, nobody knows yet; nor of which groups the user is.
+            // Too early to know whether later recipients are excepted or have overrides; or the user's groups.
             let is_early = match (effect, event) {
                 (Effect::Peek, Event::Mail) => depends || limit.settled.waits_for_recipients,
                 (Effect::Peek, Event::Auth) => limit.settled.waits_for_login,
@@ -220,7 +220,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The limit's budget for an event. Those from `began` on are of the same limit.
+    /// Returns the index of the limit's budget for an event, and adds it if it is new. Budgets from `began` on belong
+    /// to the same limit.
     fn used(
         &mut self,
         run: &Planner<'a, '_>,
@@ -245,11 +246,11 @@ impl<'a> Plan<'a> {
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
         let key = Key::of(&owner.settled.prefix, owners, since, &mut room);
-        // No two limits share a budget, but for those that watch others.
+        // Limits share no budgets, except that one may watch another's.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &PlannedBudget<'_>| self.key(used.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|used| same(used));
-        // Recipients of one message may have numbers of their own, and share a budget all the same.
+        // Recipients of one message may have different overrides, and yet share a budget.
         let is_it = |used: &PlannedBudget<'_>| used.limit == place && *used.quota == *quota && same(used);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
@@ -287,8 +288,8 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         Self { policy, asked, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
     }
 
-    /// The owners of the budget that new keys share, if that is the one to charge: if the key is one of these, or if the size that the
-    /// client declared was charged there. `room` is to write keys in.
+    /// Returns the owner part of the budget that new keys share, if that budget is to be charged: if the key is in
+    /// `shared`, or if the declared size was charged there. `room` is a buffer for keys.
     fn shared_owners(&self, limit: &Limit, owners: &str, room: &mut String) -> Option<String> {
         let is_declared = |key: KeyRef<'_>| self.asked.declared.iter().any(|charged| charged.key.borrowed() == key);
         if self.shared.is_none_or(HashSet::is_empty) && self.asked.declared.is_empty() {
@@ -303,11 +304,11 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         (is_listed || is_declared(Key::of(&limit.settled.prefix, &shared, None, room))).then_some(shared)
     }
 
-    /// Whether the limit is for this event; if not, why.
+    /// Checks whether the limit applies to an event; the error is the reason why not.
     fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let is_of_message = subject.recipients.is_some();
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
-            // That of each accepted recipient comes with the message.
+            // The values of the accepted recipients are checked with the message.
             let comes_later = is_of_message && what.is_of_recipient();
             !comes_later && !what.is_known(&self.view, subject.recipient)
         });
@@ -320,7 +321,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         self.answers.check(limit.settled.whom, at, subject)
     }
 
-    /// How much a limit allows for this event.
+    /// Returns the limit's quota for an event, with overrides.
     fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
         let row = |overrides: &'a Overrides| {
             let row = self.answers.row(limit.settled.rows, at, subject)?;
@@ -329,14 +330,14 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
     }
 
-    /// What conditions look at when they look at an event.
+    /// Returns the facts of an event for conditions.
     fn subject(&self, at: usize) -> Subject<'_, 'b> {
         let is_of_message = matches!(self.asked.events[at], Event::Message | Event::End { .. });
         let recipients = is_of_message.then_some(self.asked.facts.recipients.len());
         Subject { view: &self.view, recipient: self.recipients[at].as_deref(), recipients }
     }
 
-    /// The accepted recipients for whom the limit is.
+    /// Returns the accepted recipients that the limit's matcher matches.
     fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
         let recipients = Some(self.asked.facts.recipients.len());
         let all = self.view.recipients().iter().map(|recipient| &**recipient);
@@ -346,7 +347,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         })
     }
 
-    /// How much an event counts. The error: it is not known yet.
+    /// Returns the amount that an event counts; the error is the unknown fact.
     fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
         Ok(match (limit.count, &self.asked.events[at]) {
             _ if effect == Effect::Watch => 0.0,
@@ -354,14 +355,14 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
             (Count::Bytes, _) => self.view.size().ok_or(SkipReason::UnknownSize)? as f64,
             (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
                 None => self.passing(limit).count() as f64,
-                // Their values say how many there are.
+                // The number of new values is the amount.
                 Some(_) => 0.0,
             },
             _ => 1.0,
         })
     }
 
-    /// What has to be new about an event. The error: it is not known yet.
+    /// Returns the values of an event that have to be new; the error is the unknown fact.
     fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
         if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.asked.events[at]) {

@@ -1,4 +1,4 @@
-//! How much a limit allows, in all the forms in which that is written.
+//! Quota: the amount that a limit allows, in all its forms.
 
 use super::algorithm::Algorithm;
 use super::count::Count;
@@ -6,50 +6,50 @@ use crate::engine::{Rule, bucket, ewma};
 use crate::time::{Rate, format_amount, format_duration};
 use std::time::Duration;
 
-/// How much is allowed.
+/// Quota of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quota {
-    /// `0`: nothing.
+    /// `0`: nothing is allowed.
     Never,
     Unlimited,
-    /// So much in so long.
+    /// Amount per period.
     Rate {
         rate: Rate,
         rule: Rule,
     },
-    /// So much in each message, connection, or at the same time: a counter that nothing leaks from.
+    /// Amount per message, per connection or at once: a counter without decay.
     Counter {
         scope: Scope,
         most: f64,
     },
-    /// At most this share of the others of which this is a part, once there are enough to say.
+    /// Highest share of a total, once the total is large enough.
     Share(Share),
 }
 
-/// How long a counter counts.
+/// Lifetime of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Message,
     Connection,
-    /// As long as what is counted is there: sessions.
+    /// While the counted things exist: sessions.
     AtOnce,
 }
 
-/// Two moving averages, and how large a part of the other the one may be.
+/// Share of one moving average in another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Between 0 and 1.
     pub most: f64,
-    /// How long both averages remember.
+    /// Smoothing period of both averages.
     pub period: Duration,
-    /// What all are, of which some are counted.
+    /// Count of the total.
     pub of: Count,
-    /// Too few say nothing.
+    /// Smallest total for which the share is checked.
     pub at_least: f64,
 }
 
 impl Quota {
-    /// A rate, as an algorithm measures it. `burst` is for buckets; without it as much as `rate` has in its period fits at once.
+    /// Builds a rate, as the algorithm measures it. `burst` is for buckets; its default is the amount of one period.
     pub fn rate(algorithm: Algorithm, rate: Rate, burst: Option<f64>) -> Self {
         let rule = match algorithm {
             Algorithm::Ewma => Rule::Ewma(ewma::Rule::new(rate.amount, rate.period)),
@@ -61,12 +61,12 @@ impl Quota {
         Self::Rate { rate, rule }
     }
 
-    /// Whether it is so much in so long, or may stand where such a rate does.
+    /// Returns whether it is a rate, or a quota that may replace one.
     pub fn may_be_rate(&self) -> bool {
         matches!(self, Self::Rate { .. } | Self::Never | Self::Unlimited)
     }
 
-    /// Whether a budget of it can go on as one of the other.
+    /// Returns whether a budget of the quota `own` can continue under this one.
     pub fn is_like(&self, own: &Self) -> bool {
         match (self, own) {
             (Self::Never | Self::Unlimited, _) => true,
@@ -77,7 +77,7 @@ impl Quota {
         }
     }
 
-    /// So many times as much.
+    /// Multiplies the quota.
     pub fn times(self, factor: f64) -> Self {
         match self {
             Self::Rate { rate, rule } => {
@@ -90,18 +90,18 @@ impl Quota {
         }
     }
 
-    /// How what is charged adds up; `None` where nothing has to be remembered.
+    /// Returns the rule by which charges accumulate; `None` where nothing is remembered.
     pub fn rule(&self) -> Option<Rule> {
         match self {
             Self::Never | Self::Unlimited => None,
             Self::Rate { rule, .. } => Some(*rule),
             Self::Counter { most, .. } => Some(Rule::Bucket(bucket::Rule::new(*most, 0.0))),
-            // There are enough when the average of all of them is over.
+            // The total is large enough when its average exceeds the rule.
             Self::Share(share) => Some(Rule::Ewma(ewma::Rule::new(share.at_least, share.period))),
         }
     }
 
-    /// How much is allowed, for people: without in how long.
+    /// Formats the amount for people, without the period.
     pub fn amount(&self) -> String {
         match self {
             Self::Never => "0".to_owned(),
@@ -112,7 +112,7 @@ impl Quota {
         }
     }
 
-    /// What a level is compared with, for people: of a bucket, what it holds.
+    /// Formats the number that a level is compared with: for a bucket, its size.
     pub fn most(&self) -> String {
         match self {
             Self::Rate { rule, .. } => format_amount(rule.burst()),
@@ -120,7 +120,7 @@ impl Quota {
         }
     }
 
-    /// In how long, for people: `1d`, `message`.
+    /// Formats the period for people: `1d`, `message`.
     pub fn period(&self) -> String {
         match self {
             Self::Never | Self::Unlimited => String::new(),
@@ -132,12 +132,12 @@ impl Quota {
         }
     }
 
-    /// A level beside it, for the log: `97/100`.
+    /// Formats a level beside the quota, for the log: `97/100`.
     pub fn beside(&self, level: &str) -> String {
         format!("{level}/{}", self.most())
     }
 
-    /// A level, in the terms in which the limit is written.
+    /// Formats a level in the units of the configuration.
     pub fn level(&self, level: f64) -> String {
         match self {
             Self::Share(_) => percent(level),
@@ -147,6 +147,6 @@ impl Quota {
 }
 
 fn percent(share: f64) -> String {
-    // To one decimal before it is written, lest the last digits of a quotient show.
+    // Rounded to one decimal first: the last digits of a quotient would show.
     format!("{}%", format_amount((share * 1000.0).round() / 10.0))
 }

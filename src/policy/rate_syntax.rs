@@ -1,4 +1,4 @@
-//! A rate as people write it, in all its forms.
+//! Syntax of rates in the configuration, in all forms.
 
 use super::algorithm::Algorithm;
 use super::count::Count;
@@ -7,20 +7,20 @@ use super::quota::{Quota, Scope, Share};
 use crate::time::{Units, format_duration, parse_amount, parse_duration, parse_rate};
 use std::time::Duration;
 
-/// What the forms of a rate depend on.
+/// Terms that the forms of a rate depend on.
 #[derive(Clone, Copy)]
 pub struct RateTerms {
     pub count: Count,
     pub algorithm: Algorithm,
-    /// How much fits into a bucket at once.
+    /// Size of a bucket.
     pub burst: Option<f64>,
-    /// What all are of which a share is counted, and how many say something.
+    /// Count of the total of a share, and the smallest total for which it is checked.
     pub of: Count,
     pub at_least: f64,
 }
 
 impl RateTerms {
-    /// What the forms of a rate of this limit depend on. A bucket's burst is that of the rate.
+    /// Returns the terms of a limit, for another rate. A bucket's burst is that of the rate.
     pub fn of(limit: &Limit) -> Self {
         let (of, at_least) = match limit.quota {
             Quota::Share(share) => (share.of, share.at_least),
@@ -29,7 +29,7 @@ impl RateTerms {
         Self { count: limit.count, algorithm: limit.algorithm, burst: None, of, at_least }
     }
 
-    /// A number of what is counted.
+    /// Parses an amount of what is counted.
     pub fn amount(self, text: &str) -> Result<f64, String> {
         parse_amount(text, self.units()).map_err(|error| error.to_string())
     }
@@ -38,7 +38,7 @@ impl RateTerms {
         if self.count == Count::Bytes { Units::Octets } else { Units::Things }
     }
 
-    /// Reads a rate in any of its forms.
+    /// Parses a rate in any form.
     pub fn quota(self, text: &str) -> Result<Quota, String> {
         let text = text.trim();
         let counter = |amount: &str, scope| Ok(Quota::Counter { scope, most: self.amount(amount.trim())? });
@@ -61,7 +61,7 @@ impl RateTerms {
             },
             Some((amount, "connection")) => match self.count {
                 Count::Connections | Count::Sessions => Err("a connection has one of itself".to_owned()),
-                // They come to be known after the fact.
+                // A rejection is known only after the event.
                 Count::Rejections => Err("rejections are not counted by connection: write a period".to_owned()),
                 _ => counter(amount, Scope::Connection),
             },
@@ -90,7 +90,7 @@ impl RateTerms {
 fn check_period(period: Duration) -> Result<(), String> {
     match period {
         period if period.is_zero() => Err("the period must be above 0".to_owned()),
-        // Over a longer one, doubles lose what comes in a few microseconds.
+        // Over a longer period, doubles lose events that are a few microseconds apart.
         period if period > LONGEST_PERIOD => {
             Err(format!("the period of a rate is at most 3650d, and not {}", format_duration(period)))
         }
@@ -98,5 +98,5 @@ fn check_period(period: Duration) -> Result<(), String> {
     }
 }
 
-/// The longest period of a rate.
+/// Longest period of a rate.
 pub const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);

@@ -1,4 +1,4 @@
-//! What becomes of budgets beside decisions: charges are given back, two counts of one budget are made one.
+//! Changes of budgets outside decisions: refunds, resets, and merging of two states of one budget.
 
 use super::Policy;
 use super::budget::{Budget, Change, Loaded, Slot};
@@ -9,13 +9,13 @@ use crate::engine::State;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
-/// Gives back charges; `loaded` are the budgets of these keys, which are sorted.
+/// Refunds charges. `loaded` has the budgets of `keys`, which are sorted.
 pub fn give_back(charges: &[RefundableCharge], keys: &[Key], loaded: &mut Loaded) {
     for RefundableCharge { key, receipt, rule, .. } in charges {
         let Some(place) = keys.binary_search(key).ok() else { continue };
         let slot = &mut loaded.0[place];
         if let Some(budget) = &mut slot.budget {
-            // A level of nothing is decided on as if there had never been one.
+            // A level of 0 equals an unused budget.
             let nothing = State { level: 0.0, ..receipt.after };
             budget.state = rule.refund(budget.state, receipt).unwrap_or(nothing);
             slot.change.get_or_insert_default();
@@ -23,12 +23,12 @@ pub fn give_back(charges: &[RefundableCharge], keys: &[Key], loaded: &mut Loaded
     }
 }
 
-/// Empties budgets, as if nothing had ever been counted or seen. What they were, in their order.
+/// Resets budgets, with all values seen. Returns the former states, in order.
 pub fn reset(now: Timestamp, loaded: &mut Loaded) -> Vec<Option<State>> {
     let reset = |slot: &mut Slot| {
         let budget = slot.budget.as_mut()?;
         let before = budget.state;
-        // A level of nothing is decided on as if there had never been one; a filter begins anew.
+        // A level of 0 equals an unused budget; the filter starts empty.
         *budget = Budget { state: State { at: now, level: 0.0 }, seen: None };
         slot.change = Some(Change { learnt: Vec::new(), turned: true });
         Some(before)
@@ -36,7 +36,7 @@ pub fn reset(now: Timestamp, loaded: &mut Loaded) -> Vec<Option<State>> {
     loaded.0.iter_mut().map(reset).collect()
 }
 
-/// One budget of two: `stored`, and what was `counted` from nothing while that was out of reach.
+/// Merges `stored` with the state that was `counted` from 0 while the stored one was out of reach.
 pub fn combine(policy: &Policy, key: &Key, stored: Budget, counted: Budget) -> Budget {
     let kind = key.kind();
     let limit = policy.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));

@@ -1,14 +1,14 @@
-//! Request to policy: events of a session, with all that is known of them.
+//! Request to policy: a run of events, with the facts about the session.
 
 use super::event::Event;
 use super::facts::Facts;
 use super::verdict::RefundableCharge;
 
-/// Events to be decided together, in order: a run of pipelined commands.
+/// Run of pipelined events, to be decided together and in order.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     pub facts: Facts,
     pub events: Vec<Event>,
-    /// What was charged for a declared size, where the true one is to be charged instead.
+    /// Charges for a declared size that the true size replaces.
     pub declared: Vec<RefundableCharge>,
 }

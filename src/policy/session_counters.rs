@@ -1,4 +1,4 @@
-//! What a session remembers of its own: counters of a message and of a connection, and what has been counted of a message already.
+//! Counters of a session: of its connection and its message, and the budgets that have counted the message.
 
 use super::budget::Budget;
 use super::key::{Key, KeyRef};
@@ -6,19 +6,19 @@ use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// A session's own counters. They are gone with it.
+/// Counters of a session. They end with it.
 #[derive(Clone, Debug, Default)]
 pub struct SessionCounters {
     connection: HashMap<Key, Budget, RandomState>,
     message: HashMap<Key, Budget, RandomState>,
     /// Budgets that have counted this message.
     counted: HashSet<Key, RandomState>,
-    /// How late the answers of this transaction have been so far.
+    /// Delay of this transaction's replies so far.
     delayed: Duration,
 }
 
 impl SessionCounters {
-    /// The message has ended, or will not come.
+    /// Ends the message, sent or not.
     pub fn end_message(&mut self) {
         self.message = HashMap::default();
         self.counted = HashSet::default();

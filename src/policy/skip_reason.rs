@@ -1,44 +1,44 @@
-//! Why a limit has nothing to say to an event, and in words for people.
+//! Reasons why a limit does not apply to an event, with a text for people.
 
 use super::field::Field;
 use super::matcher::{AllOf, Condition, Matcher, Subject};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why a limit has nothing to say to an event.
+/// Reason why a limit does not apply to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It neither counts such an event nor looks at it.
+    /// The limit neither counts nor checks events of this stage.
     Elsewhere,
-    /// This names its budget, or has to be new, and is not known.
+    /// The field names the budget, or has to be new, and is unknown.
     Unknown(Field),
-    /// How large the message is.
+    /// The size of the message is unknown.
     UnknownSize,
-    /// None of its `match` holds.
+    /// No table of `match` holds.
     NoMatch,
-    /// This one of its `except` holds, by its place.
+    /// The table of `except` at this index holds.
     Except(usize),
-    /// It is for none of the recipients that were accepted.
+    /// No accepted recipient matches.
     NoRecipient,
-    /// The message has been counted in this budget.
+    /// The budget has counted this message already.
     Counted,
-    /// It allows everything.
+    /// The quota is unlimited.
     Unlimited,
 }
 
-/// A key of a table, and the value that it looks at, if that is known.
+/// Key of a condition, and the value found; `None` if it is unknown.
 pub type Found = (Cow<'static, str>, Option<String>);
 
-/// Why a limit has nothing to say, with what was found.
+/// Skip reason with the values found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     pub why: SkipReason,
-    /// Of each table of `match` the keys that do not hold; of `except` those of the table that does.
+    /// For each table of `match`, the conditions that fail; or the conditions of the table of `except` that holds.
     pub tables: Vec<Vec<Found>>,
 }
 
 impl SkipReason {
-    /// A word for machines.
+    /// Returns a word for machines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Elsewhere => "stage",
@@ -63,12 +63,12 @@ impl Reason {
         Self { why, tables }
     }
 
-    /// There is no more to say about it.
+    /// Returns a reason without values.
     pub(super) fn plain(why: SkipReason) -> Self {
         Self { why, tables: Vec::new() }
     }
 
-    /// What would have to be known for the limit to hold, as far as that is all it lacks.
+    /// Returns the unknown facts, if only these keep the limit from applying.
     pub fn unknown(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let own = match self.why {
             SkipReason::Unknown(field) => Some(field.name()),
@@ -102,7 +102,7 @@ impl fmt::Display for Reason {
 }
 
 impl Condition {
-    /// The key of the configuration.
+    /// Returns the key in the configuration.
     fn name(&self) -> Cow<'static, str> {
         match self {
             Self::Field(field, _) => field.name(),
@@ -116,7 +116,7 @@ impl Condition {
         }
     }
 
-    /// What it looks at; `None` if that is not known.
+    /// Returns the value that the condition checks; `None` if it is unknown.
     fn found(&self, Subject { view, recipient, recipients }: Subject<'_, '_>) -> Option<String> {
         match self {
             Self::Field(field, _) => field.value(view, recipient).map(Cow::into_owned),

@@ -1,10 +1,10 @@
-//! The words for whoever is refused: a text with places to fill, checked when it is read.
+//! Templates for texts of refusals, checked when the configuration is read.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A text with places to fill: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It may begin with the
-/// code of the reply: `554 5.7.1 not enough tokens available`.
+/// Template: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It may begin with a reply
+/// code: `554 5.7.1 not enough tokens available`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     code: Option<Code>,
@@ -12,7 +12,7 @@ pub struct Template {
     help_url: Arc<str>,
 }
 
-/// A reply's code, and its enhanced code (RFC 3463) as text.
+/// Reply code and enhanced code (RFC 3463).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     pub basic: u16,
@@ -24,7 +24,7 @@ impl Code {
         Self { basic, enhanced }
     }
 
-    /// Reads `554 5.7.1 ` or `554 ` at the beginning of a text; returns also the rest. `None`: the text begins with no code.
+    /// Parses `554 5.7.1 ` or `554 ` at the beginning of a text, and returns the rest too; `None` if there is no code.
     fn parse(text: &str) -> Result<Option<(Self, &str)>, BadTemplate> {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         if word.len() != 3 || !word.bytes().all(|b| b.is_ascii_digit()) {
@@ -60,7 +60,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// What the places of a text are filled with.
+/// Values for the placeholders of a template.
 pub struct Words<'a> {
     pub level: String,
     pub limit: String,
@@ -78,7 +78,7 @@ enum Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Known when the text is read.
+    /// Known when the template is parsed.
     HelpUrl,
     Level,
     Limit,
@@ -98,7 +98,7 @@ const PLACES: [(&str, Place); 7] = [
     ("help-url", Place::HelpUrl),
 ];
 
-/// Why a text cannot be used.
+/// Error in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadTemplate {
     Unclosed,
@@ -131,11 +131,11 @@ impl fmt::Display for BadTemplate {
     }
 }
 
-/// A reply line has 512 octets (RFC 5321 §4.5.3.1.5): this leaves room for codes and for what is filled in.
+/// Maximum length of a text. A reply line has 512 octets (RFC 5321 §4.5.3.1.5): this leaves room for codes and values.
 const MAX_TEXT: usize = 350;
 
 impl Template {
-    /// Reads a text, checking what it names. `help_url` is where users find help.
+    /// Parses a template and checks its placeholders. `help_url` is the help page for users.
     pub fn parse(text: &str, help_url: Option<&Arc<str>>) -> Result<Self, BadTemplate> {
         if text.trim().is_empty() {
             return Err(BadTemplate::Empty);
@@ -171,12 +171,12 @@ impl Template {
         Ok(Self { code, parts, help_url: help_url.cloned().unwrap_or_default() })
     }
 
-    /// The code that the text begins with.
+    /// Returns the code at the beginning.
     pub fn code(&self) -> Option<Code> {
         self.code
     }
 
-    /// Whether it says that it may be tried again: what is refused for good must not.
+    /// Returns whether the text promises a retry, which a permanent refusal must not.
     pub fn says_later(&self) -> bool {
         let text: String = self
             .parts
@@ -187,7 +187,7 @@ impl Template {
         self.names_wait() || ["later", "again", "temporar", "retry", "wait"].iter().any(|word| text.contains(word))
     }
 
-    /// Whether it says how long to wait.
+    /// Returns whether the text states the wait.
     pub fn names_wait(&self) -> bool {
         self.parts.contains(&Part::Place(Place::Wait))
     }

@@ -1,4 +1,4 @@
-//! What policy says to an event, and to whoever is refused.
+//! Verdict of policy on an event, with the texts of refusals.
 
 use super::count::Count;
 use super::event::Stage;
@@ -17,56 +17,57 @@ use super::action::Notification;
 pub use super::action::Verb;
 pub use super::template::Code;
 
-/// What policy says to one event.
+/// Verdict on one event.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     pub ruling: Ruling,
-    /// What limits say that the client does not hear.
+    /// Limit hits for the log, not for the client.
     pub remarks: Vec<LimitHit>,
-    /// What was charged and may have to be given back.
+    /// Charges that may be refunded.
     pub charges: Vec<RefundableCharge>,
-    /// Budgets of which a declared size has been made the true one.
+    /// Keys of budgets whose declared size was trued up.
     pub settled: Vec<Key>,
-    /// Budgets in which this session has a place as long as it lasts.
+    /// Keys of the budgets in which this session holds a slot until it ends.
     pub held: Vec<Key>,
-    /// How late the answer is to be.
+    /// Delay of the reply.
     pub delay: Duration,
-    /// The upstream by which the mail is to go: at MAIL this one, else the next.
+    /// Upstream for the mail: at MAIL for this message, otherwise for the next.
     pub route: Option<Arc<str>>,
-    /// Who is suspended from now on.
+    /// New suspensions.
     pub suspensions: Vec<Arc<Suspension>>,
-    /// Of what somebody is to be told.
+    /// Notifications to send.
     pub notices: Vec<Notice>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub enum Ruling {
-    /// Let it pass; what it costs is charged.
+    /// Accept; the event is charged.
     #[default]
     Pass,
-    /// Refuse it; only limits that count attempts charge it.
+    /// Refuse; only limits that count attempts charge the event.
     Refuse(Box<Refusal>),
-    /// Whoever it is sends nothing at present; nothing is charged.
+    /// Refuse a suspended sender; nothing is charged.
     Suspended(Box<Suspended>),
-    /// The event cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is charged.
+    /// Skip an event that cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is
+    /// charged.
     Skipped,
 }
 
-/// Why whoever is suspended is refused.
+/// Refusal of a suspended sender.
 #[derive(Clone, Debug)]
 pub struct Suspended {
     pub suspension: Arc<Suspension>,
-    /// How much longer.
+    /// Remaining time.
     pub left: Duration,
-    /// Where to find help.
+    /// Help page.
     pub help_url: Option<Arc<str>>,
 }
 
-/// Of what somebody is to be told.
+/// Notification to send.
 #[derive(Clone, Debug)]
 pub struct Notice {
     pub notification: Arc<Notification>,
-    /// The budget that is full.
+    /// Key of the full budget.
     pub key: Option<Key>,
     pub limit: Arc<str>,
     pub mode: Mode,
@@ -74,49 +75,52 @@ pub struct Notice {
     pub quota: Quota,
 }
 
-/// Something to be noted about an event.
+/// Limit hit, for the log.
 #[derive(Clone, Debug)]
 pub struct LimitHit {
-    /// What the limit would have said, or has said already: its refusal, if it would refuse.
+    /// Name of the limit that the event exceeds.
     pub limit: Arc<str>,
-    /// The limit's place in the policy: one of several rates has the name of the others.
+    /// Index in the policy: several rates of a limit share its name.
     pub place: usize,
     pub mode: Mode,
     pub level: String,
     pub quota: Quota,
-    /// The actions: `warn, delay 2s`; with the verb of a refusal that only the log hears of.
+    /// Actions: `warn, delay 2s`; with the verb of a refusal that only the log shows.
     pub actions: String,
     /// Whether there is such a refusal.
     pub refuses: bool,
 }
 
-/// A charge that may be given back.
+/// Charge that may be refunded.
 #[derive(Clone, Debug)]
 pub struct RefundableCharge {
     pub key: Key,
     pub receipt: Receipt,
-    /// How the budget adds up.
+    /// Rule by which the budget accumulates.
     pub rule: Rule,
     pub until: RefundWhen,
 }
 
-/// What decides whether a charge stays.
+/// Outcome that decides on a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefundWhen {
-    /// The upstream's answer to this recipient, then to the message: given back if it was not sent.
+    /// The upstream's reply to this recipient, then to the message: refunded if the message was not sent to this
+    /// recipient.
     Sent,
-    /// The upstream's answer to the message, whatever becomes of single recipients: given back if it was not sent.
+    /// The upstream's reply to the message, whatever happens to single recipients: refunded if the message was not
+    /// sent.
     MessageSent,
-    /// The true size of the message, which is charged instead of the declared one; given back, too, if it was not sent, or not.
+    /// The true size of the message, which is charged instead of the declared one. `sent`: also refunded if the message
+    /// was not sent.
     Size { sent: bool },
-    /// The password: given back if it was right.
+    /// The password check: refunded if the password was correct.
     Password,
-    /// The answer to this command, which is late: given back if the client does not wait for it.
+    /// The delayed reply to this command: refunded if the client leaves before it.
     Heard,
 }
 
 impl RefundWhen {
-    /// Whether it is given back when nothing was sent.
+    /// Returns whether it is refunded if nothing was sent.
     pub fn is_given_back_unsent(self) -> bool {
         matches!(self, Self::Sent | Self::MessageSent | Self::Size { sent: true })
     }
@@ -126,51 +130,51 @@ impl RefundWhen {
     }
 }
 
-/// Which limit refuses, how full it is, and how long to wait.
+/// Refusal: the limit, its level, and the wait.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub limit: Arc<str>,
     pub count: Count,
     pub quota: Quota,
     pub verb: Verb,
-    /// How much of the budget is used: without this event, unless the limit charges attempts.
+    /// Level of the budget: without this event, unless the limit charges attempts.
     pub level: f64,
-    /// The longest wait of all that refuse.
+    /// Longest wait of all limits that refuse.
     pub wait: Wait,
-    /// It is refused since the answers have been late enough, with those before it.
+    /// Refused because the delay would be too long, together with earlier delays.
     pub is_late: bool,
-    /// Other limits that refuse as well.
+    /// Names of other limits that refuse too.
     pub also: Vec<Arc<str>>,
-    /// All of them, by their places in the policy: one of several rates has the name of the others.
+    /// Indices in the policy of all these limits: several rates of a limit share its name.
     pub places: Vec<usize>,
     pub(super) text: Option<Arc<Template>>,
 }
 
-/// What a refusal means to whoever hears it.
+/// Meaning of a refusal for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// It is let through after a wait.
+    /// Accepted after a wait.
     Later,
-    /// Not in this message.
+    /// Accepted in another message.
     TooMuchForMessage,
-    /// Not in this connection.
+    /// Accepted in another connection.
     TooMuchForConnection,
-    /// After others that were late enough.
+    /// Delayed too long already in this transaction.
     TooLate,
-    /// As soon as another session has ended.
+    /// Accepted when another session has ended.
     TooManyAtOnce,
-    /// It is more than would ever be let through at once.
+    /// More than the limit ever allows at once.
     TooLarge,
-    /// Nothing is.
+    /// Nothing is ever accepted.
     Never,
 }
 
 impl Refusal {
-    /// The refusal of several limits: the strongest verb, then the longest wait. The wait is the longest of all.
+    /// Merges two refusals: the stronger verb wins, then the longer wait. The wait is the longer of both.
     pub(super) fn and(self, other: Self) -> Self {
         let is_less = (self.verb, self.wait) < (other.verb, other.wait);
         let (mut first, second) = if is_less { (other, self) } else { (self, other) };
-        // One that never fits says nothing about when the other does.
+        // One that never fits says nothing about the wait of the other.
         if let (Wait::For(own), Wait::For(others)) = (first.wait, second.wait) {
             first.wait = Wait::For(own.max(others));
         }
@@ -180,14 +184,14 @@ impl Refusal {
         first
     }
 
-    /// Whether the session ends with it, at this stage.
+    /// Returns whether the refusal ends the session, at this stage.
     pub fn ends_session(&self, stage: Option<Stage>) -> bool {
         self.verb == Verb::Drop
             || matches!(stage, Some(Stage::Connect | Stage::Command))
             || self.code().is_some_and(|code| code.basic == 421)
     }
 
-    /// What it means to whoever hears it.
+    /// Returns the meaning for the client.
     pub fn meaning(&self) -> Meaning {
         match (self.quota, self.wait) {
             _ if self.is_late => Meaning::TooLate,
@@ -200,12 +204,12 @@ impl Refusal {
         }
     }
 
-    /// The code that the limit's own text gives.
+    /// Returns the code of the limit's own text.
     pub fn code(&self) -> Option<Code> {
         self.own_text().and_then(Template::code)
     }
 
-    /// The words for the client, with a reference under which the log has more.
+    /// Returns the text for the client, with a reference to the details in the log.
     pub fn text(&self, reference: &str) -> String {
         if let Some(text) = self.own_text() {
             let (level, limit) = (self.quota.level(self.level), self.quota.most());
@@ -221,7 +225,7 @@ impl Refusal {
             (Meaning::TooLate, _) => {
                 format!("The answers have been late for long enough; go on in another message ({reference})")
             }
-            // What is refused for good has no "again".
+            // A permanent refusal must not say "try again".
             (Meaning::Later, Quota::Share(share)) if self.verb == Verb::Deny => {
                 format!("{level} of {} were rejected, {most} at most ({reference})", share.of.name())
             }
@@ -237,7 +241,7 @@ impl Refusal {
                 let (amount, period, wait) = (self.quota.amount(), self.quota.period(), self.wait_text());
                 match amount == most {
                     true => format!("{level} of {most} {count} per {period}; try again in {wait} ({reference})"),
-                    // A bucket that holds more or less than comes back in a period.
+                    // A bucket whose size differs from the amount of one period.
                     false => format!(
                         "{level} of {most} {count}, with {amount} more per {period}; try again in {wait} ({reference})"
                     ),
@@ -267,15 +271,15 @@ impl Refusal {
         }
     }
 
-    /// The text of the configuration, unless it says "later" of something that will never be.
+    /// Returns the text from the configuration, unless it promises a retry that can never succeed.
     fn own_text(&self) -> Option<&Template> {
         let is_true = self.verb != Verb::Defer || !matches!(self.meaning(), Meaning::TooLarge | Meaning::Never);
-        // "try again in never" helps nobody.
+        // "try again in never" would confuse users.
         let is_sense = |text: &&Template| self.wait != Wait::Never || !text.names_wait();
         self.text.as_deref().filter(|_| is_true).filter(is_sense)
     }
 
-    /// The wait, for people: `2h13m7s`, or `never`.
+    /// Formats the wait for people: `2h13m7s`, or `never`.
     pub fn wait_text(&self) -> String {
         match self.wait {
             Wait::For(wait) => format_wait(wait),
@@ -283,14 +287,14 @@ impl Refusal {
         }
     }
 
-    /// How full, for the log: `97/100`.
+    /// Formats the level for the log: `97/100`.
     pub fn level_text(&self) -> String {
         self.quota.beside(&self.quota.level(self.level))
     }
 }
 
 impl Suspended {
-    /// The words for the client, with a reference under which the log has more.
+    /// Returns the text for the client, with a reference to the details in the log.
     pub fn text(&self, reference: &str) -> String {
         let why = match &self.suspension.term.by {
             By::Limit(limit) => format!("by the limit {limit}"),
@@ -304,14 +308,14 @@ impl Suspended {
 }
 
 impl Notice {
-    /// How full, for the log: `97/100`.
+    /// Formats the level for the log: `97/100`.
     pub fn level_text(&self) -> String {
         self.quota.beside(&self.level)
     }
 }
 
 impl LimitHit {
-    /// How full, for the log: `97/100`.
+    /// Formats the level for the log: `97/100`.
     pub fn level_text(&self) -> String {
         self.quota.beside(&self.level)
     }

@@ -1,8 +1,9 @@
-//! Values seen at one time: a few exact values, then the bits of a Bloom filter, first as their positions.
+//! Generation of a filter: a few exact values at first, then bits of a Bloom filter, first as a list of their
+//! positions.
 
 use md5::{Digest as _, Md5};
 
-/// Values of one time.
+/// Values of one generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generation {
     /// Octets of its bits.
@@ -12,9 +13,11 @@ pub struct Generation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Values {
-    /// One by one, as long as that takes less than the bits and is soon searched: most users write to few people.
+    /// Exact values, while they take less memory than the bits and are searched quickly: most users write to few
+    /// people.
     Few(Vec<Value>),
-    /// Positions of the bits that are set, ascending, as long as that takes less than all bits. Decides like [`Values::Bits`].
+    /// Positions of the bits that are set, ascending, while they take less memory than all bits. Decides like
+    /// [`Values::Bits`].
     Sparse(Vec<u32>),
     Bits(Box<[u8]>),
 }
@@ -25,7 +28,7 @@ impl Default for Values {
     }
 }
 
-/// Where a value is in a filter of whatever size.
+/// Hash of a value, for a filter of any size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value {
     hash: u32,
@@ -34,38 +37,39 @@ pub struct Value {
 
 const PROBES: u32 = 8;
 
-/// Mark what follows the size of a written generation: all bits; the positions of those that are set. Else the number of values.
+/// Marks of the form in a store, after the size: all bits, or positions of bits. Any other number is the number of
+/// values.
 const BITS: u32 = u32::MAX;
 const SPARSE: u32 = u32::MAX - 1;
 
-/// As many octets of values are kept one by one.
+/// Maximum memory of exact values, in octets.
 const MAX_FEW: usize = 512;
 
-/// The largest filter, for half a million values: a decision may have to copy it.
+/// Largest filter, for half a million values: a decision may have to copy it.
 pub const MAX_OCTETS: usize = 1 << 20;
 
 impl Value {
-    /// The value as it is compared: in lower case, for addresses.
+    /// Hashes a normalized value; addresses are in lower case.
     pub fn of(text: &str) -> Self {
         let digest: [u8; 16] = Md5::digest(text.as_bytes()).into();
         let word = |at: usize| u32::from_le_bytes([digest[at], digest[at + 1], digest[at + 2], digest[at + 3]]);
         Self { hash: word(0), step: word(4) }
     }
 
-    /// As a store keeps it.
+    /// Returns the form in a store.
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.step) << 32 | u64::from(self.hash)).to_le_bytes()
     }
 
-    /// A value as a store has kept it.
+    /// Reads the form in a store.
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         let halves = u64::from_le_bytes(bytes);
         Self { hash: halves as u32, step: (halves >> 32) as u32 }
     }
 
-    /// Its bits in a filter of this many octets: octet and mask.
+    /// Returns its bits in a filter of this many octets: octet and mask.
     fn bits(self, size: usize) -> impl Iterator<Item = (usize, u8)> {
-        // Of 32 bits, as a division of 64 takes far longer. No filter is larger than MAX_OCTETS.
+        // 32 bits suffice, as no filter is larger than MAX_OCTETS; a division of 64 bits takes far longer.
         let size = size as u32;
         (0..PROBES).map(move |n| {
             let at = self.hash.wrapping_add(self.step.wrapping_mul(n));
@@ -75,7 +79,7 @@ impl Value {
 }
 
 impl Generation {
-    /// An empty one that has bits.
+    /// Returns an empty generation with bits.
     pub(super) fn bits(size: usize) -> Self {
         Self { size: size as u32, values: Values::Sparse(Vec::new()) }
     }
@@ -141,7 +145,7 @@ impl Generation {
         }
     }
 
-    /// Its bits, all of them. Few values, which have none, give nothing.
+    /// Returns all bits. Exact values have none: the result is empty.
     fn to_octets(&self) -> Box<[u8]> {
         match &self.values {
             Values::Few(_) => octets_of(&[], self.size as usize),
@@ -150,7 +154,7 @@ impl Generation {
         }
     }
 
-    /// The generation that has these bits, in the form that a generation has that has learnt them.
+    /// Builds a generation from bits, in the form that learning the values gives.
     fn of_octets(octets: &[u8]) -> Self {
         let set: usize = octets.iter().map(|octet| octet.count_ones() as usize).sum();
         let values = match is_sparse(set, octets.len()) {
@@ -168,7 +172,7 @@ impl Generation {
         Self { size: octets.len() as u32, values }
     }
 
-    /// The number of values. With bits this is an estimate, from the share of the bits that is set.
+    /// Returns the number of values. With bits it is an estimate from the share of set bits.
     pub(super) fn count(&self) -> usize {
         let set = match &self.values {
             Values::Few(values) => return values.len(),
@@ -176,7 +180,7 @@ impl Generation {
             Values::Bits(octets) => octets.iter().map(|octet| octet.count_ones()).sum(),
         };
         let bits = 8.0 * f64::from(self.size);
-        // The last bit stays out of it: of a filter that is quite full nobody knows.
+        // The last bit is left out: a full filter allows no estimate.
         let share = (f64::from(set) / bits).min(1.0 - 1.0 / bits);
         (-bits / f64::from(PROBES) * (-share).ln_1p()) as usize
     }
@@ -189,9 +193,10 @@ impl Generation {
         }
     }
 
-    /// The form in a store: the size of the bits (u32), then the number of values (u32) and these; or [`BITS`] (u32) and all bits; or
-    /// [`SPARSE`] (u32), the number of bits that are set (u32), and the distance of each from the one before (LEB128). All
-    /// little-endian. Versions that do not know [`SPARSE`] take a generation of this form for a damaged one.
+    /// Writes the form in a store: the size of the bits (u32), then the number of values (u32) and the values; or
+    /// [`BITS`] (u32) and all bits; or [`SPARSE`] (u32), the number of set bits (u32), and the distance of each from
+    /// the one before (LEB128). All little-endian. Versions that do not know [`SPARSE`] treat a generation in this form
+    /// as damaged.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.size.to_le_bytes());
         match &self.values {
@@ -215,7 +220,7 @@ impl Generation {
         }
     }
 
-    /// Reads one from the beginning of what a store has kept, which goes on after it; `None` if it is damaged.
+    /// Reads a generation from the beginning of stored bytes, and advances them; `None` if it is damaged.
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
         let (size, count) = (word(bytes)?, word(bytes)?);
         if size as usize > MAX_OCTETS {
@@ -242,17 +247,17 @@ impl Generation {
     }
 }
 
-/// Where a bit is among all bits. At most 23 bits wide, as no filter is larger than [`MAX_OCTETS`].
+/// Returns the index of a bit. At most 23 bits wide, as no filter is larger than [`MAX_OCTETS`].
 fn position((octet, mask): (usize, u8)) -> u32 {
     octet as u32 * 8 + mask.trailing_zeros()
 }
 
-/// Whether so many positions take less than all bits of a filter of this many octets.
+/// Returns whether this many positions take less memory than all bits of a filter of this many octets.
 fn is_sparse(set: usize, size: usize) -> bool {
     set * size_of::<u32>() < size
 }
 
-/// All bits of a filter of this many octets in which these are set.
+/// Returns all bits of a filter of this many octets, with these positions set.
 fn octets_of(set: &[u32], size: usize) -> Box<[u8]> {
     let mut octets = vec![0; size].into_boxed_slice();
     set.iter().for_each(|position| octets[*position as usize / 8] |= 1 << (position % 8));
@@ -262,7 +267,7 @@ fn octets_of(set: &[u32], size: usize) -> Box<[u8]> {
 /// Inserts new positions, ascending, into others. Moves no position twice.
 fn insert(set: &mut Vec<u32>, new: &[u32]) {
     let mut end = set.len();
-    // No more than that: there are many small filters, and the positions are moved anyway.
+    // Reserves exactly: there are many small filters, and the positions are moved anyway.
     set.reserve_exact(new.len());
     set.resize(end + new.len(), 0);
     for (n, position) in new.iter().enumerate().rev() {
@@ -288,7 +293,7 @@ fn read_sparse(bytes: &mut &[u8], size: usize) -> Option<Vec<u32>> {
     Some(set)
 }
 
-/// LEB128: seven bits an octet, the low ones first; all octets but the last have the top bit.
+/// Writes LEB128: seven bits per octet, the low ones first; all octets but the last have the top bit.
 fn write_number(mut number: u32, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -297,7 +302,7 @@ fn write_number(mut number: u32, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Reads what [`write_number`] has written, of at most 28 bits.
+/// Reads LEB128 of at most 28 bits: see [`write_number`].
 fn read_number(bytes: &mut &[u8]) -> Option<u32> {
     let mut number = 0;
     for shift in [0, 7, 14, 21] {

@@ -1,4 +1,4 @@
-//! What each limit says to an event, and why: by the steps that the decision itself takes.
+//! Explanation of a decision: the response of each limit to an event, from the same steps as the decision.
 
 use super::{Decision, Loaded, Reached, Step};
 use crate::policy::key::Key;
@@ -11,36 +11,36 @@ use crate::policy::verdict::Refusal;
 use crate::policy::{Plan, Policy};
 use crate::time::Timestamp;
 
-/// What a limit says to an event.
+/// Response of one limit to an event.
 #[derive(Debug)]
 pub struct Explained {
-    /// Its place in the policy.
+    /// Index in the policy.
     pub limit: usize,
-    /// The error is why it says nothing.
+    /// The error is the reason why the limit does not apply.
     pub said: Result<Weighed, Reason>,
 }
 
-/// What an event would do to a budget.
+/// Effect that an event would have on a budget.
 #[derive(Debug)]
 pub struct Weighed {
     pub effect: Effect,
-    /// Whose; `None` where nothing has to be remembered.
+    /// Key of the budget; `None` where nothing is remembered.
     pub key: Option<Key>,
     pub quota: Quota,
-    /// Where these numbers are from, if they are not the limit's own: `bulk-hosts.csv, line 3`.
+    /// Row of the override that applies: `bulk-hosts.csv, line 3`.
     pub row: Option<String>,
-    /// How full it is, what the event adds, and how full it would be; in units of what is counted.
+    /// Level before the event, amount of the event, and level after it, in units of what is counted.
     pub level: f64,
     pub amount: f64,
     pub after: f64,
-    /// What the limit would refuse it with, were it alone in force.
+    /// Refusal by this limit, if it were alone in force.
     pub refusal: Option<Refusal>,
-    /// What else it does: `warn`, `delay 2s`.
+    /// Other actions: `warn`, `delay 2s`.
     pub actions: Vec<String>,
 }
 
-/// Says of every limit what it says to an event, the only one of `asked`: nothing is charged. [`decide`](super::decide) of the same
-/// says what comes of it.
+/// Explains the response of every limit to the single event of `asked`. Charges nothing. [`decide`](super::decide) of
+/// the same request returns the outcome.
 pub fn explain(
     policy: &Policy,
     now: Timestamp,
@@ -74,7 +74,7 @@ impl Decision<'_> {
         let Step { used, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
         let level = match *used.quota {
-            // Both averages fall alike.
+            // Both averages decay alike.
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };

@@ -1,4 +1,4 @@
-//! What a limit's ladder does about an event.
+//! Ladder: finds the rungs that an event reaches, and their combined response.
 
 use crate::engine::Wait;
 use crate::policy::action::{Action, Delay, Notification, Verb};
@@ -9,42 +9,43 @@ use crate::time::format_duration;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All that happens; of the same verb the highest rung holds.
+/// Combined response; of actions of one kind the highest rung counts.
 #[derive(Default)]
 pub struct Reached {
-    /// Taken by whoever acts upon it.
+    /// Taken when it is merged into the verdict.
     pub refusal: Option<Box<Refusal>>,
-    /// Whether there is, or was, one.
+    /// Whether there is a refusal, or was one before it was taken.
     pub refuses: bool,
     pub warns: bool,
-    /// How late the answer is.
+    /// Delay of the reply.
     pub delay: Duration,
     pub route: Option<Arc<str>>,
     pub suspends: Option<Duration>,
     pub notice: Option<Arc<Notification>>,
 }
 
-/// How far over an event is. The functions take a rung: so many times the limit.
+/// Excess of an event over the limit. The functions take a rung, as a multiple of the limit.
 pub struct Overage<O, R> {
     pub is_over: O,
-    /// How full a budget is whose event is refused there, and how long that lasts.
+    /// Level of a budget that refuses there, and the wait.
     pub refused: R,
-    /// How full it is with the event, and how much the limit is, in the units in which it is written.
+    /// Level with the event, and the limit, in the units of the configuration.
     pub level: f64,
     pub most: f64,
 }
 
-/// How late an answer may be.
+/// Room for a delay.
 pub struct Room {
     pub command: Duration,
-    /// What is left of the client's patience with this transaction, or with this run of commands.
+    /// Remaining patience of the client, with this transaction or this run of commands.
     pub left: Duration,
-    /// For so long the run waits already.
+    /// Delay of the run so far.
     pub waits: Duration,
 }
 
 impl Reached {
-    /// `room` is how late the answer may be; `None`: it cannot be late. Without `may_suspend` a suspension is a denial.
+    /// Collects the response of a limit. `room`: the room for a delay; `None`: no delay is possible. Without
+    /// `may_suspend`, `suspend` becomes `deny`.
     pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Overage<O, R>, room: Option<Room>, may_suspend: bool) -> Self
     where
         O: Fn(f64) -> bool,
@@ -102,7 +103,8 @@ impl Reached {
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
             let (level, wait) = (over.refused)(at);
-            // Whoever is suspended waits for that, and hears the words of the denial beside it, if there is one.
+            // The wait of a suspended sender is the suspension. The text is that of a `deny` beside it, if there is
+            // one.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
             reached.refusal = refusal(verb, (level, wait), text, false);
@@ -111,7 +113,7 @@ impl Reached {
         reached
     }
 
-    /// All that happens, in words; `verb` is that of the refusal, if it is to be among them.
+    /// Describes all actions; `verb` is that of the refusal, if the text is to include it.
     pub fn actions(&self, verb: Option<Verb>) -> Vec<String> {
         let suspends = self.suspends.filter(|_| verb == Some(Verb::Suspend));
         let verb = verb.map(|verb| match suspends {
@@ -126,15 +128,15 @@ impl Reached {
     }
 }
 
-/// An answer would be later than a client waits.
+/// The delay would exceed the client's patience.
 struct TooLate {
-    /// How full the budget is, and when the answer would no longer be so late.
+    /// Level of the budget, and the wait until the delay is short enough.
     refused: (f64, Wait),
-    /// Not by itself, but with others before it.
+    /// The delay is too long only together with those before it.
     in_all: bool,
 }
 
-/// How late an answer is to be, beyond what the run waits already.
+/// Returns the delay of a reply, beyond the delay of the run so far.
 fn late<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Room) -> Result<Duration, TooLate>
 where
     R: Fn(f64) -> (f64, Wait),
@@ -154,7 +156,7 @@ where
         }
         Delay::UntilFree => match (over.refused)(at) {
             (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
-            // All events of a run are free at a time of their own, and not one after the other.
+            // The waits of a run's events overlap: they are not added up.
             (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
                 late if late > room.command => {
                     return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));

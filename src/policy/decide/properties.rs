@@ -1,4 +1,4 @@
-//! What holds whatever the limits, modes and order of events.
+//! Properties of decisions for any limits, modes and order of events.
 
 use super::tests::CLIENT;
 use super::*;
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Any limit on what a transaction has.
+/// Any limit on contents of a transaction.
 fn any_limit() -> impl Strategy<Value = Limit> {
     let count = prop_oneof![
         4 => Just(Count::Recipients),
@@ -47,7 +47,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         };
         let mut limit = Limit::new("", count, per, quota);
         (limit.algorithm, limit.mode) = (algorithm, mode);
-        // What the configuration refuses.
+        // Excludes combinations that the configuration refuses.
         limit.charge = match charge {
             Charge::Attempts if algorithm.is_bucket() || !matches!(quota, Quota::Rate { .. }) => Charge::Accepted,
             charge => charge,
@@ -61,7 +61,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         }
         let delay = Action::Delay(Delay::Per { time: Duration::from_secs(9), units: 1.0 });
         match form {
-            // In a run commands wait together, and not each for itself; so does what is free at a time of its own.
+            // In a run, commands share one delay, and so do events that wait until they fit.
             6 | 7 if count == Count::Commands => {}
             6 => limit.ladder = Ladder::new(vec![rung(0.5, delay), rung(1.5, Action::Refuse(Verb::Defer, None))]),
             7 => limit.ladder = Ladder::new(vec![rung(0.9, Action::Delay(Delay::For(Duration::from_secs(16))))]),
@@ -92,7 +92,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// One act of a session: who, how much later than the one before, and what.
+/// One act of a session: the user, the time since the act before, the declared size, and the events.
 fn any_act() -> impl Strategy<Value = (u8, u64, Option<u64>, Vec<Event>)> {
     (0..3u8, 0..900_000u64, proptest::option::of(0u64..9), proptest::collection::vec(any_event(), 1..6))
 }
@@ -108,7 +108,7 @@ fn facts(user: u8, size: Option<u64>) -> Facts {
     }
 }
 
-/// Budgets, as a store has them.
+/// Budgets as in a store.
 type Budgets = HashMap<Key, Option<Budget>>;
 
 fn act(
@@ -129,7 +129,7 @@ fn act(
     verdicts
 }
 
-/// The level of each budget, as it would be now.
+/// Returns the current level of each budget.
 fn levels(policy: &Policy, budgets: &Budgets, now: Timestamp) -> HashMap<Key, f64> {
     let level = |(key, budget): (&Key, &Option<Budget>)| {
         let kind = key.kind();
@@ -138,22 +138,22 @@ fn levels(policy: &Policy, budgets: &Budgets, now: Timestamp) -> HashMap<Key, f6
         let level = limit.rule().map_or(0.0, |rule| rule.step(state, now, 0.0).1.level);
         (key.clone(), level)
     };
-    // Nothing is as if there had never been anything.
+    // A level of 0 equals an unused budget.
     budgets.iter().map(level).filter(|(_, level)| *level > 0.0).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A refused event leaves no charge but under attempts and in limits that are not in force; and one that passes is charged by
-    /// every limit in force that counts it.
+    /// A refused event leaves no charge, except under `attempts` and in limits that are not enforced. An event that
+    /// passes is charged by every enforced limit that counts it.
     #[test]
     fn a_refused_event_leaves_no_charge(mut policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..30)) {
         let (mut budgets, mut ledgers) = (Budgets::new(), vec![SessionCounters::default(); 3]);
         let mut now = Timestamp::from_micros(1_700_000_000_000_000);
         for (user, later, size, events) in acts {
             now = now.after(Duration::from_millis(later));
-            // One at a time, so that it is clear who was charged for what.
+            // One event at a time, so that each charge has one cause.
             for event in events {
                 let ledger = &mut ledgers[usize::from(user)];
                 if event == Event::Mail {
@@ -168,7 +168,7 @@ proptest! {
                 let Ruling::Refuse(refusal) = &verdict.ruling else { continue };
                 prop_assert!(!matches!(event, Event::Rejected(_)), "what has happened is refused");
                 let of = |key: &Key| policy.limits.iter().find(|limit| key.as_str().starts_with(&*limit.name)).unwrap();
-                // What those in shadow charged all the same can be given back.
+                // A charge by a shadow limit can be refunded.
                 prop_assert!(verdict.charges.iter().all(|charged| of(&charged.key).mode != Mode::Enforce));
                 prop_assert!(verdict.held.is_empty());
                 for (key, after) in levels(&policy, &budgets, now) {
@@ -183,7 +183,7 @@ proptest! {
         }
     }
 
-    /// A limit in shadow changes nothing that anybody else sees: without it all verdicts are the same.
+    /// A limit in shadow mode has no visible effect: without it all verdicts are the same.
     #[test]
     fn what_is_in_shadow_changes_nothing(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let run = |mut policy: Policy| {
@@ -211,7 +211,7 @@ proptest! {
         prop_assert_eq!(all, run(rebuilt(limits(|limit| limit.mode == Mode::Enforce).collect())));
     }
 
-    /// A run of pipelined commands gets what its commands would get one by one.
+    /// A run of pipelined commands gets the same verdicts as its commands one by one.
     #[test]
     fn a_run_is_decided_as_its_events_are(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let (mut together, mut apart) = (Budgets::new(), Budgets::new());

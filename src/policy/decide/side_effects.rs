@@ -1,4 +1,4 @@
-//! What follows from an event beside its charges: late answers, suspensions, notices.
+//! Side effects of a decision beside charges: delays, suspensions, notifications.
 
 use super::ladder::{Overage, Reached, Room};
 use super::{Decision, Step};
@@ -12,7 +12,7 @@ use crate::policy::verdict::{Notice, RefundWhen, Suspended, Verdict};
 use std::sync::Arc;
 
 impl Decision<'_> {
-    /// Whether whoever it is may send nothing: what else he does is not touched.
+    /// Returns the suspension that refuses this event. Only events of sending are refused.
     pub(super) fn suspended(&self, event: &Event) -> Option<Suspended> {
         let suspension = self.suspension.as_ref()?;
         let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
@@ -21,7 +21,7 @@ impl Decision<'_> {
         sends.then_some(Suspended { suspension, left, help_url })
     }
 
-    /// What the limit's ladder does about a step.
+    /// Evaluates the limit's ladder for a step.
     pub(super) fn reached(
         &self,
         step: &Step<'_>,
@@ -32,11 +32,11 @@ impl Decision<'_> {
         if !(over.is_over)(step.limit.ladder.lowest()) {
             return None;
         }
-        // What is looked at comes again, when it is charged: then the rest of the ladder acts, unless it is refused now.
+        // A peeked event is charged later, and then the rest of the ladder acts, unless it is refused now.
         let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
         let reached = Reached::of(step.limit, *step.used.quota, &over, room, self.may_suspend(step));
-        // By which way a message goes is settled at MAIL.
+        // The route of a message is chosen at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && !reached.refuses {
             true if !is_way => None,
@@ -45,7 +45,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Suspends whoever has the budget.
+    /// Suspends the owner of the budget.
     pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
         let (Some(time), Some(key)) = (suspends, self.question.key(step.used.slot)) else { return };
@@ -75,11 +75,11 @@ impl Decision<'_> {
         }
     }
 
-    /// How late the answer to an event may be; `None`: it cannot be late.
+    /// Returns the room for a delay; `None`: no delay is possible.
     fn room(&self, event: &Event) -> Option<Room> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
-            // After the final dot a client that does not wait sends it again; and what has happened waits for nothing.
+            // After the final dot, a client that times out sends the message again; and a past event needs no delay.
             Event::End { .. } | Event::Rejected(_) => return None,
             event if is_of_transaction(event) => self.ledger.delayed().max(waits),
             _ => waits,
@@ -87,15 +87,16 @@ impl Decision<'_> {
         Some(Room { command, left: transaction.saturating_sub(before), waits })
     }
 
-    /// Whether whoever has the budget of a step can be suspended. The sender of bounces is everybody.
+    /// Returns whether the owner of a step's budget can be suspended. The null sender stands for everybody, and cannot.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
         let key = self.question.key(step.used.slot);
         key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
     }
 
-    /// Whether a charge is refunded if the client leaves during the delay: it comes again with its mail or its login, and is charged
-    /// then. What has happened already stays charged: a connection, a session, a command. Otherwise a client that leaves early each
-    /// time would never reach the rungs above the delay. A filter cannot forget, and `attempts` counts every attempt.
+    /// Returns whether a charge is refunded if the client leaves during the delay. Such a client returns with its mail
+    /// or its login, and is charged then. Past events stay charged: a connection, a session, a command. Otherwise a
+    /// client that leaves early each time would never reach the rungs above the delay. Distinct values cannot be
+    /// refunded, since a filter cannot forget, and `attempts` counts every attempt.
     pub(super) fn until_heard(&self, limit: &Limit, event: &Event) -> Option<RefundWhen> {
         let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
         let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
@@ -105,7 +106,7 @@ impl Decision<'_> {
     }
 }
 
-/// Whether the patience of clients with a whole transaction is touched by it.
+/// Returns whether a delay of this event adds to the transaction's delay.
 pub(super) fn is_of_transaction(event: &Event) -> bool {
     matches!(event, Event::Mail | Event::Recipient(_) | Event::Message)
 }

@@ -83,7 +83,7 @@ fn recipients_are_charged_one_by_one_until_there_is_no_room() {
     let mut loaded = Loaded::default();
     let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
     let verdicts = decide(&policy, now(), &run, &mut loaded);
-    // In no time at all the fourth makes the rate 4, and 4 is over 4.
+    // Without time between them, the fourth makes the rate 4, and 4 exceeds 4.
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
     let refusal = refusal(&verdicts[4]);
     let text = refusal.text("r-1");
@@ -178,7 +178,7 @@ fn known_recipients_are_free_also_for_whoever_is_at_the_limit() {
     let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
     let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
-    // Days later the rate has gone, and those known are still known, those refused are not.
+    // Days later the rate has decayed. The accepted values are still known, the refused ones are not.
     let later = now().after(Duration::from_secs(10 * 86_400));
     let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
     let verdicts = decide(&policy, later, &asked(Some("alice"), &run), &mut loaded);
@@ -361,7 +361,7 @@ fn no_more_than_all_are_rejected() {
     let policy = policy(vec![Limit::new("l", Count::Rejections, vec![Field::User], share)]);
     let mut loaded = Loaded::default();
     decide(&policy, now(), &asked(Some("alice"), &[rcpt()]), &mut loaded);
-    // The upstream takes its time to say no.
+    // The upstream rejects with some delay.
     let rejected = now().after(Duration::from_millis(500));
     decide(&policy, rejected, &asked(Some("alice"), &[Event::Rejected(None)]), &mut loaded);
     let verdicts = decide(&policy, rejected, &asked(Some("alice"), &[Event::Mail]), &mut loaded);
@@ -541,7 +541,7 @@ fn what_would_be_too_late_is_told_when_it_would_not_be() {
         let one = asked(Some("alice"), &[Event::Mail, rcpt()]);
         let verdicts = decide(&policy, now(), &one, &mut loaded);
         let Ruling::Refuse(refusal) = &verdicts[1].ruling else { continue };
-        // 23 of 2 would be late by 21 s: when one of them is forgotten it is 20, after half an hour.
+        // 23 of 2 would be delayed by 21 s. When one of them has decayed the delay is 20 s: after half an hour.
         assert_eq!((refusal.wait, refusal.meaning()), (Wait::For(Duration::from_secs(1_800)), Meaning::Later));
         return;
     }

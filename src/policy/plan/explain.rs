@@ -1,4 +1,4 @@
-//! Why limits hold or do not, by what the question itself asks of them.
+//! Explanation of a plan: the reason why a limit does not apply, and the override that does.
 
 use super::{Plan, Planner};
 use crate::policy::Policy;
@@ -8,7 +8,7 @@ use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::time::Timestamp;
 
 impl Plan<'_> {
-    /// Why the limit at this place of the policy has nothing to say to the first event; `None`: it has.
+    /// Returns the reason why the limit at this index does not apply to the first event; `None` if it does.
     pub fn reason(policy: &Policy, asked: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
         let (run, limit) = (Planner::new(policy, asked, now), &policy.limits[place]);
         let check = || {
@@ -22,7 +22,7 @@ impl Plan<'_> {
         check().err().map(|why| Reason::new(why, &limit.whom, run.subject(0)))
     }
 
-    /// The row of its overrides whose numbers hold for the limit at the first event.
+    /// Returns the override row of the limit for the first event.
     pub(in crate::policy) fn row<'a>(
         policy: &'a Policy,
         asked: &Asked,

@@ -4,7 +4,7 @@ use crate::time::Timestamp;
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// A plain dense Bloom filter, in the form in which stores kept all filters before there were sparse ones.
+/// Plain dense Bloom filter, in the form in which stores kept all filters before sparse ones existed.
 #[derive(Clone)]
 struct Dense(Vec<u8>);
 
@@ -44,7 +44,7 @@ fn rewritten(generation: &Generation) -> Option<Generation> {
     Generation::read(&mut rest).filter(|_| rest.is_empty())
 }
 
-/// What is done with a filter: values learnt, united with the filter of others, written and read again, left alone for seconds.
+/// Act on a filter: learn values, unite it with others, write and read it, or wait some seconds.
 #[derive(Clone, Debug)]
 enum Act {
     Learn(Vec<u32>),
@@ -65,7 +65,7 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Exim's rule over a dense filter: the filter and when it began.
+/// Reference: Exim's rule over a dense filter, with its beginning.
 struct Reference {
     filter: Dense,
     epoch: i64,
@@ -81,7 +81,7 @@ fn learnt(rule: Rule, filter: Option<Filter>, now: i64, values: &[u32]) -> Optio
     values.iter().fold(filter, |filter, n| Some(rule.learn(filter, at(now), value(*n))))
 }
 
-/// The filter after an act, and the dense one.
+/// Applies an act to the filter and to the reference.
 fn act(rule: Rule, act: &Act, filter: Option<Filter>, plain: &mut Reference, now: &mut i64) -> Option<Filter> {
     let parts = |filter: &Filter| (filter.epoch, filter.newer.clone(), filter.older.clone());
     match act {
@@ -104,7 +104,7 @@ fn act(rule: Rule, act: &Act, filter: Option<Filter>, plain: &mut Reference, now
             let (epoch, newer, older) = parts(&filter?);
             Filter::from_parts(epoch, rewritten(&newer).unwrap(), rewritten(&older).unwrap())
         }
-        // A state file of an earlier version.
+        // State file of an earlier version.
         Act::ReadDense => {
             let (epoch, _, older) = parts(&filter?);
             Filter::from_parts(epoch, Generation::read(&mut &plain.filter.write()[..]).unwrap(), older)
@@ -119,7 +119,7 @@ fn act(rule: Rule, act: &Act, filter: Option<Filter>, plain: &mut Reference, now
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// A filter is sparse at first, dense later; what it says is at every moment what a dense filter says.
+    /// A filter is sparse at first and dense later; it always decides like a dense filter.
     #[test]
     fn a_sparse_filter_decides_like_a_dense_one(limit in 1u32..3_000, acts in proptest::collection::vec(any_act(), 1..12)) {
         let rule = Rule::new(f64::from(limit), Duration::from_secs(DAY as u64), None).unwrap();
@@ -140,13 +140,13 @@ proptest! {
             }
             prop_assert_eq!(filter.newer.count(), plain.filter.count());
             prop_assert_eq!(&*filter.newer.to_octets(), &plain.filter.0[..]);
-            // One form for what it knows, whichever way it came to know it.
+            // One form for the same knowledge, however it was gained.
             prop_assert_eq!(Some(filter.newer.clone()), Generation::read(&mut &plain.filter.write()[..]));
             prop_assert!(filter.octets() <= size, "{} octets", filter.octets());
         }
     }
 
-    /// The same of a generation that begins with exact values: from the moment that it has bits.
+    /// The same for a generation that begins with exact values: from the moment that it has bits.
     #[test]
     fn few_values_become_sparse_bits(limit in 30u32..3_000, values in proptest::collection::vec(0u32..2_000, 1..300)) {
         let size = 2 * limit as usize;
