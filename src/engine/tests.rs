@@ -88,7 +88,7 @@ fn rates_are_those_of_exim_to_the_last_bit() {
 }
 
 #[test]
-fn an_event_in_no_time_counts_whole_and_a_clock_set_back_forgets_nothing() {
+fn an_event_without_interval_counts_in_full_and_a_clock_set_back_forgets_nothing() {
     for rule in [ewma(100.0, "1d"), bucket(100.0, 100.0, "1d")] {
         let state = Some(State { at: at(10.0), level: 7.5 });
         assert_eq!(rule.step(state, at(10.0), 1.0).1.level, 8.5);
@@ -115,7 +115,7 @@ fn the_envelope_of_vienna() {
 }
 
 #[test]
-fn what_is_by_itself_over_the_limit_never_fits() {
+fn an_event_larger_than_the_limit_never_fits() {
     assert_eq!(ewma(1.0, "15m").wait(None, at(0.0), 1.0), Wait::Never);
     assert_eq!(ewma(2.0, "15m").wait(None, at(0.0), 1.0), Wait::For(Duration::ZERO));
     assert_eq!(bucket(1.0, 1.0, "15m").wait(None, at(0.0), 1.0), Wait::For(Duration::ZERO));
@@ -123,7 +123,7 @@ fn what_is_by_itself_over_the_limit_never_fits() {
 }
 
 #[test]
-fn both_multipliers_move_what_they_name() {
+fn each_factor_scales_its_number() {
     for rule in [ewma(100.0, "1d"), bucket(100.0, 100.0, "1d")] {
         let scaled = rule.scaled(3.0, 0.5);
         assert!((scaled.burst() - 50.0).abs() < 1e-9);
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn no_number_makes_a_level_that_is_none(average in any::<bool>(), limit in 0.0f64..1e300, period in 1e-6f64..1e9,
+    fn a_level_is_always_a_number(average in any::<bool>(), limit in 0.0f64..1e300, period in 1e-6f64..1e9,
                                             level in 0.0f64..1e300, then in any::<i64>(), now in any::<i64>(),
                                             n in 0.0f64..1e300, factor in 1e-6f64..1e6) {
         let rule = match average {
@@ -327,7 +327,7 @@ fn false_positives_are_as_in_finchs_table() {
 
 /// Readers of a newsletter, twenty more each day, all stay known: unknown addresses must not pass for known.
 #[test]
-fn a_filter_grows_with_what_stays_known() {
+fn a_filter_grows_with_the_known_values() {
     let day = Duration::from_secs(86_400);
     let rule = distinct::Rule::new(30.0, day, Some(60 * day)).unwrap();
     let (mut filter, mut now) = (None, at(0.0));

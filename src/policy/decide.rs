@@ -31,18 +31,18 @@ pub fn decide(
     policy: &Policy,
     now: Timestamp,
     asked: &Asked,
-    question: &Plan<'_>,
+    plan: &Plan<'_>,
     loaded: &mut Loaded,
-    ledger: &mut SessionCounters,
+    counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
-    let mut decision = Decision::new(policy, now, asked, question, loaded, ledger);
-    let mut applications = &question.applications[..];
+    let mut decision = Decision::new(policy, now, asked, plan, loaded, counters);
+    let mut checks = &plan.checks[..];
     let (mut mail_refused, mut is_over) = (false, false);
     let mut verdicts = Vec::with_capacity(asked.events.len());
     for (at, event) in asked.events.iter().enumerate() {
-        let count = applications.iter().take_while(|application| application.event == at).count();
-        let (these, rest) = applications.split_at(count);
-        applications = rest;
+        let count = checks.iter().take_while(|check| check.event == at).count();
+        let (these, rest) = checks.split_at(count);
+        checks = rest;
         let verdict = match event {
             // After a refusal that ends the session no event follows.
             _ if is_over => Verdict { ruling: Ruling::Skipped, ..Verdict::default() },
@@ -69,10 +69,10 @@ struct Decision<'a> {
     policy: &'a Policy,
     now: Timestamp,
     asked: &'a Asked,
-    question: &'a Plan<'a>,
+    plan: &'a Plan<'a>,
     loaded: &'a mut Loaded,
     own: Loaded,
-    ledger: &'a mut SessionCounters,
+    counters: &'a mut SessionCounters,
     /// Suspension of the sender, perhaps by an event of this run.
     suspension: Option<Arc<Suspension>>,
     /// Delay of the run's replies so far.
@@ -103,22 +103,22 @@ impl<'a> Decision<'a> {
         policy: &'a Policy,
         now: Timestamp,
         asked: &'a Asked,
-        question: &'a Plan<'a>,
+        plan: &'a Plan<'a>,
         loaded: &'a mut Loaded,
-        ledger: &'a mut SessionCounters,
+        counters: &'a mut SessionCounters,
     ) -> Self {
         loaded.0.iter_mut().for_each(|slot| slot.heal(now));
-        let mut own: Loaded = question.own.iter().map(|key| ledger.budget(key)).collect();
+        let mut own: Loaded = plan.own.iter().map(|key| counters.budget(key)).collect();
         own.0.iter_mut().for_each(|slot| slot.heal(now));
-        let suspension = question.suspension.clone();
-        Self { policy, now, asked, question, loaded, own, ledger, suspension, waits: Duration::ZERO }
+        let suspension = plan.suspension.clone();
+        Self { policy, now, asked, plan, loaded, own, counters, suspension, waits: Duration::ZERO }
     }
 
-    fn decide(&mut self, event: &Event, applications: &'a [Check]) -> Verdict {
+    fn decide(&mut self, event: &Event, checks: &'a [Check]) -> Verdict {
         let mut refusal: Option<Box<Refusal>> = None;
         let mut verdict = Verdict::default();
         // Collected in one step: pushing one by one cost a fifth of the time.
-        let mut steps: Vec<_> = applications.iter().map(|application| self.begin(application)).collect();
+        let mut steps: Vec<_> = checks.iter().map(|check| self.begin(check)).collect();
         for step in &mut steps {
             self.take(step, event);
             if step.reached.is_none() {
@@ -149,19 +149,19 @@ impl<'a> Decision<'a> {
         self.waits += verdict.delay;
         // A refused MAIL begins no transaction.
         if is_of_transaction(event) && !(*event == Event::Mail && matches!(verdict.ruling, Ruling::Refuse(_))) {
-            self.ledger.delay(verdict.delay);
+            self.counters.delay(verdict.delay);
         }
         verdict
     }
 
     /// Prepares a step, for [`Decision::take`] to complete.
-    fn begin(&self, application: &'a Check) -> Step<'a> {
-        let used = &self.question.budgets[application.used];
+    fn begin(&self, check: &'a Check) -> Step<'a> {
+        let used = &self.plan.budgets[check.used];
         let limit = &self.policy.limits[used.limit];
-        let effect = self.effect(limit, used, application.effect);
+        let effect = self.effect(limit, used, check.effect);
         // An event that is counted already adds nothing.
-        let (values, amount) = match effect == Some(application.effect) {
-            true => (&application.values, application.amount),
+        let (values, amount) = match effect == Some(check.effect) {
+            true => (&check.values, check.amount),
             false => (&Values::All, 0.0),
         };
         let before = self.slot(used.slot).and_then(Slot::state);
@@ -171,7 +171,7 @@ impl<'a> Decision<'a> {
 
     /// Returns the current effect of an event on a limit.
     fn effect(&self, limit: &Limit, used: &PlannedBudget<'_>, effect: Effect) -> Option<Effect> {
-        let has_counted = || self.question.key(used.slot).is_some_and(|key| self.ledger.has_counted(key));
+        let has_counted = || self.plan.key(used.slot).is_some_and(|key| self.counters.has_counted(key));
         let is_counted = limit.counts_once() && effect == Effect::Charge && has_counted();
         match *used.quota {
             _ if is_counted && limit.charge != Charge::Attempts => None,
@@ -297,7 +297,7 @@ impl<'a> Decision<'a> {
                 self.charge(used, state, learnt);
                 verdict.settled.extend(self.settled(effect, used));
                 if let (Place::Stored(place), true) = (used.slot, is_let_through) {
-                    let (key, rule) = (self.question.keys.get(place), used.quota.rule());
+                    let (key, rule) = (self.plan.keys.get(place), used.quota.rule());
                     let receipt = Receipt { before, after: state };
                     let charged = |until, rule| RefundableCharge { key: key.owned(), receipt, rule, until };
                     // A session slot has one owner, the session, which releases it at its end: it is never refunded as
@@ -311,9 +311,9 @@ impl<'a> Decision<'a> {
                     }
                 }
                 if limit.counts_once()
-                    && let Some(key) = self.question.key(used.slot)
+                    && let Some(key) = self.plan.key(used.slot)
                 {
-                    self.ledger.count(key);
+                    self.counters.count(key);
                 }
             }
             // The charge for the declared size is refunded with the message.
@@ -367,7 +367,7 @@ impl<'a> Decision<'a> {
 
     /// Returns the charge for the size that the client declared.
     fn declared(&self, used: &PlannedBudget<'_>) -> Option<&RefundableCharge> {
-        let key = self.question.key(used.slot)?;
+        let key = self.plan.key(used.slot)?;
         self.asked.declared.iter().find(|charged| charged.key.borrowed() == key)
     }
 
@@ -389,7 +389,7 @@ impl<'a> Decision<'a> {
 
     /// Stores the session's own counters.
     fn keep_own(self) {
-        for used in &self.question.budgets {
+        for used in &self.plan.budgets {
             let (place, is_of_message) = match used.slot {
                 Place::Message(place) => (place, true),
                 Place::Connection(place) => (place, false),
@@ -397,7 +397,7 @@ impl<'a> Decision<'a> {
             };
             let slot = &self.own.0[place];
             if let (Some(budget), true) = (&slot.budget, slot.change.is_some()) {
-                self.ledger.keep(self.question.own.get(place), is_of_message, budget.clone());
+                self.counters.keep(self.plan.own.get(place), is_of_message, budget.clone());
             }
         }
     }

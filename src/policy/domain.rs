@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_domain_only_loses_its_capitals() {
+    fn a_name_that_is_no_domain_becomes_lower_case_only() {
         for (text, expected) in [
             ("", ""),
             ("[x", "[x"),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_what_they_say() {
+    fn hours_contain_the_minutes_that_they_name() {
         for (hours, within, without) in [
             ("Mon-Fri 08:00-18:00", "Mon 08:00, Wed 12:30, Fri 17:59", "Mon 07:59, Mon 18:00, Sat 12:00, Sun 12:00"),
             ("Sat,Sun", "Sat 00:00, Sun 23:59", "Fri 23:59, Mon 00:00"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_are_no_hours_is_refused_with_the_reason() {
+    fn bad_hours_are_refused_with_the_reason() {
         for (text, words) in [
             ("", "there is nothing"),
             ("Mon-Fri 08:00 - 18:00", "leave no space within them"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_time_have_a_weekday_too() {
+    fn the_first_and_last_timestamp_have_a_weekday() {
         for micros in [i64::MIN, -1, i64::MAX] {
             let (_, minute) = Zone::default().civil(Timestamp::from_micros(micros));
             assert!(minute < DAY);

@@ -33,7 +33,7 @@ pub struct Limit {
     /// Counts only new values.
     pub distinct: Option<Distinct>,
     /// Matcher of `match` and `except`.
-    pub whom: Matcher,
+    pub matcher: Matcher,
     /// Different rates for some owners.
     pub overrides: Option<Arc<Overrides>>,
     /// Index of the limit in the policy whose budget this one watches without charging it.
@@ -50,7 +50,7 @@ pub struct Settled {
     /// Prefix of the keys of its budgets.
     pub(super) prefix: Box<str>,
     /// Indices of the limit's matcher, owner fields and override table in the policy's [`MatcherSet`].
-    pub(super) whom: usize,
+    pub(super) matcher: usize,
     pub(super) owners: usize,
     pub(super) rows: usize,
     /// Kinds of events that concern the limit: see [`Event::kind`].
@@ -169,7 +169,7 @@ impl Limit {
             mode: Mode::Enforce,
             stage,
             distinct: None,
-            whom: Matcher::default(),
+            matcher: Matcher::default(),
             overrides: None,
             watch: None,
             ladder: Ladder::standard(),
@@ -184,24 +184,24 @@ impl Limit {
     }
 
     /// Derives the values of [`Settled`], and adds the limit's matcher, owner fields and overrides to the policy's set.
-    pub(super) fn settle(&mut self, asking: &mut MatcherSet) {
+    pub(super) fn settle(&mut self, matcher_set: &mut MatcherSet) {
         self.stage = self.stage_for(self.stage);
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
         self.settled = Settled {
             prefix: self.key_prefix(),
-            whom: asking.whom(&self.whom),
-            owners: asking.owners(&self.per),
-            rows: self.overrides.as_ref().map_or(0, |overrides| asking.place(&overrides.rows)),
+            matcher: matcher_set.matcher(&self.matcher),
+            owners: matcher_set.owners(&self.per),
+            rows: self.overrides.as_ref().map_or(0, |overrides| matcher_set.place(&overrides.rows)),
             interests: of_interest.fold(0, |all, event| all | event.kind()),
             depends_on_recipient: self.is_per_recipient()
-                || self.whom.needs_recipient()
+                || self.matcher.needs_recipient()
                 || self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_recipient()),
             has_chosen_keys: self.is_stored()
                 && !matches!(self.quota, Quota::Counter { .. })
                 && self.has_chosen_key(false),
-            waits_for_recipients: self.whom.needs_recipients(),
-            waits_for_login: self.whom.needs_login()
+            waits_for_recipients: self.matcher.needs_recipients(),
+            waits_for_login: self.matcher.needs_login()
                 || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),
         };
     }
@@ -213,8 +213,8 @@ impl Limit {
             // A watching limit names its stage itself.
             (_, stage) if self.watch.is_some() => stage,
             (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
-            (Count::Messages | Count::Recipients, stage) if self.whom.needs_recipients() => stage.max(Stage::Data),
-            (Count::Messages, Stage::Mail | Stage::Rcpt) if self.whom.needs_recipient() => Stage::Data,
+            (Count::Messages | Count::Recipients, stage) if self.matcher.needs_recipients() => stage.max(Stage::Data),
+            (Count::Messages, Stage::Mail | Stage::Rcpt) if self.matcher.needs_recipient() => Stage::Data,
             (_, stage) => stage,
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct MatcherSet {
     conditions: Vec<Condition>,
     /// Matchers, each a range of `steps`.
-    whoms: Vec<ByEvent<Range<usize>>>,
+    matchers: Vec<ByEvent<Range<usize>>>,
     steps: Vec<Step>,
     rows: Vec<ByEvent<Arc<Rows>>>,
     /// Fields of owners.
@@ -39,24 +39,24 @@ impl<T> ByEvent<T> {
 
 impl MatcherSet {
     /// Adds a matcher, and returns its index.
-    pub fn whom(&mut self, whom: &Matcher) -> usize {
+    pub fn matcher(&mut self, matcher: &Matcher) -> usize {
         let mut steps = Vec::new();
         let mut add = |steps: &mut Vec<Step>, table: &AllOf, end| {
             steps.extend(table.0.iter().map(|condition| self.step(condition)));
             steps.push(end);
         };
-        whom.matches.iter().for_each(|table| add(&mut steps, table, Step::Match));
-        if !whom.matches.is_empty() {
+        matcher.matches.iter().for_each(|table| add(&mut steps, table, Step::Match));
+        if !matcher.matches.is_empty() {
             steps.push(Step::Matched);
         }
-        whom.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
-        let known = self.whoms.iter().position(|known| self.steps[known.asked.clone()] == *steps);
+        matcher.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
+        let known = self.matchers.iter().position(|known| self.steps[known.asked.clone()] == *steps);
         known.unwrap_or_else(|| {
             let began = self.steps.len();
             self.steps.extend(&steps);
             let is_of_event = steps.iter().any(|step| matches!(step, Step::And { is_of_event: true, .. }));
-            self.whoms.push(ByEvent { asked: began..self.steps.len(), is_of_event });
-            self.whoms.len() - 1
+            self.matchers.push(ByEvent { asked: began..self.steps.len(), is_of_event });
+            self.matchers.len() - 1
         })
     }
 
@@ -125,11 +125,11 @@ fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), Skip
 
 /// Cached results for a run of events.
 pub struct MatchCache<'a> {
-    asking: &'a MatcherSet,
+    matcher_set: &'a MatcherSet,
     /// One for each event and condition. A result that is the same for all events is stored with the first event.
     given: Vec<Cell<Option<bool>>>,
     /// One for each event and matcher.
-    whoms: Vec<Cell<Option<Result<(), SkipReason>>>>,
+    matchers: Vec<Cell<Option<Result<(), SkipReason>>>>,
     /// One for each event and table of overrides.
     rows: Vec<Cell<Option<Option<Row>>>>,
     /// One for each event and set of owner fields.
@@ -137,21 +137,21 @@ pub struct MatchCache<'a> {
 }
 
 impl<'a> MatchCache<'a> {
-    pub fn new(asking: &'a MatcherSet, events: usize) -> Self {
-        let given = vec![Cell::new(None); asking.conditions.len() * events];
-        let whoms = vec![Cell::new(None); asking.whoms.len() * events];
-        let rows = vec![Cell::new(None); asking.rows.len() * events];
-        Self { asking, given, whoms, rows, owners: vec![OnceCell::new(); asking.owners.len() * events] }
+    pub fn new(matcher_set: &'a MatcherSet, events: usize) -> Self {
+        let given = vec![Cell::new(None); matcher_set.conditions.len() * events];
+        let matchers = vec![Cell::new(None); matcher_set.matchers.len() * events];
+        let rows = vec![Cell::new(None); matcher_set.rows.len() * events];
+        Self { matcher_set, given, matchers, rows, owners: vec![OnceCell::new(); matcher_set.owners.len() * events] }
     }
 
     /// Evaluates the matcher at this index for `subject`, the event at index `at`. The error is the reason why it does
     /// not match.
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
-        let whoms = &self.asking.whoms;
-        let whom = &whoms[number];
-        let answer = &self.whoms[whom.place(number, whoms.len(), at)];
+        let matchers = &self.matcher_set.matchers;
+        let matcher = &matchers[number];
+        let answer = &self.matchers[matcher.place(number, matchers.len(), at)];
         answer.get().unwrap_or_else(|| {
-            let said = check(&self.asking.steps[whom.asked.clone()], |number, is_of_event| {
+            let said = check(&self.matcher_set.steps[matcher.asked.clone()], |number, is_of_event| {
                 self.holds(number, if is_of_event { at } else { 0 }, subject)
             });
             answer.set(Some(said));
@@ -160,7 +160,7 @@ impl<'a> MatchCache<'a> {
     }
 
     fn holds(&self, number: usize, event: usize, subject: &Subject<'_, '_>) -> bool {
-        let conditions = &self.asking.conditions;
+        let conditions = &self.matcher_set.conditions;
         let answer = &self.given[event * conditions.len() + number];
         answer.get().unwrap_or_else(|| {
             let holds = conditions[number].holds(*subject);
@@ -171,13 +171,13 @@ impl<'a> MatchCache<'a> {
 
     /// Evaluates the matcher at this index for a subject that is no event of the run. Not cached.
     pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
-        let steps = &self.asking.steps[self.asking.whoms[number].asked.clone()];
-        check(steps, |number, _| self.asking.conditions[number].holds(subject)).is_ok()
+        let steps = &self.matcher_set.steps[self.matcher_set.matchers[number].asked.clone()];
+        check(steps, |number, _| self.matcher_set.conditions[number].holds(subject)).is_ok()
     }
 
     /// Returns the override row for the event at index `at`, from the table at this index.
     pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<Row> {
-        let rows = &self.asking.rows;
+        let rows = &self.matcher_set.rows;
         let answer = &self.rows[rows[number].place(number, rows.len(), at)];
         answer.get().unwrap_or_else(|| {
             let row = rows[number].asked.find(*subject);
@@ -188,7 +188,7 @@ impl<'a> MatchCache<'a> {
 
     /// Returns the owner part of keys for the event at index `at`; the error is the unknown field.
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
-        let owners = &self.asking.owners;
+        let owners = &self.matcher_set.owners;
         let answer = &self.owners[owners[number].place(number, owners.len(), at)];
         answer.get_or_init(|| owners[number].asked.name(*subject)).as_deref().map_err(|field| *field)
     }

@@ -67,7 +67,7 @@ pub struct Policy {
     pub help_url: Option<Arc<str>>,
     /// Whether any limit can delay replies.
     delays: bool,
-    asking: Arc<MatcherSet>,
+    matcher_set: Arc<MatcherSet>,
 }
 
 /// Longest delay of replies. The least patient known client waits 60 s.
@@ -100,12 +100,12 @@ impl Default for Lateness {
 
 impl Policy {
     pub fn new(mut limits: Vec<Limit>, folding: AddressNormalizer, zone: Zone) -> Self {
-        let mut asking = MatcherSet::default();
-        limits.iter_mut().for_each(|limit| limit.settle(&mut asking));
+        let mut matcher_set = MatcherSet::default();
+        limits.iter_mut().for_each(|limit| limit.settle(&mut matcher_set));
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
-        Self { limits: limits.into(), folding, zone, delays, asking: Arc::new(asking), ..Self::default() }
+        Self { limits: limits.into(), folding, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
     }
 
     /// Returns the name of the limit at this index; with its rate, if the limit has several.

@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_trying_all_networks_finds(
+        fn finds_the_same_as_trying_all_networks(
             given in proptest::collection::vec((addresses(), prop_oneof![0..4_u8, 29..34_u8, 125..129_u8]), 0..12),
             wanted in proptest::collection::vec(addresses(), 1..8),
         ) {

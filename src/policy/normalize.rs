@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_keeps_what_looks_like_a_sub_address() {
+    fn a_login_keeps_its_sub_address() {
         for (login, folded) in [
             ("Alice", "alice@example.org"),
             ("Alice+X@D", "alice+x@d"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_domain_is_what_follows_the_last_at_outside_quotes() {
+    fn the_domain_follows_the_last_at_outside_quotes() {
         for (address, expected) in
             [("bob@d", Some("d")), ("\"a@b\"@d", Some("d")), ("\"a@b\"", None), ("bob", None), (NULL, None)]
         {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_is_not_copied() {
+    fn a_normal_address_is_not_copied() {
         for address in ["bob@d.example", "änne@d.example", "+x@d", NULL] {
             assert!(matches!(example().address(address), Cow::Borrowed(_)), "{address}");
             assert!(matches!(example().user("alice@d"), Cow::Borrowed(_)));
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn folding_twice_is_folding_once(address in r#"([aBÄΣİß+."\\@ \u{308}\u{1fef}\u{37e}]|\PC){0,10}"#, separator in "[+.`-]?") {
+        fn normalizing_twice_is_normalizing_once(address in r#"([aBÄΣİß+."\\@ \u{308}\u{1fef}\u{37e}]|\PC){0,10}"#, separator in "[+.`-]?") {
             let folding = AddressNormalizer::new(separator.chars().next(), Some("Σ.example"));
             let once = folding.address(&address).into_owned();
             prop_assert_eq!(&folding.address(&once), &once);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_written_as_events_have_it() {
+    fn a_parsed_owner_equals_the_owner_of_events() {
         let narrow = Field::Client(Widths::new(24, 56).unwrap());
         let usual = Field::Client(Widths::default());
         for (per, text, owner) in [
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_budget_is_refused_by_name() {
+    fn a_text_that_names_no_budget_is_refused_with_the_reason() {
         let usual = Field::Client(Widths::default());
         for (per, text, words) in [
             (&[Field::User][..], "", "nobody is named"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_suspended_is_one_who_sends() {
+    fn only_a_sender_can_be_suspended() {
         for (text, expected) in [
             ("alice", Ok("user=alice@example.org")),
             ("client=192.0.2.7", Ok("client=192.0.2.7")),

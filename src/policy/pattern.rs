@@ -412,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lone_star_means_the_null_sender_too() {
+    fn only_a_lone_star_matches_the_null_sender_too() {
         assert_eq!(table(Shape::Address, &["*@*", "<*", "*>", "<*>", "a"]).find("<>"), None);
         assert_eq!(table(Shape::Address, &["<*", "**"]).find("<>"), Some(&"**"));
         assert_eq!(table(Shape::Address, &["<>"]).find("a@d"), None);
     }
 
     #[test]
-    fn domains_and_names_are_found_whole() {
+    fn domains_and_names_are_matched_as_a_whole() {
         for (shape, patterns, value, pattern) in [
             (Shape::Domain, ["example.org", "*.example.org", "*example.org"], "example.org", Some("example.org")),
             (Shape::Domain, ["example.org", "*.example.org", "*example.org"], "a.b.example.org", Some("*.example.org")),
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_cannot_be_meant_is_refused() {
+    fn a_pattern_that_cannot_match_as_meant_is_refused() {
         for (shape, pattern, words) in [
             (Shape::Address, "", "a pattern is empty"),
             (Shape::Address, "Bob", "\"Bob\" stands here twice"),
@@ -509,7 +509,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(800))]
 
         #[test]
-        fn finds_what_trying_all_patterns_finds(
+        fn finds_the_same_as_trying_all_patterns(
             shape in shapes(),
             patterns in proptest::collection::vec(r#"[ab*]{0,2}[ab*"]?@?(\*\.)?[ab*."]{0,2}(\.b)?|<>|<\*"#, 0..12),
             values in proptest::collection::vec(r#"[ab"*]{0,2}@?[ab."]{0,3}(\.b)?|<>"#, 1..12),

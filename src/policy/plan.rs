@@ -28,7 +28,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Plan<'a> {
     /// Sorted by the index of the event.
-    pub(super) applications: Vec<Check>,
+    pub(super) checks: Vec<Check>,
     pub(super) budgets: Vec<PlannedBudget<'a>>,
     /// Keys of stored budgets.
     pub(super) keys: Keys,
@@ -133,24 +133,24 @@ impl<'a> Plan<'a> {
     /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
     /// budget, in whose key [`NEW`](super::key::NEW) replaces the values that clients can choose.
     pub fn with_shared(policy: &'a Policy, asked: &Asked, now: Timestamp, shared: Option<&HashSet<Key>>) -> Self {
-        let mut question = Self::default();
+        let mut plan = Self::default();
         let kinds = asked.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
             policy.limits.iter().enumerate().filter(|(_, limit)| limit.settled.interests & kinds != 0).peekable();
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
-            return question;
+            return plan;
         }
         // A run seldom needs more, whatever the size of the policy.
         let most = policy.limits.len().min(USUAL);
-        question.applications.reserve(most);
-        question.budgets.reserve(most);
-        question.keys = Keys::with_room(most);
+        plan.checks.reserve(most);
+        plan.budgets.reserve(most);
+        plan.keys = Keys::with_room(most);
         let run = Planner { shared, ..Planner::new(policy, asked, now) };
-        question.suspension = policy.exceptions.suspended(&run.view, now).cloned();
+        plan.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Limits that watch other budgets come last in the policy.
-        of_interest.for_each(|(place, limit)| question.apply(&run, place, limit));
-        question.applications.sort_by_key(|application| application.event);
-        question
+        of_interest.for_each(|(place, limit)| plan.apply(&run, place, limit));
+        plan.checks.sort_by_key(|check| check.event);
+        plan
     }
 
     /// Returns the keys of the stored budgets that the events check or charge.
@@ -178,13 +178,13 @@ impl<'a> Plan<'a> {
 
     /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
     pub fn limits(&self) -> impl Iterator<Item = usize> {
-        let is_counted = |application: &&Check| application.effect != Effect::Peek;
-        self.applications.iter().filter(is_counted).map(|application| self.budgets[application.used].limit)
+        let is_counted = |check: &&Check| check.effect != Effect::Peek;
+        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.used].limit)
     }
 
     /// Returns the same, with limits that only peek.
     pub fn looking(&self) -> impl Iterator<Item = usize> {
-        self.applications.iter().map(|application| self.budgets[application.used].limit)
+        self.checks.iter().map(|check| self.budgets[check.used].limit)
     }
 
     fn apply(&mut self, run: &Planner<'a, '_>, place: usize, limit: &'a Limit) {
@@ -216,7 +216,7 @@ impl<'a> Plan<'a> {
             };
             let Some(used) = used else { continue };
             let (Ok(amount), Ok(values)) = (run.amount(limit, effect, at), run.values(limit, at)) else { continue };
-            self.applications.push(Check { event: at, used, effect, amount, values });
+            self.checks.push(Check { event: at, used, effect, amount, values });
         }
     }
 
@@ -284,7 +284,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let view = NormalizedFacts::new(&asked.facts, &policy.folding, &policy.zone, now);
         let named = asked.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
-        let answers = MatchCache::new(&policy.asking, asked.events.len());
+        let answers = MatchCache::new(&policy.matcher_set, asked.events.len());
         Self { policy, asked, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
     }
 
@@ -315,10 +315,10 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         if let Some(what) = unknown {
             return Err(SkipReason::Unknown(what));
         }
-        if is_of_message && limit.whom.needs_recipient() {
+        if is_of_message && limit.matcher.needs_recipient() {
             return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
         }
-        self.answers.check(limit.settled.whom, at, subject)
+        self.answers.check(limit.settled.matcher, at, subject)
     }
 
     /// Returns the limit's quota for an event, with overrides.
@@ -343,7 +343,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let all = self.view.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
             let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
-            self.answers.hold(limit.settled.whom, subject)
+            self.answers.hold(limit.settled.matcher, subject)
         })
     }
 

@@ -80,7 +80,7 @@ fn limit(mut s: Section<'_>, name: Option<String>, cx: &mut Context<'_>) -> Opti
     let fields = per.as_ref().map_or_else(Vec::new, |per| per.value.clone());
     let mut limit = Limit::new(name.as_deref().unwrap_or_default(), count.value, fields, Quota::Unlimited);
     (limit.algorithm, limit.charge, limit.mode) = (terms.algorithm, charge.value, mode);
-    (limit.whom, limit.distinct) = (matcher, distinct.as_ref().map(|distinct| distinct.value));
+    (limit.matcher, limit.distinct) = (matcher, distinct.as_ref().map(|distinct| distinct.value));
     limit.stage = limit.stage_for(stage.as_ref().map_or(limit.stage, |stage| stage.value));
     let (overrides, column) = overrides.unzip();
     limit.overrides = overrides;

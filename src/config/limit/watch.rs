@@ -33,7 +33,7 @@ pub fn limits(
         keys.iter().for_each(|key| moment.check(&s, &key.span, key.value, true));
         (limit.stage, limit.count) = (*stage, first.count);
     }
-    (limit.mode, limit.whom) = (mode, matcher);
+    (limit.mode, limit.matcher) = (mode, matcher);
     // The watched limit's budgets decide which client or user a suspension is of.
     let owned = first.map_or_else(Vec::new, |first| first.per.clone());
     limit.ladder = action::ladder(

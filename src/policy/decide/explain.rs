@@ -45,25 +45,25 @@ pub fn explain(
     policy: &Policy,
     now: Timestamp,
     asked: &Asked,
-    question: &Plan<'_>,
+    plan: &Plan<'_>,
     loaded: &mut Loaded,
-    ledger: &mut SessionCounters,
+    counters: &mut SessionCounters,
 ) -> Vec<Explained> {
-    let decision = Decision::new(policy, now, asked, question, loaded, ledger);
+    let decision = Decision::new(policy, now, asked, plan, loaded, counters);
     let explained = |limit: usize| {
-        let mut applications = question.applications.iter();
-        let Some(application) = applications.find(|one| question.budgets[one.used].limit == limit) else {
+        let mut checks = plan.checks.iter();
+        let Some(check) = checks.find(|one| plan.budgets[one.used].limit == limit) else {
             let reason = Plan::reason(policy, asked, now, limit);
             return Err(reason.unwrap_or_else(|| Reason::plain(SkipReason::Elsewhere)));
         };
-        let mut step = decision.begin(application);
+        let mut step = decision.begin(check);
         let Some(effect) = step.effect else {
-            let is_unlimited = *question.budgets[application.used].quota == Quota::Unlimited;
+            let is_unlimited = *plan.budgets[check.used].quota == Quota::Unlimited;
             return Err(Reason::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
         };
         let row = Plan::row(policy, asked, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
-        decision.take(&mut step, &asked.events[application.event]);
+        decision.take(&mut step, &asked.events[check.event]);
         Ok(Weighed { row, ..decision.weighed(step, effect) })
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
@@ -78,7 +78,7 @@ impl Decision<'_> {
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };
-        let key = self.question.key(used.slot).map(|key| key.owned());
+        let key = self.plan.key(used.slot).map(|key| key.owned());
         let actions = reached.actions(None);
         Weighed {
             effect,

@@ -116,12 +116,12 @@ fn act(
     now: Timestamp,
     asked: &Asked,
     budgets: &mut Budgets,
-    ledger: &mut SessionCounters,
+    counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
-    let question = Plan::new(policy, asked, now);
-    let mut loaded: Loaded = question.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
-    let verdicts = super::decide(policy, now, asked, &question, &mut loaded, ledger);
-    for (key, slot) in question.keys().zip(loaded.into_slots()) {
+    let plan = Plan::new(policy, asked, now);
+    let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
+    let verdicts = super::decide(policy, now, asked, &plan, &mut loaded, counters);
+    for (key, slot) in plan.keys().zip(loaded.into_slots()) {
         budgets.insert(key.owned(), slot.budget);
     }
     let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions).cloned();
@@ -155,13 +155,13 @@ proptest! {
             now = now.after(Duration::from_millis(later));
             // One event at a time, so that each charge has one cause.
             for event in events {
-                let ledger = &mut ledgers[usize::from(user)];
+                let counters = &mut ledgers[usize::from(user)];
                 if event == Event::Mail {
-                    ledger.end_message();
+                    counters.end_message();
                 }
                 let before = levels(&policy, &budgets, now);
                 let asked = Asked { facts: facts(user, size), events: vec![event.clone()], declared: Vec::new() };
-                let verdict = act(&mut policy, now, &asked, &mut budgets, ledger).pop().unwrap();
+                let verdict = act(&mut policy, now, &asked, &mut budgets, counters).pop().unwrap();
                 if let Ruling::Suspended(_) = verdict.ruling {
                     prop_assert_eq!(&before, &levels(&policy, &budgets, now));
                 }
@@ -185,7 +185,7 @@ proptest! {
 
     /// A limit in shadow mode has no visible effect: without it all verdicts are the same.
     #[test]
-    fn what_is_in_shadow_changes_nothing(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
+    fn a_limit_in_shadow_mode_changes_nothing(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let run = |mut policy: Policy| {
             let (mut budgets, mut ledgers) = (Budgets::new(), vec![SessionCounters::default(); 3]);
             let mut now = Timestamp::from_micros(1_700_000_000_000_000);
@@ -213,7 +213,7 @@ proptest! {
 
     /// A run of pipelined commands gets the same verdicts as its commands one by one.
     #[test]
-    fn a_run_is_decided_as_its_events_are(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
+    fn a_run_is_decided_like_its_events_one_by_one(policy in any_policy(), acts in proptest::collection::vec(any_act(), 1..20)) {
         let (mut together, mut apart) = (Budgets::new(), Budgets::new());
         let (mut policy, mut policy_apart) = (policy.clone(), policy);
         let mut ledgers = vec![(SessionCounters::default(), SessionCounters::default()); 3];

@@ -48,7 +48,7 @@ impl Decision<'_> {
     /// Suspends the owner of the budget.
     pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
-        let (Some(time), Some(key)) = (suspends, self.question.key(step.used.slot)) else { return };
+        let (Some(time), Some(key)) = (suspends, self.plan.key(step.used.slot)) else { return };
         let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
         let by = By::Limit(step.limit.name.clone());
         let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
@@ -66,7 +66,7 @@ impl Decision<'_> {
         if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
                 notification: notification.clone(),
-                key: self.question.key(step.used.slot).map(|key| key.owned()),
+                key: self.plan.key(step.used.slot).map(|key| key.owned()),
                 limit: step.limit.name.clone(),
                 mode: step.limit.mode,
                 level: step.used.quota.level(step.level),
@@ -81,7 +81,7 @@ impl Decision<'_> {
         let before = match event {
             // After the final dot, a client that times out sends the message again; and a past event needs no delay.
             Event::End { .. } | Event::Rejected(_) => return None,
-            event if is_of_transaction(event) => self.ledger.delayed().max(waits),
+            event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,
         };
         Some(Room { command, left: transaction.saturating_sub(before), waits })
@@ -89,7 +89,7 @@ impl Decision<'_> {
 
     /// Returns whether the owner of a step's budget can be suspended. The null sender stands for everybody, and cannot.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
-        let key = self.question.key(step.used.slot);
+        let key = self.plan.key(step.used.slot);
         key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
     }
 

@@ -37,13 +37,13 @@ fn decide_in(
     now: Timestamp,
     asked: &Asked,
     loaded: &mut Loaded,
-    ledger: &mut SessionCounters,
+    counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
-    let question = Plan::new(policy, asked, now);
+    let plan = Plan::new(policy, asked, now);
     if loaded.0.is_empty() {
-        *loaded = question.keys().map(|_| None).collect();
+        *loaded = plan.keys().map(|_| None).collect();
     }
-    super::decide(policy, now, asked, &question, loaded, ledger)
+    super::decide(policy, now, asked, &plan, loaded, counters)
 }
 
 pub(super) const CLIENT: Field = Field::ALL[2];
@@ -78,7 +78,7 @@ fn words(verdicts: &[Verdict]) -> Vec<&'static str> {
 }
 
 #[test]
-fn recipients_are_charged_one_by_one_until_there_is_no_room() {
+fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "4 / 1d")]);
     let mut loaded = Loaded::default();
     let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
@@ -94,7 +94,7 @@ fn recipients_are_charged_one_by_one_until_there_is_no_room() {
 }
 
 #[test]
-fn a_refused_mail_makes_its_recipients_void_and_uncharged() {
+fn after_a_refused_mail_its_recipients_are_skipped_and_uncharged() {
     let policy = policy(vec![
         limit("l", Count::Messages, &[Field::User], "2 / 1d"),
         limit("r", Count::Recipients, &[Field::User], "9 / 1d"),
@@ -107,7 +107,7 @@ fn a_refused_mail_makes_its_recipients_void_and_uncharged() {
 }
 
 #[test]
-fn an_event_is_charged_everywhere_or_nowhere() {
+fn an_event_is_charged_by_all_limits_or_by_none() {
     let policy = policy(vec![
         limit("wide", Count::Recipients, &[CLIENT], "100 / 1d"),
         limit("narrow", Count::Recipients, &[Field::User], "2 / 1d"),
@@ -121,7 +121,7 @@ fn an_event_is_charged_everywhere_or_nowhere() {
 }
 
 #[test]
-fn a_limit_per_user_does_not_hold_where_nobody_logged_in() {
+fn a_limit_per_user_does_not_apply_without_login() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "2 / 1d")]);
     let run = asked(None, &vec![rcpt(); 5]);
     assert!(Plan::new(&policy, &run, now()).keys().len() == 0);
@@ -130,7 +130,7 @@ fn a_limit_per_user_does_not_hold_where_nobody_logged_in() {
 }
 
 #[test]
-fn the_longest_wait_is_told() {
+fn the_refusal_states_the_longest_wait() {
     let policy = policy(vec![
         limit("short", Count::Recipients, &[Field::User], "2.5 / 1m"),
         limit("long", Count::Recipients, &[Field::User], "2.5 / 1d"),
@@ -154,7 +154,7 @@ fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_ca
 }
 
 #[test]
-fn attempts_are_charged_also_when_they_are_refused_and_not_looked_at_before() {
+fn attempts_are_charged_even_if_refused_and_not_peeked_at_before() {
     let mut strict = limit("l", Count::Recipients, &[Field::User], "2.5 / 1d");
     strict.charge = Charge::Attempts;
     let other = limit("other", Count::Recipients, &[Field::User], "9 / 1d");
@@ -168,7 +168,7 @@ fn attempts_are_charged_also_when_they_are_refused_and_not_looked_at_before() {
 }
 
 #[test]
-fn known_recipients_are_free_also_for_whoever_is_at_the_limit() {
+fn known_recipients_are_free_even_at_the_limit() {
     let mut strangers = limit("l", Count::Recipients, &[Field::User], "2.5 / 1d");
     let remember = Some(Duration::from_secs(30 * 86_400));
     strangers.distinct = Some(Distinct { what: Field::Recipient, remember });
@@ -195,7 +195,7 @@ fn all_limits_that_refuse_are_named() {
 }
 
 #[test]
-fn whoever_obeys_the_wait_gets_in_also_where_attempts_are_charged() {
+fn a_client_that_obeys_the_wait_is_accepted_even_if_attempts_are_charged() {
     for charge in Charge::ALL {
         let mut strict = limit("l", Count::Recipients, &[Field::User], "5 / 1h");
         strict.charge = charge;
@@ -213,7 +213,7 @@ fn whoever_obeys_the_wait_gets_in_also_where_attempts_are_charged() {
 }
 
 #[test]
-fn a_clock_that_was_wrong_for_a_while_refuses_nobody_for_years() {
+fn a_clock_that_was_wrong_for_a_while_causes_no_refusals_for_years() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "5 / 1h")]);
     let mut loaded = Loaded::default();
     let wrong = now().after(Duration::from_secs(10 * 365 * 86_400));
@@ -226,7 +226,7 @@ fn a_clock_that_was_wrong_for_a_while_refuses_nobody_for_years() {
 }
 
 #[test]
-fn known_recipients_are_free_when_the_limit_shrinks() {
+fn known_recipients_are_free_after_the_limit_is_lowered() {
     let with = |rate| {
         let mut limit = limit("l", Count::Recipients, &[Field::User], rate);
         limit.distinct = Some(Distinct { what: Field::Recipient, remember: None });
@@ -240,7 +240,7 @@ fn known_recipients_are_free_when_the_limit_shrinks() {
 }
 
 #[test]
-fn recipients_with_numbers_of_their_own_are_judged_by_these_whatever_came_between() {
+fn recipients_with_overrides_are_checked_against_these_in_any_order() {
     let mut table = Table::new(Shape::Domain);
     for (place, domain) in ["one.example", "two.example"].into_iter().enumerate() {
         table.insert(domain, Row { place, line: place + 2 }).unwrap();
@@ -257,22 +257,22 @@ fn recipients_with_numbers_of_their_own_are_judged_by_these_whatever_came_betwee
 }
 
 #[test]
-fn an_explanation_is_of_what_is_decided_and_says_why_a_limit_has_nothing_to_say() {
+fn an_explanation_agrees_with_the_decision_and_says_why_a_limit_does_not_apply() {
     let mut of_staff = limit("staff", Count::Recipients, &[], "2 / 1d");
     let mut staff = Table::new(Shape::Name);
     staff.insert("staff", ()).unwrap();
-    of_staff.whom.matches = vec![AllOf(vec![Condition::Group(vec![Arc::new(staff)])])];
+    of_staff.matcher.matches = vec![AllOf(vec![Condition::Group(vec![Arc::new(staff)])])];
     let mut not_encrypted = limit("plain", Count::Recipients, &[], "2 / 1d");
-    not_encrypted.whom.except = vec![AllOf(vec![Condition::Tls(true)])];
+    not_encrypted.matcher.except = vec![AllOf(vec![Condition::Tls(true)])];
     let of_user = limit("user", Count::Recipients, &[Field::User], "2 / 1d");
     let octets = limit("octets", Count::Bytes, &[], "2 / 1d");
     let policy = policy(vec![of_staff, not_encrypted, of_user, octets, limit("all", Count::Recipients, &[], "2 / 1d")]);
     let explained = |asked: &Asked, loaded: &mut Loaded| {
-        let question = Plan::new(&policy, asked, now());
+        let plan = Plan::new(&policy, asked, now());
         if loaded.0.is_empty() {
-            *loaded = question.keys().map(|_| None).collect();
+            *loaded = plan.keys().map(|_| None).collect();
         }
-        explain(&policy, now(), asked, &question, loaded, &mut SessionCounters::default())
+        explain(&policy, now(), asked, &plan, loaded, &mut SessionCounters::default())
     };
     let mut once = asked(None, &[rcpt()]);
     once.facts.tls = Some(true);
@@ -293,25 +293,25 @@ fn an_explanation_is_of_what_is_decided_and_says_why_a_limit_has_nothing_to_say(
 }
 
 #[test]
-fn where_nothing_is_added_up_an_explanation_adds_nothing() {
+fn an_explanation_of_a_quota_without_rule_adds_nothing() {
     let day = Duration::from_secs(86_400);
     let share = Quota::Share(Share { most: 0.5, period: day, of: Count::Recipients, at_least: 10.0 });
     let rejected = Limit::new("rejected", Count::Rejections, vec![Field::User], share);
     let nothing = Limit::new("nothing", Count::Recipients, vec![Field::User], Quota::Never);
     let policy = policy(vec![rejected, nothing, limit("some", Count::Recipients, &[Field::User], "2 / 1d")]);
     let once = asked(Some("alice"), &[rcpt()]);
-    let question = Plan::new(&policy, &once, now());
-    let mut loaded = question.keys().map(|_| None).collect();
-    let all = explain(&policy, now(), &once, &question, &mut loaded, &mut SessionCounters::default());
+    let plan = Plan::new(&policy, &once, now());
+    let mut loaded = plan.keys().map(|_| None).collect();
+    let all = explain(&policy, now(), &once, &plan, &mut loaded, &mut SessionCounters::default());
     assert_eq!(all.iter().map(|one| one.said.as_ref().unwrap().amount).collect::<Vec<_>>(), [0.0, 0.0, 1.0]);
 }
 
 fn except(limit: &mut Limit, condition: Condition) {
-    limit.whom = Matcher { matches: Vec::new(), except: vec![AllOf(vec![condition])] };
+    limit.matcher = Matcher { matches: Vec::new(), except: vec![AllOf(vec![condition])] };
 }
 
 #[test]
-fn a_look_at_mail_does_not_refuse_what_recipients_to_come_may_be_excepted_from() {
+fn a_peek_at_mail_does_not_refuse_if_later_recipients_may_be_excepted() {
     let mut postmaster = Table::new(Shape::Address);
     postmaster.insert("postmaster", ()).unwrap();
     let mut by_name = limit("by-name", Count::Recipients, &[Field::User], "2.5 / 1d");
@@ -332,21 +332,21 @@ fn a_look_at_mail_does_not_refuse_what_recipients_to_come_may_be_excepted_from()
 }
 
 #[test]
-fn messages_per_recipient_are_judged_at_rcpt_once_for_each_different_one() {
+fn messages_per_recipient_are_checked_at_rcpt_once_for_each_distinct_value() {
     let policy = policy(vec![limit("l", Count::Messages, &[Field::RecipientDomain], "1.5 / 1d")]);
     let to = |name: &str| Event::Recipient(name.into());
-    let (mut loaded, mut ledger) = (Loaded::default(), SessionCounters::default());
+    let (mut loaded, mut counters) = (Loaded::default(), SessionCounters::default());
     let run = asked(None, &[to("a@d"), to("b@d"), to("a@e"), Event::Message]);
-    assert_eq!(words(&decide_in(&policy, now(), &run, &mut loaded, &mut ledger)), ["pass"; 4]);
-    ledger.end_message();
+    assert_eq!(words(&decide_in(&policy, now(), &run, &mut loaded, &mut counters)), ["pass"; 4]);
+    counters.end_message();
     assert_eq!(
-        words(&decide_in(&policy, now(), &run, &mut loaded, &mut ledger)),
+        words(&decide_in(&policy, now(), &run, &mut loaded, &mut counters)),
         ["refuse", "refuse", "refuse", "pass"]
     );
 }
 
 #[test]
-fn what_is_refused_for_good_is_not_told_to_come_again() {
+fn a_permanent_refusal_does_not_say_try_again() {
     let mut limit = limit("l", Count::Recipients, &[Field::User], "1.5 / 1d");
     limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
     let policy = policy(vec![limit]);
@@ -355,7 +355,7 @@ fn what_is_refused_for_good_is_not_told_to_come_again() {
 }
 
 #[test]
-fn no_more_than_all_are_rejected() {
+fn the_share_of_rejections_is_100_percent_at_most() {
     let period = Duration::from_secs(2);
     let share = Quota::Share(Share { most: 0.5, period, of: Count::Recipients, at_least: 0.5 });
     let policy = policy(vec![Limit::new("l", Count::Rejections, vec![Field::User], share)]);
@@ -371,23 +371,23 @@ fn no_more_than_all_are_rejected() {
 #[test]
 fn a_message_counts_once_for_each_recipient_that_has_a_budget() {
     let policy = policy(vec![limit("l", Count::Messages, &[Field::Recipient], "1.5 / 1d")]);
-    let (mut loaded, mut ledger) = (Loaded::default(), SessionCounters::default());
+    let (mut loaded, mut counters) = (Loaded::default(), SessionCounters::default());
     let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
     let first = asked(None, &[Event::Mail, to("bob"), to("carol"), to("BOB"), Event::Message]);
-    let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut ledger);
+    let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut counters);
     assert_eq!(words(&verdicts), ["pass"; 5]);
-    ledger.end_message();
-    let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut ledger);
+    counters.end_message();
+    let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut counters);
     assert_eq!(words(&verdicts), ["pass", "refuse", "refuse", "refuse", "pass"]);
 }
 
 #[test]
-fn a_listener_is_meant_in_any_case() {
+fn a_listener_is_compared_without_case() {
     let mut of_listener = limit("l", Count::Messages, &[], "0.5 / 1d");
     let mut table = Table::new(Shape::Name);
     table.insert("Submission", ()).unwrap();
     let condition = Condition::Field(Field::Listener, vec![Arc::new(table)]);
-    of_listener.whom = Matcher { matches: vec![AllOf(vec![condition])], except: Vec::new() };
+    of_listener.matcher = Matcher { matches: vec![AllOf(vec![condition])], except: Vec::new() };
     let policy = policy(vec![of_listener]);
     for (listener, word) in [("SUBMISSION", "refuse"), ("submission", "refuse"), ("relay", "pass")] {
         let mut asked = asked(None, &[Event::Message]);
@@ -400,24 +400,24 @@ fn a_listener_is_meant_in_any_case() {
 fn a_counter_of_octets_counts_a_message_once_whether_it_declares_its_size_or_not() {
     let most = Quota::Counter { scope: Scope::Message, most: 10_240.0 };
     let policy = policy(vec![Limit::new("l", Count::Bytes, Vec::new(), most)]);
-    let mut ledger = SessionCounters::default();
+    let mut counters = SessionCounters::default();
     for declared in [Some(6_000), None] {
         let mut said = Vec::new();
         for event in [Event::Mail, Event::Message, Event::End { size: Some(6_000) }] {
             let mut asked = asked(None, &[event]);
             asked.facts.size = declared;
-            said.extend(decide_in(&policy, now(), &asked, &mut Loaded::default(), &mut ledger));
+            said.extend(decide_in(&policy, now(), &asked, &mut Loaded::default(), &mut counters));
         }
         assert_eq!(words(&said), ["pass"; 3], "{declared:?}");
-        ledger.end_message();
+        counters.end_message();
     }
     let mut large = asked(None, &[Event::Mail]);
     large.facts.size = Some(10_241);
-    assert_eq!(words(&decide_in(&policy, now(), &large, &mut Loaded::default(), &mut ledger)), ["refuse"]);
+    assert_eq!(words(&decide_in(&policy, now(), &large, &mut Loaded::default(), &mut counters)), ["refuse"]);
 }
 
 #[test]
-fn a_message_that_is_counted_at_rcpt_is_given_back_only_with_the_message() {
+fn a_message_that_is_counted_at_rcpt_is_refunded_only_with_the_message() {
     let mut of_domain = limit("l", Count::Messages, &[Field::RecipientDomain], "3 / 1d");
     of_domain.charge = Charge::Sent;
     let policy = policy(vec![of_domain]);
@@ -427,22 +427,22 @@ fn a_message_that_is_counted_at_rcpt_is_given_back_only_with_the_message() {
 }
 
 #[test]
-fn an_attempt_at_a_message_counts_once_however_many_recipients_hear_of_it() {
+fn an_attempt_at_a_message_counts_once_for_any_number_of_refused_recipients() {
     let mut strict = limit("l", Count::Messages, &[Field::RecipientDomain], "3 / 1d");
     strict.charge = Charge::Attempts;
     let policy = policy(vec![strict]);
-    let (mut loaded, mut ledger) = (Loaded::default(), SessionCounters::default());
+    let (mut loaded, mut counters) = (Loaded::default(), SessionCounters::default());
     for n in 0..5 {
-        let verdicts = decide_in(&policy, now(), &asked(None, &vec![rcpt(); 20]), &mut loaded, &mut ledger);
+        let verdicts = decide_in(&policy, now(), &asked(None, &vec![rcpt(); 20]), &mut loaded, &mut counters);
         assert_eq!(words(&verdicts), [if n < 2 { "pass" } else { "refuse" }; 20], "message {n}");
-        ledger.end_message();
+        counters.end_message();
     }
     let level = loaded.states().next().flatten().unwrap().level;
     assert_eq!(level, 5.0);
 }
 
 #[test]
-fn what_a_shadow_charged_for_something_that_does_not_happen_can_be_given_back() {
+fn the_charge_of_a_shadow_limit_for_a_refused_event_can_be_refunded() {
     let mut shadow = limit("shadow", Count::LoginFailures, &[Field::User], "5 / 1d");
     shadow.mode = Mode::Shadow;
     let policy = policy(vec![shadow, limit("logins", Count::Logins, &[Field::User], "1 / 1d")]);
@@ -452,7 +452,7 @@ fn what_a_shadow_charged_for_something_that_does_not_happen_can_be_given_back() 
 }
 
 #[test]
-fn nothing_happens_after_the_last_word() {
+fn nothing_is_decided_after_a_drop() {
     let mut last = limit("last", Count::Recipients, &[Field::Recipient], "1.5 / 1d");
     last.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Drop, None) }]);
     let policy = policy(vec![last, limit("all", Count::Recipients, &[], "90 / 1d")]);
@@ -464,7 +464,7 @@ fn nothing_happens_after_the_last_word() {
 }
 
 #[test]
-fn a_limit_of_one_message_does_not_make_that_of_a_day_one_for_ever() {
+fn a_limit_per_message_does_not_make_the_wait_of_a_daily_limit_endless() {
     let mut day = limit("day", Count::Recipients, &[], "2.5 / 1d");
     day.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
     let message = Quota::Counter { scope: Scope::Message, most: 2.0 };
@@ -488,7 +488,7 @@ fn seconds(verdicts: &[Verdict]) -> Vec<f64> {
 }
 
 #[test]
-fn what_is_free_at_a_time_of_its_own_does_not_wait_for_the_sum() {
+fn delays_until_free_are_not_added_up_in_a_run() {
     let policy = policy(vec![late("l", Count::Recipients, "1 / 1s", Delay::UntilFree)]);
     let mut loaded = Loaded::default();
     let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
@@ -497,7 +497,7 @@ fn what_is_free_at_a_time_of_its_own_does_not_wait_for_the_sum() {
 }
 
 #[test]
-fn a_run_waits_no_longer_than_a_transaction_may() {
+fn a_run_is_delayed_no_longer_than_a_transaction_may_be() {
     let delay = Delay::For(Duration::from_secs(2));
     let policy = policy(vec![late("l", Count::Commands, "1 / 1d", delay)]);
     let run = asked(Some("alice"), &vec![Event::Command; 60]);
@@ -507,7 +507,7 @@ fn a_run_waits_no_longer_than_a_transaction_may() {
 }
 
 #[test]
-fn a_mail_that_is_refused_takes_nothing_of_the_patience_with_a_transaction() {
+fn a_refused_mail_does_not_use_up_the_delay_of_a_transaction() {
     let mut refused = limit("l", Count::Messages, &[Field::User], "1 / 1d");
     refused.ladder = Ladder::new(vec![
         Rung { at: 0.5, action: Action::Delay(Delay::For(Duration::from_secs(15))) },
@@ -515,18 +515,18 @@ fn a_mail_that_is_refused_takes_nothing_of_the_patience_with_a_transaction() {
     ]);
     (refused.stage, refused.charge) = (Stage::Mail, Charge::Attempts);
     let policy = policy(vec![refused]);
-    let mut ledger = SessionCounters::default();
+    let mut counters = SessionCounters::default();
     for _ in 0..4 {
         let run = asked(Some("alice"), &[Event::Mail]);
-        let question = Plan::new(&policy, &run, now());
-        let mut loaded: Loaded = question.keys().map(|_| None).collect();
-        let verdicts = super::decide(&policy, now(), &run, &question, &mut loaded, &mut ledger);
+        let plan = Plan::new(&policy, &run, now());
+        let mut loaded: Loaded = plan.keys().map(|_| None).collect();
+        let verdicts = super::decide(&policy, now(), &run, &plan, &mut loaded, &mut counters);
         assert_eq!((words(&verdicts), seconds(&verdicts)), (vec!["refuse"], vec![15.0]));
     }
 }
 
 #[test]
-fn what_would_be_too_late_is_told_when_it_would_not_be() {
+fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
     let delay = Delay::Per { time: Duration::from_secs(1), units: 1.0 };
     let policy = policy(vec![late("l", Count::Recipients, "2 / 1h", delay)]);
     let mut loaded = Loaded::default();

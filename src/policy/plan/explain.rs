@@ -19,7 +19,7 @@ impl Plan<'_> {
             run.amount(limit, effect, 0)?;
             run.values(limit, 0).map(|_| ())
         };
-        check().err().map(|why| Reason::new(why, &limit.whom, run.subject(0)))
+        check().err().map(|why| Reason::new(why, &limit.matcher, run.subject(0)))
     }
 
     /// Returns the override row of the limit for the first event.

@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_is_never_taken_for_a_sparse_filter(size in 0u32..100, count in 0u32..30, rest in proptest::collection::vec(any::<u8>(), 0..60)) {
+    fn damaged_bytes_are_never_read_as_a_sparse_filter(size in 0u32..100, count in 0u32..30, rest in proptest::collection::vec(any::<u8>(), 0..60)) {
         let bytes = [&size.to_le_bytes(), &SPARSE.to_le_bytes(), &count.to_le_bytes(), &rest[..]].concat();
         if let Some(read) = Generation::read(&mut &bytes[..]) {
             prop_assert!(matches!(&read.values, Values::Sparse(set) if set.len() == count as usize));
