@@ -11,7 +11,7 @@ use super::event::Event;
 use super::exception::Suspension;
 use super::key::Key;
 use super::limit::{Charge, Effect, Limit, Mode};
-use super::plan::{Check, Plan, PlannedBudget, Slot as Place, Values};
+use super::plan::{BudgetRef, Check, Plan, PlannedBudget, Values};
 use super::quota::{Quota, Scope, Share};
 use super::request::Asked;
 use super::session_counters::SessionCounters;
@@ -30,16 +30,16 @@ use std::time::Duration;
 pub fn decide(
     policy: &Policy,
     now: Timestamp,
-    asked: &Asked,
+    request: &Asked,
     plan: &Plan<'_>,
     loaded: &mut Loaded,
     counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
-    let mut decision = Decision::new(policy, now, asked, plan, loaded, counters);
+    let mut decision = Decision::new(policy, now, request, plan, loaded, counters);
     let mut checks = &plan.checks[..];
     let (mut mail_refused, mut is_over) = (false, false);
-    let mut verdicts = Vec::with_capacity(asked.events.len());
-    for (at, event) in asked.events.iter().enumerate() {
+    let mut verdicts = Vec::with_capacity(request.events.len());
+    for (at, event) in request.events.iter().enumerate() {
         let count = checks.iter().take_while(|check| check.event == at).count();
         let (these, rest) = checks.split_at(count);
         checks = rest;
@@ -68,7 +68,7 @@ pub fn decide(
 struct Decision<'a> {
     policy: &'a Policy,
     now: Timestamp,
-    asked: &'a Asked,
+    request: &'a Asked,
     plan: &'a Plan<'a>,
     loaded: &'a mut Loaded,
     own: Loaded,
@@ -102,7 +102,7 @@ impl<'a> Decision<'a> {
     fn new(
         policy: &'a Policy,
         now: Timestamp,
-        asked: &'a Asked,
+        request: &'a Asked,
         plan: &'a Plan<'a>,
         loaded: &'a mut Loaded,
         counters: &'a mut SessionCounters,
@@ -111,7 +111,7 @@ impl<'a> Decision<'a> {
         let mut own: Loaded = plan.own.iter().map(|key| counters.budget(key)).collect();
         own.0.iter_mut().for_each(|slot| slot.heal(now));
         let suspension = plan.suspension.clone();
-        Self { policy, now, asked, plan, loaded, own, counters, suspension, waits: Duration::ZERO }
+        Self { policy, now, request, plan, loaded, own, counters, suspension, waits: Duration::ZERO }
     }
 
     fn decide(&mut self, event: &Event, checks: &'a [Check]) -> Verdict {
@@ -295,8 +295,8 @@ impl<'a> Decision<'a> {
             Effect::Record => self.charge(used, state, learnt),
             Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(used, state, learnt);
-                verdict.settled.extend(self.settled(effect, used));
-                if let (Place::Stored(place), true) = (used.slot, is_let_through) {
+                verdict.trued_up.extend(self.trued_up(effect, used));
+                if let (BudgetRef::Stored(place), true) = (used.slot, is_let_through) {
                     let (key, rule) = (self.plan.keys.get(place), used.quota.rule());
                     let receipt = Receipt { before, after: state };
                     let charged = |until, rule| RefundableCharge { key: key.owned(), receipt, rule, until };
@@ -318,7 +318,7 @@ impl<'a> Decision<'a> {
             }
             // The charge for the declared size is refunded with the message.
             Effect::TrueUp => {
-                verdict.settled.extend(self.settled(effect, used));
+                verdict.trued_up.extend(self.trued_up(effect, used));
                 if let Some(place) = self.slot_mut(used.slot)
                     && place.state() != before
                     && let Some(budget) = &mut place.budget
@@ -360,7 +360,7 @@ impl<'a> Decision<'a> {
     }
 
     /// Returns the key of a budget whose declared size was trued up.
-    fn settled(&self, effect: Effect, used: &PlannedBudget<'_>) -> Option<Key> {
+    fn trued_up(&self, effect: Effect, used: &PlannedBudget<'_>) -> Option<Key> {
         let declared = if effect == Effect::TrueUp { self.declared(used) } else { None };
         declared.map(|charged| charged.key.clone())
     }
@@ -368,22 +368,22 @@ impl<'a> Decision<'a> {
     /// Returns the charge for the size that the client declared.
     fn declared(&self, used: &PlannedBudget<'_>) -> Option<&RefundableCharge> {
         let key = self.plan.key(used.slot)?;
-        self.asked.declared.iter().find(|charged| charged.key.borrowed() == key)
+        self.request.declared.iter().find(|charged| charged.key.borrowed() == key)
     }
 
-    fn slot(&self, place: Place) -> Option<&Slot> {
+    fn slot(&self, place: BudgetRef) -> Option<&Slot> {
         match place {
-            Place::Stored(place) => self.loaded.0.get(place),
-            Place::Message(place) | Place::Connection(place) => self.own.0.get(place),
-            Place::None => None,
+            BudgetRef::Stored(place) => self.loaded.0.get(place),
+            BudgetRef::Message(place) | BudgetRef::Connection(place) => self.own.0.get(place),
+            BudgetRef::None => None,
         }
     }
 
-    fn slot_mut(&mut self, place: Place) -> Option<&mut Slot> {
+    fn slot_mut(&mut self, place: BudgetRef) -> Option<&mut Slot> {
         match place {
-            Place::Stored(place) => self.loaded.0.get_mut(place),
-            Place::Message(place) | Place::Connection(place) => self.own.0.get_mut(place),
-            Place::None => None,
+            BudgetRef::Stored(place) => self.loaded.0.get_mut(place),
+            BudgetRef::Message(place) | BudgetRef::Connection(place) => self.own.0.get_mut(place),
+            BudgetRef::None => None,
         }
     }
 
@@ -391,9 +391,9 @@ impl<'a> Decision<'a> {
     fn keep_own(self) {
         for used in &self.plan.budgets {
             let (place, is_of_message) = match used.slot {
-                Place::Message(place) => (place, true),
-                Place::Connection(place) => (place, false),
-                Place::Stored(_) | Place::None => continue,
+                BudgetRef::Message(place) => (place, true),
+                BudgetRef::Connection(place) => (place, false),
+                BudgetRef::Stored(_) | BudgetRef::None => continue,
             };
             let slot = &self.own.0[place];
             if let (Some(budget), true) = (&slot.budget, slot.change.is_some()) {

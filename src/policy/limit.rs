@@ -41,12 +41,12 @@ pub struct Limit {
     /// Actions when the limit is exceeded; never empty.
     pub ladder: Ladder,
     /// Values derived from the fields above.
-    pub settled: Settled,
+    pub derived: Derived,
 }
 
 /// Values derived from a limit once, since every event needs them.
 #[derive(Clone, Debug, Default)]
-pub struct Settled {
+pub struct Derived {
     /// Prefix of the keys of its budgets.
     pub(super) prefix: Box<str>,
     /// Indices of the limit's matcher, owner fields and override table in the policy's [`MatcherSet`].
@@ -173,7 +173,7 @@ impl Limit {
             overrides: None,
             watch: None,
             ladder: Ladder::standard(),
-            settled: Settled::default(),
+            derived: Derived::default(),
         }
     }
 
@@ -183,11 +183,11 @@ impl Limit {
         rates.iter().enumerate().map(one).collect()
     }
 
-    /// Derives the values of [`Settled`], and adds the limit's matcher, owner fields and overrides to the policy's set.
-    pub(super) fn settle(&mut self, matcher_set: &mut MatcherSet) {
+    /// Derives the values of [`Derived`], and adds the limit's matcher, owner fields and overrides to the policy's set.
+    pub(super) fn derive(&mut self, matcher_set: &mut MatcherSet) {
         self.stage = self.stage_for(self.stage);
         let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
-        self.settled = Settled {
+        self.derived = Derived {
             prefix: self.key_prefix(),
             matcher: matcher_set.matcher(&self.matcher),
             owners: matcher_set.owners(&self.per),

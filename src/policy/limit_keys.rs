@@ -15,7 +15,7 @@ impl Limit {
 
     /// Returns the prefix of the keys of all its budgets.
     pub fn prefix(&self) -> &str {
-        &self.settled.prefix
+        &self.derived.prefix
     }
 
     /// Returns the third part of its keys, the measure. A limit whose numbers change keeps its history; one whose
@@ -44,8 +44,8 @@ impl Limit {
             let owners = self.per.iter().map(|field| field.name().into_owned());
             prefix.split(SEPARATOR).map(str::to_owned).chain(owners).collect::<Vec<_>>().join("/")
         };
-        let own = self.is_stored().then(|| kind(&self.settled.prefix));
-        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.settled.prefix)));
+        let own = self.is_stored().then(|| kind(&self.derived.prefix));
+        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.derived.prefix)));
         own.into_iter().chain(others).collect::<Vec<_>>().into_iter()
     }
 }

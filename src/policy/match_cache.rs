@@ -25,7 +25,7 @@ pub struct MatcherSet {
 /// Entry, and whether its result can differ between the events of a run.
 #[derive(Debug)]
 struct ByEvent<T> {
-    asked: T,
+    entry: T,
     is_of_event: bool,
 }
 
@@ -50,12 +50,12 @@ impl MatcherSet {
             steps.push(Step::Matched);
         }
         matcher.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
-        let known = self.matchers.iter().position(|known| self.steps[known.asked.clone()] == *steps);
+        let known = self.matchers.iter().position(|known| self.steps[known.entry.clone()] == *steps);
         known.unwrap_or_else(|| {
             let began = self.steps.len();
             self.steps.extend(&steps);
             let is_of_event = steps.iter().any(|step| matches!(step, Step::And { is_of_event: true, .. }));
-            self.matchers.push(ByEvent { asked: began..self.steps.len(), is_of_event });
+            self.matchers.push(ByEvent { entry: began..self.steps.len(), is_of_event });
             self.matchers.len() - 1
         })
     }
@@ -72,17 +72,17 @@ impl MatcherSet {
 
     /// Adds the owner fields of a limit, and returns their index.
     pub fn owners(&mut self, per: &[Field]) -> usize {
-        self.owners.iter().position(|known| *known.asked.fields() == *per).unwrap_or_else(|| {
+        self.owners.iter().position(|known| *known.entry.fields() == *per).unwrap_or_else(|| {
             let is_of_event = per.iter().any(|field| field.is_of_recipient());
-            self.owners.push(ByEvent { asked: Owners::new(per), is_of_event });
+            self.owners.push(ByEvent { entry: Owners::new(per), is_of_event });
             self.owners.len() - 1
         })
     }
 
     /// Adds a table of overrides, and returns its index.
     pub fn place(&mut self, rows: &Arc<Rows>) -> usize {
-        self.rows.iter().position(|known| Arc::ptr_eq(&known.asked, rows)).unwrap_or_else(|| {
-            self.rows.push(ByEvent { asked: rows.clone(), is_of_event: rows.is_by_recipient() });
+        self.rows.iter().position(|known| Arc::ptr_eq(&known.entry, rows)).unwrap_or_else(|| {
+            self.rows.push(ByEvent { entry: rows.clone(), is_of_event: rows.is_by_recipient() });
             self.rows.len() - 1
         })
     }
@@ -151,7 +151,7 @@ impl<'a> MatchCache<'a> {
         let matcher = &matchers[number];
         let answer = &self.matchers[matcher.place(number, matchers.len(), at)];
         answer.get().unwrap_or_else(|| {
-            let said = check(&self.matcher_set.steps[matcher.asked.clone()], |number, is_of_event| {
+            let said = check(&self.matcher_set.steps[matcher.entry.clone()], |number, is_of_event| {
                 self.holds(number, if is_of_event { at } else { 0 }, subject)
             });
             answer.set(Some(said));
@@ -171,7 +171,7 @@ impl<'a> MatchCache<'a> {
 
     /// Evaluates the matcher at this index for a subject that is no event of the run. Not cached.
     pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
-        let steps = &self.matcher_set.steps[self.matcher_set.matchers[number].asked.clone()];
+        let steps = &self.matcher_set.steps[self.matcher_set.matchers[number].entry.clone()];
         check(steps, |number, _| self.matcher_set.conditions[number].holds(subject)).is_ok()
     }
 
@@ -180,7 +180,7 @@ impl<'a> MatchCache<'a> {
         let rows = &self.matcher_set.rows;
         let answer = &self.rows[rows[number].place(number, rows.len(), at)];
         answer.get().unwrap_or_else(|| {
-            let row = rows[number].asked.find(*subject);
+            let row = rows[number].entry.find(*subject);
             answer.set(Some(row));
             row
         })
@@ -190,6 +190,6 @@ impl<'a> MatchCache<'a> {
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.matcher_set.owners;
         let answer = &self.owners[owners[number].place(number, owners.len(), at)];
-        answer.get_or_init(|| owners[number].asked.name(*subject)).as_deref().map_err(|field| *field)
+        answer.get_or_init(|| owners[number].entry.name(*subject)).as_deref().map_err(|field| *field)
     }
 }

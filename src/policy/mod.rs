@@ -101,7 +101,7 @@ impl Default for Lateness {
 impl Policy {
     pub fn new(mut limits: Vec<Limit>, folding: AddressNormalizer, zone: Zone) -> Self {
         let mut matcher_set = MatcherSet::default();
-        limits.iter_mut().for_each(|limit| limit.settle(&mut matcher_set));
+        limits.iter_mut().for_each(|limit| limit.derive(&mut matcher_set));
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);

@@ -54,7 +54,7 @@ pub(super) struct PlannedBudget<'a> {
     /// Index in the policy.
     pub limit: usize,
     pub quota: Allowed<'a>,
-    pub slot: Slot,
+    pub slot: BudgetRef,
     /// Index of the key of the total, if the limit counts a share.
     pub others: Option<usize>,
     /// Rule of the filter, if only new values count.
@@ -90,7 +90,7 @@ impl Deref for Allowed<'_> {
 
 /// Place of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum BudgetRef {
     /// In the store: index in [`Plan::keys`].
     Stored(usize),
     /// In the session: index in [`Plan::own`].
@@ -114,7 +114,7 @@ const USUAL: usize = 64;
 /// Planner of a run.
 struct Planner<'a: 'b, 'b> {
     policy: &'a Policy,
-    asked: &'b Asked,
+    request: &'b Asked,
     view: NormalizedFacts<'b>,
     /// Normalized recipient of each event.
     recipients: Vec<Option<Cow<'b, str>>>,
@@ -126,17 +126,17 @@ struct Planner<'a: 'b, 'b> {
 }
 
 impl<'a> Plan<'a> {
-    pub fn new(policy: &'a Policy, asked: &Asked, now: Timestamp) -> Self {
-        Self::with_shared(policy, asked, now, None)
+    pub fn new(policy: &'a Policy, request: &Asked, now: Timestamp) -> Self {
+        Self::with_shared(policy, request, now, None)
     }
 
     /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
     /// budget, in whose key [`NEW`](super::key::NEW) replaces the values that clients can choose.
-    pub fn with_shared(policy: &'a Policy, asked: &Asked, now: Timestamp, shared: Option<&HashSet<Key>>) -> Self {
+    pub fn with_shared(policy: &'a Policy, request: &Asked, now: Timestamp, shared: Option<&HashSet<Key>>) -> Self {
         let mut plan = Self::default();
-        let kinds = asked.events.iter().fold(0, |all, event| all | event.kind());
+        let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
-            policy.limits.iter().enumerate().filter(|(_, limit)| limit.settled.interests & kinds != 0).peekable();
+            policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
         if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
             return plan;
         }
@@ -145,7 +145,7 @@ impl<'a> Plan<'a> {
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
         plan.keys = Keys::with_room(most);
-        let run = Planner { shared, ..Planner::new(policy, asked, now) };
+        let run = Planner { shared, ..Planner::new(policy, request, now) };
         plan.suspension = policy.exceptions.suspended(&run.view, now).cloned();
         // Limits that watch other budgets come last in the policy.
         of_interest.for_each(|(place, limit)| plan.apply(&run, place, limit));
@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
         let is_absent = |place: usize| loaded.0.get(place).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
         let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
         for used in &self.budgets {
-            let Slot::Stored(place) = used.slot else { continue };
+            let BudgetRef::Stored(place) = used.slot else { continue };
             if is_absent(place) && used.others.is_none_or(is_absent) {
                 absent.entry(place).or_insert((used.limit, true)).1 &= used.may_share;
             }
@@ -188,17 +188,17 @@ impl<'a> Plan<'a> {
     }
 
     fn apply(&mut self, run: &Planner<'a, '_>, place: usize, limit: &'a Limit) {
-        let depends = limit.settled.depends_on_recipient
-            || limit.watch.is_some_and(|at| run.policy.limits[at].settled.depends_on_recipient);
+        let depends = limit.derived.depends_on_recipient
+            || limit.watch.is_some_and(|at| run.policy.limits[at].derived.depends_on_recipient);
         // Otherwise all events have the same budget, or none.
         let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
-        for (at, event) in run.asked.events.iter().enumerate() {
+        for (at, event) in run.request.events.iter().enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
             // Too early to know whether later recipients are excepted or have overrides; or the user's groups.
             let is_early = match (effect, event) {
-                (Effect::Peek, Event::Mail) => depends || limit.settled.waits_for_recipients,
-                (Effect::Peek, Event::Auth) => limit.settled.waits_for_login,
+                (Effect::Peek, Event::Mail) => depends || limit.derived.waits_for_recipients,
+                (Effect::Peek, Event::Auth) => limit.derived.waits_for_login,
                 _ => false,
             };
             if is_early {
@@ -231,21 +231,21 @@ impl<'a> Plan<'a> {
         began: usize,
     ) -> Result<usize, SkipReason> {
         let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let owners = run.answers.owners(owner.settled.owners, at, subject).map_err(SkipReason::Unknown)?;
+        let owners = run.answers.owners(owner.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
         let granted = run.policy.exceptions.granted(owner, Owner::text(owners), run.view.now());
         let (quota, since) = match granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since))) {
             Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
             None => (Allowed::Written(run.quota(owner, at, subject)), None),
         };
         let mut room = run.room.borrow_mut();
-        let has_account = run.asked.facts.has_account;
+        let has_account = run.request.facts.has_account;
         let has_chosen_key =
-            owner.settled.has_chosen_keys && since.is_none() && (!has_account || owner.has_chosen_key(true));
+            owner.derived.has_chosen_keys && since.is_none() && (!has_account || owner.has_chosen_key(true));
         let shared = if has_chosen_key { run.shared_owners(owner, owners, &mut room) } else { None };
         let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
-        let key = Key::of(&owner.settled.prefix, owners, since, &mut room);
+        let key = Key::of(&owner.derived.prefix, owners, since, &mut room);
         // Limits share no budgets, except that one may watch another's.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |used: &PlannedBudget<'_>| self.key(used.slot).is_some_and(|known| known == key);
@@ -257,12 +257,14 @@ impl<'a> Plan<'a> {
         }
         let (slot, others) = match (known, *quota) {
             (Some(known), _) => (known.slot, known.others),
-            (None, Quota::Never | Quota::Unlimited) => (Slot::None, None),
-            (None, Quota::Counter { scope: Scope::Message, .. }) => (Slot::Message(self.own.push(key)), None),
-            (None, Quota::Counter { scope: Scope::Connection, .. }) => (Slot::Connection(self.own.push(key)), None),
+            (None, Quota::Never | Quota::Unlimited) => (BudgetRef::None, None),
+            (None, Quota::Counter { scope: Scope::Message, .. }) => (BudgetRef::Message(self.own.push(key)), None),
+            (None, Quota::Counter { scope: Scope::Connection, .. }) => {
+                (BudgetRef::Connection(self.own.push(key)), None)
+            }
             (None, _) => {
-                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(&owner.settled.prefix));
-                (Slot::Stored(self.keys.push(key)), others.map(|key| self.keys.push(key.borrowed())))
+                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(&owner.derived.prefix));
+                (BudgetRef::Stored(self.keys.push(key)), others.map(|key| self.keys.push(key.borrowed())))
             }
         };
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
@@ -270,38 +272,38 @@ impl<'a> Plan<'a> {
         Ok(self.budgets.len() - 1)
     }
 
-    pub(super) fn key(&self, slot: Slot) -> Option<KeyRef<'_>> {
+    pub(super) fn key(&self, slot: BudgetRef) -> Option<KeyRef<'_>> {
         match slot {
-            Slot::Stored(place) => Some(self.keys.get(place)),
-            Slot::Message(place) | Slot::Connection(place) => Some(self.own.get(place)),
-            Slot::None => None,
+            BudgetRef::Stored(place) => Some(self.keys.get(place)),
+            BudgetRef::Message(place) | BudgetRef::Connection(place) => Some(self.own.get(place)),
+            BudgetRef::None => None,
         }
     }
 }
 
 impl<'a: 'b, 'b> Planner<'a, 'b> {
-    fn new(policy: &'a Policy, asked: &'b Asked, now: Timestamp) -> Self {
-        let view = NormalizedFacts::new(&asked.facts, &policy.folding, &policy.zone, now);
-        let named = asked.events.iter().map(Event::recipient);
+    fn new(policy: &'a Policy, request: &'b Asked, now: Timestamp) -> Self {
+        let view = NormalizedFacts::new(&request.facts, &policy.folding, &policy.zone, now);
+        let named = request.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();
-        let answers = MatchCache::new(&policy.matcher_set, asked.events.len());
-        Self { policy, asked, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
+        let answers = MatchCache::new(&policy.matcher_set, request.events.len());
+        Self { policy, request, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
     }
 
     /// Returns the owner part of the budget that new keys share, if that budget is to be charged: if the key is in
     /// `shared`, or if the declared size was charged there. `room` is a buffer for keys.
     fn shared_owners(&self, limit: &Limit, owners: &str, room: &mut String) -> Option<String> {
-        let is_declared = |key: KeyRef<'_>| self.asked.declared.iter().any(|charged| charged.key.borrowed() == key);
-        if self.shared.is_none_or(HashSet::is_empty) && self.asked.declared.is_empty() {
+        let is_declared = |key: KeyRef<'_>| self.request.declared.iter().any(|charged| charged.key.borrowed() == key);
+        if self.shared.is_none_or(HashSet::is_empty) && self.request.declared.is_empty() {
             return None;
         }
-        let own = Key::of(&limit.settled.prefix, owners, None, room);
+        let own = Key::of(&limit.derived.prefix, owners, None, room);
         let is_listed = self.shared.is_some_and(|shared| shared.contains(own.as_str()));
-        if !is_listed && (self.asked.declared.is_empty() || is_declared(own)) {
+        if !is_listed && (self.request.declared.is_empty() || is_declared(own)) {
             return None;
         }
-        let shared = limit.shared_owners(owners, self.asked.facts.has_account);
-        (is_listed || is_declared(Key::of(&limit.settled.prefix, &shared, None, room))).then_some(shared)
+        let shared = limit.shared_owners(owners, self.request.facts.has_account);
+        (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, room))).then_some(shared)
     }
 
     /// Checks whether the limit applies to an event; the error is the reason why not.
@@ -318,13 +320,13 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         if is_of_message && limit.matcher.needs_recipient() {
             return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
         }
-        self.answers.check(limit.settled.matcher, at, subject)
+        self.answers.check(limit.derived.matcher, at, subject)
     }
 
     /// Returns the limit's quota for an event, with overrides.
     fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
         let row = |overrides: &'a Overrides| {
-            let row = self.answers.row(limit.settled.rows, at, subject)?;
+            let row = self.answers.row(limit.derived.rows, at, subject)?;
             overrides.quota(row, limit.ordinal)
         };
         limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
@@ -332,24 +334,24 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
 
     /// Returns the facts of an event for conditions.
     fn subject(&self, at: usize) -> Subject<'_, 'b> {
-        let is_of_message = matches!(self.asked.events[at], Event::Message | Event::End { .. });
-        let recipients = is_of_message.then_some(self.asked.facts.recipients.len());
+        let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
+        let recipients = is_of_message.then_some(self.request.facts.recipients.len());
         Subject { view: &self.view, recipient: self.recipients[at].as_deref(), recipients }
     }
 
     /// Returns the accepted recipients that the limit's matcher matches.
     fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
-        let recipients = Some(self.asked.facts.recipients.len());
+        let recipients = Some(self.request.facts.recipients.len());
         let all = self.view.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
             let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
-            self.answers.hold(limit.settled.matcher, subject)
+            self.answers.hold(limit.derived.matcher, subject)
         })
     }
 
     /// Returns the amount that an event counts; the error is the unknown fact.
     fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
-        Ok(match (limit.count, &self.asked.events[at]) {
+        Ok(match (limit.count, &self.request.events[at]) {
             _ if effect == Effect::Watch => 0.0,
             (Count::Bytes, Event::End { size }) => size.ok_or(SkipReason::UnknownSize)? as f64,
             (Count::Bytes, _) => self.view.size().ok_or(SkipReason::UnknownSize)? as f64,
@@ -365,7 +367,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     /// Returns the values of an event that have to be new; the error is the unknown fact.
     fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
-        if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.asked.events[at]) {
+        if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {
             let values = self.passing(limit).filter_map(|recipient| limit.value(&self.view, Some(recipient)));
             return Ok(Values::Many(values.collect()));
         }

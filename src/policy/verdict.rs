@@ -26,7 +26,7 @@ pub struct Verdict {
     /// Charges that may be refunded.
     pub charges: Vec<RefundableCharge>,
     /// Keys of budgets whose declared size was trued up.
-    pub settled: Vec<Key>,
+    pub trued_up: Vec<Key>,
     /// Keys of the budgets in which this session holds a slot until it ends.
     pub held: Vec<Key>,
     /// Delay of the reply.

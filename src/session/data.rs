@@ -85,10 +85,10 @@ impl Session {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.routed(&mut verdict);
         self.0.remark(&mut verdict, Stage::End);
-        let Verdict { ruling, charges, settled, .. } = verdict;
+        let Verdict { ruling, charges, trued_up, .. } = verdict;
         // Where the limit does not hold any more, the charge waits for the upstream's answer like others.
         if let Some(transaction) = &mut self.0.transaction {
-            transaction.charges.retain(|charged| !(charged.until.is_of_size() && settled.contains(&charged.key)));
+            transaction.charges.retain(|charged| !(charged.until.is_of_size() && trued_up.contains(&charged.key)));
         }
         self.0.keep_charges(charges);
         match ruling {

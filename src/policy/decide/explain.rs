@@ -39,21 +39,21 @@ pub struct Weighed {
     pub actions: Vec<String>,
 }
 
-/// Explains the response of every limit to the single event of `asked`. Charges nothing. [`decide`](super::decide) of
+/// Explains the response of every limit to the single event of `request`. Charges nothing. [`decide`](super::decide) of
 /// the same request returns the outcome.
 pub fn explain(
     policy: &Policy,
     now: Timestamp,
-    asked: &Asked,
+    request: &Asked,
     plan: &Plan<'_>,
     loaded: &mut Loaded,
     counters: &mut SessionCounters,
 ) -> Vec<Explained> {
-    let decision = Decision::new(policy, now, asked, plan, loaded, counters);
+    let decision = Decision::new(policy, now, request, plan, loaded, counters);
     let explained = |limit: usize| {
         let mut checks = plan.checks.iter();
         let Some(check) = checks.find(|one| plan.budgets[one.used].limit == limit) else {
-            let reason = Plan::reason(policy, asked, now, limit);
+            let reason = Plan::reason(policy, request, now, limit);
             return Err(reason.unwrap_or_else(|| Reason::plain(SkipReason::Elsewhere)));
         };
         let mut step = decision.begin(check);
@@ -61,9 +61,9 @@ pub fn explain(
             let is_unlimited = *plan.budgets[check.used].quota == Quota::Unlimited;
             return Err(Reason::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
         };
-        let row = Plan::row(policy, asked, now, limit);
+        let row = Plan::row(policy, request, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
-        decision.take(&mut step, &asked.events[check.event]);
+        decision.take(&mut step, &request.events[check.event]);
         Ok(Weighed { row, ..decision.weighed(step, effect) })
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()

@@ -114,13 +114,13 @@ type Budgets = HashMap<Key, Option<Budget>>;
 fn act(
     policy: &mut Policy,
     now: Timestamp,
-    asked: &Asked,
+    request: &Asked,
     budgets: &mut Budgets,
     counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
-    let plan = Plan::new(policy, asked, now);
+    let plan = Plan::new(policy, request, now);
     let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned().flatten()).collect();
-    let verdicts = super::decide(policy, now, asked, &plan, &mut loaded, counters);
+    let verdicts = super::decide(policy, now, request, &plan, &mut loaded, counters);
     for (key, slot) in plan.keys().zip(loaded.into_slots()) {
         budgets.insert(key.owned(), slot.budget);
     }
@@ -160,8 +160,8 @@ proptest! {
                     counters.end_message();
                 }
                 let before = levels(&policy, &budgets, now);
-                let asked = Asked { facts: facts(user, size), events: vec![event.clone()], declared: Vec::new() };
-                let verdict = act(&mut policy, now, &asked, &mut budgets, counters).pop().unwrap();
+                let request = Asked { facts: facts(user, size), events: vec![event.clone()], declared: Vec::new() };
+                let verdict = act(&mut policy, now, &request, &mut budgets, counters).pop().unwrap();
                 if let Ruling::Suspended(_) = verdict.ruling {
                     prop_assert_eq!(&before, &levels(&policy, &budgets, now));
                 }
@@ -192,8 +192,8 @@ proptest! {
             let mut told = Vec::new();
             for (user, later, size, events) in &acts {
                 now = now.after(Duration::from_millis(*later));
-                let asked = Asked { facts: facts(*user, *size), events: events.clone(), declared: Vec::new() };
-                for verdict in act(&mut policy, now, &asked, &mut budgets, &mut ledgers[usize::from(*user)]) {
+                let request = Asked { facts: facts(*user, *size), events: events.clone(), declared: Vec::new() };
+                for verdict in act(&mut policy, now, &request, &mut budgets, &mut ledgers[usize::from(*user)]) {
                     told.push(match verdict.ruling {
                         Ruling::Refuse(refusal) => format!("{} {:?}", refusal.text("r"), refusal.also),
                         other => format!("{other:?} {:?}", verdict.delay),
@@ -221,15 +221,15 @@ proptest! {
         for (user, later, size, events) in acts {
             now = now.after(Duration::from_millis(later));
             let (one, other) = &mut ledgers[usize::from(user)];
-            let asked = |events| Asked { facts: facts(user, size), events, declared: Vec::new() };
-            let verdicts = act(&mut policy, now, &asked(events.clone()), &mut together, one);
+            let request = |events| Asked { facts: facts(user, size), events, declared: Vec::new() };
+            let verdicts = act(&mut policy, now, &request(events.clone()), &mut together, one);
             let (mut is_void, mut is_over) = (false, false);
             for (event, verdict) in events.into_iter().zip(verdicts) {
                 if is_over || is_void && matches!(event, Event::Recipient(_) | Event::Message) {
                     prop_assert!(matches!(verdict.ruling, Ruling::Skipped));
                     continue;
                 }
-                let alone = act(&mut policy_apart, now, &asked(vec![event.clone()]), &mut apart, other).pop().unwrap();
+                let alone = act(&mut policy_apart, now, &request(vec![event.clone()]), &mut apart, other).pop().unwrap();
                 prop_assert_eq!(format!("{:?}", alone.ruling), format!("{:?}", verdict.ruling));
                 prop_assert_eq!(alone.delay, verdict.delay);
                 prop_assert!(alone.delay <= policy.lateness.command);

@@ -28,22 +28,22 @@ fn policy(limits: Vec<Limit>) -> Policy {
     Policy::new(limits, AddressNormalizer::new(Some('+'), None), Zone::default())
 }
 
-fn decide(policy: &Policy, now: Timestamp, asked: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
-    decide_in(policy, now, asked, loaded, &mut SessionCounters::default())
+fn decide(policy: &Policy, now: Timestamp, request: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
+    decide_in(policy, now, request, loaded, &mut SessionCounters::default())
 }
 
 fn decide_in(
     policy: &Policy,
     now: Timestamp,
-    asked: &Asked,
+    request: &Asked,
     loaded: &mut Loaded,
     counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
-    let plan = Plan::new(policy, asked, now);
+    let plan = Plan::new(policy, request, now);
     if loaded.0.is_empty() {
         *loaded = plan.keys().map(|_| None).collect();
     }
-    super::decide(policy, now, asked, &plan, loaded, counters)
+    super::decide(policy, now, request, &plan, loaded, counters)
 }
 
 pub(super) const CLIENT: Field = Field::ALL[2];
@@ -57,7 +57,7 @@ fn rcpt() -> Event {
     Event::Recipient("bob@example.net".into())
 }
 
-fn asked(user: Option<&str>, events: &[Event]) -> Asked {
+fn request(user: Option<&str>, events: &[Event]) -> Asked {
     let (client, user) = ("192.0.2.7".parse().ok(), user.map(Into::into));
     let facts = Facts { client, user, ..Facts::default() };
     Asked { facts, events: events.to_vec(), declared: Vec::new() }
@@ -81,7 +81,7 @@ fn words(verdicts: &[Verdict]) -> Vec<&'static str> {
 fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "4 / 1d")]);
     let mut loaded = Loaded::default();
-    let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
+    let run = request(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     // Without time between them, the fourth makes the rate 4, and 4 exceeds 4.
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
@@ -99,7 +99,7 @@ fn after_a_refused_mail_its_recipients_are_skipped_and_uncharged() {
         limit("l", Count::Messages, &[Field::User], "2 / 1d"),
         limit("r", Count::Recipients, &[Field::User], "9 / 1d"),
     ]);
-    let run = asked(Some("alice"), &[Event::Mail, rcpt(), Event::Message, Event::Mail, rcpt()]);
+    let run = request(Some("alice"), &[Event::Mail, rcpt(), Event::Message, Event::Mail, rcpt()]);
     let mut loaded = Loaded::default();
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "void"]);
@@ -113,7 +113,7 @@ fn an_event_is_charged_by_all_limits_or_by_none() {
         limit("narrow", Count::Recipients, &[Field::User], "2 / 1d"),
     ]);
     let mut loaded = Loaded::default();
-    let verdicts = decide(&policy, now(), &asked(Some("alice"), &vec![rcpt(); 3]), &mut loaded);
+    let verdicts = decide(&policy, now(), &request(Some("alice"), &vec![rcpt(); 3]), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "refuse", "refuse"]);
     for (place, budget) in loaded.into_changed() {
         assert_eq!(budget.state.level, 1.0, "{place}");
@@ -123,7 +123,7 @@ fn an_event_is_charged_by_all_limits_or_by_none() {
 #[test]
 fn a_limit_per_user_does_not_apply_without_login() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "2 / 1d")]);
-    let run = asked(None, &vec![rcpt(); 5]);
+    let run = request(None, &vec![rcpt(); 5]);
     assert!(Plan::new(&policy, &run, now()).keys().len() == 0);
     let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
     assert_eq!(words(&verdicts), ["pass"; 5]);
@@ -136,7 +136,7 @@ fn the_refusal_states_the_longest_wait() {
         limit("long", Count::Recipients, &[Field::User], "2.5 / 1d"),
         limit("middle", Count::Recipients, &[Field::User], "2.5 / 1h"),
     ]);
-    let verdicts = decide(&policy, now(), &asked(Some("a"), &vec![rcpt(); 3]), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(Some("a"), &vec![rcpt(); 3]), &mut Loaded::default());
     let refusal = refusal(&verdicts[2]);
     assert_eq!(&*refusal.limit, "long");
     assert!(matches!(refusal.wait, Wait::For(wait) if wait > Duration::from_secs(3600)));
@@ -147,7 +147,7 @@ fn the_order_of_per_does_not_change_the_key_and_the_user_is_compared_in_lower_ca
     let one = limit("l", Count::Recipients, &[CLIENT, Field::User], "2 / 1d");
     let keys = |user| {
         let policy = policy(vec![limit("l", Count::Recipients, &one.per, "2 / 1d")]);
-        Plan::new(&policy, &asked(Some(user), &[rcpt()]), now()).keys().map(|key| key.owned()).collect::<Vec<_>>()
+        Plan::new(&policy, &request(Some(user), &[rcpt()]), now()).keys().map(|key| key.owned()).collect::<Vec<_>>()
     };
     assert_eq!(keys("Alice"), keys("aLICE"));
     assert_eq!(keys("alice")[0].to_string(), "l/recipients/ewma/client=192.0.2.7/user=alice");
@@ -160,7 +160,7 @@ fn attempts_are_charged_even_if_refused_and_not_peeked_at_before() {
     let other = limit("other", Count::Recipients, &[Field::User], "9 / 1d");
     let policy = policy(vec![strict, other]);
     let mut loaded = Loaded::default();
-    let run = asked(Some("alice"), &[vec![Event::Mail], vec![rcpt(); 4], vec![Event::Mail]].concat());
+    let run = request(Some("alice"), &[vec![Event::Mail], vec![rcpt(); 4], vec![Event::Mail]].concat());
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "refuse", "refuse", "pass"]);
     let levels: Vec<f64> = loaded.into_changed().map(|(_, budget)| budget.state.level).collect();
@@ -176,12 +176,12 @@ fn known_recipients_are_free_even_at_the_limit() {
     let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
     let mut loaded = Loaded::default();
     let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
-    let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut loaded);
+    let verdicts = decide(&policy, now(), &request(Some("alice"), &run), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
     // Days later the rate has decayed. The accepted values are still known, the refused ones are not.
     let later = now().after(Duration::from_secs(10 * 86_400));
     let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
-    let verdicts = decide(&policy, later, &asked(Some("alice"), &run), &mut loaded);
+    let verdicts = decide(&policy, later, &request(Some("alice"), &run), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "pass", "refuse"]);
 }
 
@@ -189,7 +189,7 @@ fn known_recipients_are_free_even_at_the_limit() {
 fn all_limits_that_refuse_are_named() {
     let limits = ["1h", "1d", "1m"].map(|period| limit(period, Count::Recipients, &[], &format!("1.5 / {period}")));
     let policy = policy(limits.into());
-    let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(None, &[rcpt(), rcpt()]), &mut Loaded::default());
     let refusal = refusal(&verdicts[1]);
     assert_eq!((&*refusal.limit, refusal.also.iter().map(|name| &**name).collect()), ("1d", vec!["1h", "1m"]));
 }
@@ -201,9 +201,9 @@ fn a_client_that_obeys_the_wait_is_accepted_even_if_attempts_are_charged() {
         strict.charge = charge;
         let policy = policy(vec![strict]);
         let (mut loaded, mut now) = (Loaded::default(), now());
-        decide(&policy, now, &asked(Some("alice"), &vec![rcpt(); 8]), &mut loaded);
+        decide(&policy, now, &request(Some("alice"), &vec![rcpt(); 8]), &mut loaded);
         for _ in 0..20 {
-            let mut once = |now| decide(&policy, now, &asked(Some("alice"), &[rcpt()]), &mut loaded);
+            let mut once = |now| decide(&policy, now, &request(Some("alice"), &[rcpt()]), &mut loaded);
             let refused = once(now);
             let Wait::For(wait) = refusal(&refused[0]).wait else { panic!() };
             now = now.after(wait);
@@ -217,7 +217,7 @@ fn a_clock_that_was_wrong_for_a_while_causes_no_refusals_for_years() {
     let policy = policy(vec![limit("l", Count::Recipients, &[Field::User], "5 / 1h")]);
     let mut loaded = Loaded::default();
     let wrong = now().after(Duration::from_secs(10 * 365 * 86_400));
-    let run = |n| asked(Some("alice"), &vec![rcpt(); n]);
+    let run = |n| request(Some("alice"), &vec![rcpt(); n]);
     assert_eq!(words(&decide(&policy, wrong, &run(5), &mut loaded)).last(), Some(&"refuse"));
     let verdicts = decide(&policy, now(), &run(1), &mut loaded);
     let Wait::For(wait) = refusal(&verdicts[0]).wait else { panic!() };
@@ -234,8 +234,8 @@ fn known_recipients_are_free_after_the_limit_is_lowered() {
     };
     let all: Vec<Event> = (0..50).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
     let mut loaded = Loaded::default();
-    decide(&with("60 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
-    let verdicts = decide(&with("30 / 1d"), now(), &asked(Some("alice"), &all), &mut loaded);
+    decide(&with("60 / 1d"), now(), &request(Some("alice"), &all), &mut loaded);
+    let verdicts = decide(&with("30 / 1d"), now(), &request(Some("alice"), &all), &mut loaded);
     assert!(verdicts.iter().all(|verdict| matches!(verdict.ruling, Ruling::Pass)));
 }
 
@@ -252,7 +252,7 @@ fn recipients_with_overrides_are_checked_against_these_in_any_order() {
     let policy = policy(vec![of_user]);
     let to = |domain: &str| Event::Recipient(format!("bob@{domain}").into());
     let run = ["one.example", "two.example", "one.example", "two.example", "one.example"].map(to);
-    let verdicts = decide(&policy, now(), &asked(Some("alice"), &run), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(Some("alice"), &run), &mut Loaded::default());
     assert_eq!(words(&verdicts), ["pass", "pass", "refuse", "pass", "refuse"]);
 }
 
@@ -267,14 +267,14 @@ fn an_explanation_agrees_with_the_decision_and_says_why_a_limit_does_not_apply()
     let of_user = limit("user", Count::Recipients, &[Field::User], "2 / 1d");
     let octets = limit("octets", Count::Bytes, &[], "2 / 1d");
     let policy = policy(vec![of_staff, not_encrypted, of_user, octets, limit("all", Count::Recipients, &[], "2 / 1d")]);
-    let explained = |asked: &Asked, loaded: &mut Loaded| {
-        let plan = Plan::new(&policy, asked, now());
+    let explained = |request: &Asked, loaded: &mut Loaded| {
+        let plan = Plan::new(&policy, request, now());
         if loaded.0.is_empty() {
             *loaded = plan.keys().map(|_| None).collect();
         }
-        explain(&policy, now(), asked, &plan, loaded, &mut SessionCounters::default())
+        explain(&policy, now(), request, &plan, loaded, &mut SessionCounters::default())
     };
-    let mut once = asked(None, &[rcpt()]);
+    let mut once = request(None, &[rcpt()]);
     once.facts.tls = Some(true);
     let mut loaded = Loaded::default();
     let all = explained(&once, &mut loaded);
@@ -299,7 +299,7 @@ fn an_explanation_of_a_quota_without_rule_adds_nothing() {
     let rejected = Limit::new("rejected", Count::Rejections, vec![Field::User], share);
     let nothing = Limit::new("nothing", Count::Recipients, vec![Field::User], Quota::Never);
     let policy = policy(vec![rejected, nothing, limit("some", Count::Recipients, &[Field::User], "2 / 1d")]);
-    let once = asked(Some("alice"), &[rcpt()]);
+    let once = request(Some("alice"), &[rcpt()]);
     let plan = Plan::new(&policy, &once, now());
     let mut loaded = plan.keys().map(|_| None).collect();
     let all = explain(&policy, now(), &once, &plan, &mut loaded, &mut SessionCounters::default());
@@ -322,11 +322,11 @@ fn a_peek_at_mail_does_not_refuse_if_later_recipients_may_be_excepted() {
         let full = if limit.count == Count::Messages { Event::Message } else { rcpt() };
         let policy = policy(vec![limit]);
         let mut loaded = Loaded::default();
-        let mut run = asked(Some("alice"), &vec![full; 3]);
+        let mut run = request(Some("alice"), &vec![full; 3]);
         run.facts.recipients = vec!["bob@example.net".into()];
         let verdicts = decide(&policy, now(), &run, &mut loaded);
         assert_eq!(words(&verdicts).iter().filter(|word| **word == "pass").count(), passing);
-        let run = asked(Some("alice"), &[Event::Mail, Event::Recipient("postmaster@example.net".into())]);
+        let run = request(Some("alice"), &[Event::Mail, Event::Recipient("postmaster@example.net".into())]);
         assert_eq!(words(&decide(&policy, now(), &run, &mut loaded)), ["pass", "pass"]);
     }
 }
@@ -336,7 +336,7 @@ fn messages_per_recipient_are_checked_at_rcpt_once_for_each_distinct_value() {
     let policy = policy(vec![limit("l", Count::Messages, &[Field::RecipientDomain], "1.5 / 1d")]);
     let to = |name: &str| Event::Recipient(name.into());
     let (mut loaded, mut counters) = (Loaded::default(), SessionCounters::default());
-    let run = asked(None, &[to("a@d"), to("b@d"), to("a@e"), Event::Message]);
+    let run = request(None, &[to("a@d"), to("b@d"), to("a@e"), Event::Message]);
     assert_eq!(words(&decide_in(&policy, now(), &run, &mut loaded, &mut counters)), ["pass"; 4]);
     counters.end_message();
     assert_eq!(
@@ -350,7 +350,7 @@ fn a_permanent_refusal_does_not_say_try_again() {
     let mut limit = limit("l", Count::Recipients, &[Field::User], "1.5 / 1d");
     limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
     let policy = policy(vec![limit]);
-    let verdicts = decide(&policy, now(), &asked(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
     assert_eq!(refusal(&verdicts[1]).text("r-1"), "1 of 1.5 recipients per 1d (r-1)");
 }
 
@@ -360,11 +360,11 @@ fn the_share_of_rejections_is_100_percent_at_most() {
     let share = Quota::Share(Share { most: 0.5, period, of: Count::Recipients, at_least: 0.5 });
     let policy = policy(vec![Limit::new("l", Count::Rejections, vec![Field::User], share)]);
     let mut loaded = Loaded::default();
-    decide(&policy, now(), &asked(Some("alice"), &[rcpt()]), &mut loaded);
+    decide(&policy, now(), &request(Some("alice"), &[rcpt()]), &mut loaded);
     // The upstream rejects with some delay.
     let rejected = now().after(Duration::from_millis(500));
-    decide(&policy, rejected, &asked(Some("alice"), &[Event::Rejected(None)]), &mut loaded);
-    let verdicts = decide(&policy, rejected, &asked(Some("alice"), &[Event::Mail]), &mut loaded);
+    decide(&policy, rejected, &request(Some("alice"), &[Event::Rejected(None)]), &mut loaded);
+    let verdicts = decide(&policy, rejected, &request(Some("alice"), &[Event::Mail]), &mut loaded);
     assert!(refusal(&verdicts[0]).text("r").starts_with("100% of recipients"), "{:?}", refusal(&verdicts[0]));
 }
 
@@ -373,7 +373,7 @@ fn a_message_counts_once_for_each_recipient_that_has_a_budget() {
     let policy = policy(vec![limit("l", Count::Messages, &[Field::Recipient], "1.5 / 1d")]);
     let (mut loaded, mut counters) = (Loaded::default(), SessionCounters::default());
     let to = |name: &str| Event::Recipient(format!("{name}@example.net").into());
-    let first = asked(None, &[Event::Mail, to("bob"), to("carol"), to("BOB"), Event::Message]);
+    let first = request(None, &[Event::Mail, to("bob"), to("carol"), to("BOB"), Event::Message]);
     let verdicts = decide_in(&policy, now(), &first, &mut loaded, &mut counters);
     assert_eq!(words(&verdicts), ["pass"; 5]);
     counters.end_message();
@@ -390,9 +390,9 @@ fn a_listener_is_compared_without_case() {
     of_listener.matcher = Matcher { matches: vec![AllOf(vec![condition])], except: Vec::new() };
     let policy = policy(vec![of_listener]);
     for (listener, word) in [("SUBMISSION", "refuse"), ("submission", "refuse"), ("relay", "pass")] {
-        let mut asked = asked(None, &[Event::Message]);
-        asked.facts.listener = Some(listener.into());
-        assert_eq!(words(&decide(&policy, now(), &asked, &mut Loaded::default())), [word], "{listener}");
+        let mut request = request(None, &[Event::Message]);
+        request.facts.listener = Some(listener.into());
+        assert_eq!(words(&decide(&policy, now(), &request, &mut Loaded::default())), [word], "{listener}");
     }
 }
 
@@ -404,14 +404,14 @@ fn a_counter_of_octets_counts_a_message_once_whether_it_declares_its_size_or_not
     for declared in [Some(6_000), None] {
         let mut said = Vec::new();
         for event in [Event::Mail, Event::Message, Event::End { size: Some(6_000) }] {
-            let mut asked = asked(None, &[event]);
-            asked.facts.size = declared;
-            said.extend(decide_in(&policy, now(), &asked, &mut Loaded::default(), &mut counters));
+            let mut request = request(None, &[event]);
+            request.facts.size = declared;
+            said.extend(decide_in(&policy, now(), &request, &mut Loaded::default(), &mut counters));
         }
         assert_eq!(words(&said), ["pass"; 3], "{declared:?}");
         counters.end_message();
     }
-    let mut large = asked(None, &[Event::Mail]);
+    let mut large = request(None, &[Event::Mail]);
     large.facts.size = Some(10_241);
     assert_eq!(words(&decide_in(&policy, now(), &large, &mut Loaded::default(), &mut counters)), ["refuse"]);
 }
@@ -421,7 +421,7 @@ fn a_message_that_is_counted_at_rcpt_is_refunded_only_with_the_message() {
     let mut of_domain = limit("l", Count::Messages, &[Field::RecipientDomain], "3 / 1d");
     of_domain.charge = Charge::Sent;
     let policy = policy(vec![of_domain]);
-    let verdicts = decide(&policy, now(), &asked(None, &[rcpt(), rcpt()]), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(None, &[rcpt(), rcpt()]), &mut Loaded::default());
     assert_eq!(verdicts[0].charges.iter().map(|charged| charged.until).collect::<Vec<_>>(), [RefundWhen::MessageSent]);
     assert!(verdicts[1].charges.is_empty(), "it is one message");
 }
@@ -433,7 +433,7 @@ fn an_attempt_at_a_message_counts_once_for_any_number_of_refused_recipients() {
     let policy = policy(vec![strict]);
     let (mut loaded, mut counters) = (Loaded::default(), SessionCounters::default());
     for n in 0..5 {
-        let verdicts = decide_in(&policy, now(), &asked(None, &vec![rcpt(); 20]), &mut loaded, &mut counters);
+        let verdicts = decide_in(&policy, now(), &request(None, &vec![rcpt(); 20]), &mut loaded, &mut counters);
         assert_eq!(words(&verdicts), [if n < 2 { "pass" } else { "refuse" }; 20], "message {n}");
         counters.end_message();
     }
@@ -446,7 +446,7 @@ fn the_charge_of_a_shadow_limit_for_a_refused_event_can_be_refunded() {
     let mut shadow = limit("shadow", Count::LoginFailures, &[Field::User], "5 / 1d");
     shadow.mode = Mode::Shadow;
     let policy = policy(vec![shadow, limit("logins", Count::Logins, &[Field::User], "1 / 1d")]);
-    let verdicts = decide(&policy, now(), &asked(Some("alice"), &[Event::Auth]), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(Some("alice"), &[Event::Auth]), &mut Loaded::default());
     assert_eq!(words(&verdicts), ["refuse"]);
     assert_eq!(verdicts[0].charges.len(), 1);
 }
@@ -458,7 +458,7 @@ fn nothing_is_decided_after_a_drop() {
     let policy = policy(vec![last, limit("all", Count::Recipients, &[], "90 / 1d")]);
     let other = Event::Recipient("carol@example.net".into());
     let mut loaded = Loaded::default();
-    let verdicts = decide(&policy, now(), &asked(None, &[Event::Mail, rcpt(), rcpt(), other]), &mut loaded);
+    let verdicts = decide(&policy, now(), &request(None, &[Event::Mail, rcpt(), rcpt(), other]), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "refuse", "void"]);
     assert!(loaded.states().flatten().all(|state| state.level == 1.0), "{loaded:?}");
 }
@@ -469,7 +469,7 @@ fn a_limit_per_message_does_not_make_the_wait_of_a_daily_limit_endless() {
     day.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
     let message = Quota::Counter { scope: Scope::Message, most: 2.0 };
     let policy = policy(vec![day, Limit::new("message", Count::Recipients, Vec::new(), message)]);
-    let verdicts = decide(&policy, now(), &asked(None, &vec![rcpt(); 3]), &mut Loaded::default());
+    let verdicts = decide(&policy, now(), &request(None, &vec![rcpt(); 3]), &mut Loaded::default());
     let refusal = refusal(&verdicts[2]);
     assert_eq!(refusal.text("r"), "2 of 2.5 recipients per 1d (r)");
     assert_eq!(&*refusal.also[0], "message");
@@ -491,7 +491,7 @@ fn seconds(verdicts: &[Verdict]) -> Vec<f64> {
 fn delays_until_free_are_not_added_up_in_a_run() {
     let policy = policy(vec![late("l", Count::Recipients, "1 / 1s", Delay::UntilFree)]);
     let mut loaded = Loaded::default();
-    let run = asked(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
+    let run = request(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(seconds(&verdicts), [0.0, 0.0, 1.0, 1.0, 1.0]);
 }
@@ -500,7 +500,7 @@ fn delays_until_free_are_not_added_up_in_a_run() {
 fn a_run_is_delayed_no_longer_than_a_transaction_may_be() {
     let delay = Delay::For(Duration::from_secs(2));
     let policy = policy(vec![late("l", Count::Commands, "1 / 1d", delay)]);
-    let run = asked(Some("alice"), &vec![Event::Command; 60]);
+    let run = request(Some("alice"), &vec![Event::Command; 60]);
     let verdicts = decide(&policy, now(), &run, &mut Loaded::default());
     assert_eq!(seconds(&verdicts).iter().sum::<f64>(), 44.0);
     assert!(matches!(&verdicts[23].ruling, Ruling::Refuse(refusal) if refusal.meaning() == Meaning::TooLate));
@@ -517,7 +517,7 @@ fn a_refused_mail_does_not_use_up_the_delay_of_a_transaction() {
     let policy = policy(vec![refused]);
     let mut counters = SessionCounters::default();
     for _ in 0..4 {
-        let run = asked(Some("alice"), &[Event::Mail]);
+        let run = request(Some("alice"), &[Event::Mail]);
         let plan = Plan::new(&policy, &run, now());
         let mut loaded: Loaded = plan.keys().map(|_| None).collect();
         let verdicts = super::decide(&policy, now(), &run, &plan, &mut loaded, &mut counters);
@@ -531,14 +531,14 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
     let policy = policy(vec![late("l", Count::Recipients, "2 / 1h", delay)]);
     let mut loaded = Loaded::default();
     // The delays of these are 1, 2, … 8 s, one transaction after the other; the last would be 9 s after 36.
-    let run = asked(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 11]].concat());
+    let run = request(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 11]].concat());
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(seconds(&verdicts)[9..], [7.0, 8.0, 9.0]);
-    let again = asked(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 3]].concat());
+    let again = request(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 3]].concat());
     let verdicts = decide(&policy, now(), &again, &mut loaded);
     assert_eq!(seconds(&verdicts)[1..], [10.0, 11.0, 12.0]);
     for _ in 0..9 {
-        let one = asked(Some("alice"), &[Event::Mail, rcpt()]);
+        let one = request(Some("alice"), &[Event::Mail, rcpt()]);
         let verdicts = decide(&policy, now(), &one, &mut loaded);
         let Ruling::Refuse(refusal) = &verdicts[1].ruling else { continue };
         // 23 of 2 would be delayed by 21 s. When one of them has decayed the delay is 20 s: after half an hour.

@@ -9,10 +9,10 @@ use crate::time::Timestamp;
 
 impl Plan<'_> {
     /// Returns the reason why the limit at this index does not apply to the first event; `None` if it does.
-    pub fn reason(policy: &Policy, asked: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
-        let (run, limit) = (Planner::new(policy, asked, now), &policy.limits[place]);
+    pub fn reason(policy: &Policy, request: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
+        let (run, limit) = (Planner::new(policy, request, now), &policy.limits[place]);
         let check = || {
-            let effect = limit.effect(&asked.events[0]).ok_or(SkipReason::Elsewhere)?;
+            let effect = limit.effect(&request.events[0]).ok_or(SkipReason::Elsewhere)?;
             let subject = run.subject(0);
             run.holds(limit, 0, &subject)?;
             Self::default().used(&run, place, limit, (0, &subject), 0)?;
@@ -25,11 +25,11 @@ impl Plan<'_> {
     /// Returns the override row of the limit for the first event.
     pub(in crate::policy) fn row<'a>(
         policy: &'a Policy,
-        asked: &Asked,
+        request: &Asked,
         now: Timestamp,
         place: usize,
     ) -> Option<(&'a Overrides, Row)> {
-        let (run, limit) = (Planner::new(policy, asked, now), &policy.limits[place]);
+        let (run, limit) = (Planner::new(policy, request, now), &policy.limits[place]);
         let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
         let overrides = owner.overrides.as_deref()?;
         Some((overrides, overrides.rows.find(run.subject(0))?))
