@@ -3,9 +3,10 @@
 use super::pipeline::{PendingCommand, not_now};
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
-use super::{Session, State, Step, Transaction, Upstream};
-use crate::policy::event::{Event, Stage};
+use super::transaction::{Transaction, Upstream};
+use super::{Session, State, Step};
 use crate::policy::request::Asked;
+use crate::policy::event::{Event, Stage};
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::smtp::command;

@@ -1,7 +1,8 @@
 //! MAIL.
 
 use super::pipeline::PendingCommand;
-use super::{Security, State, Transaction, Upstream};
+use super::transaction::Transaction;
+use super::{Security, State};
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -41,18 +42,7 @@ impl State {
     pub(super) fn begin(&mut self, mail: Mail, route: Option<Arc<str>>, now: Timestamp) -> Reply {
         let detour = self.take_detour(&mail.sender.to_string());
         let route = route.or(detour);
-        self.transaction = Some(Transaction {
-            mail,
-            route,
-            began: now,
-            asked: 0,
-            recipients: Vec::new(),
-            octets: 0,
-            charges: Vec::new(),
-            message_charged: false,
-            chunked: None,
-            upstream: Upstream::Unaware,
-        });
+        self.transaction = Some(Transaction::new(mail, route, now));
         Reply::new(250, "2.1.0 Sender ok")
     }
 }

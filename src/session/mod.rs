@@ -18,6 +18,7 @@ mod pipeline;
 mod rcpt;
 mod record;
 mod refusal;
+mod transaction;
 
 pub use admit::{Admit, Delayed};
 use auth::Challenge;
@@ -31,9 +32,7 @@ pub use record::{Delivery, Record, Refused, RefusedBy};
 pub use refusal::{reply as refusal_reply, suspended_reply};
 
 use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::RefundableCharge;
 use crate::smtp::command::{self, Command, Hello};
-use crate::smtp::envelope::Mail;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND, MAX_SASL};
 use crate::smtp::reply::Reply;
@@ -43,6 +42,7 @@ use next_route::NextRoute;
 use pipeline::PendingCommand;
 use std::net::IpAddr;
 use std::sync::Arc;
+use transaction::Transaction;
 
 /// A client's session between two steps.
 pub struct Session(Box<State>);
@@ -118,38 +118,6 @@ struct State {
     closing: bool,
     /// The session ends to make room for another one.
     is_evicted: bool,
-}
-
-struct Transaction {
-    mail: Mail,
-    /// The upstream that is to have it, if a limit says so.
-    route: Option<Arc<str>>,
-    /// When MAIL was accepted.
-    began: Timestamp,
-    asked: usize,
-    /// The recipients that were accepted.
-    recipients: Vec<Arc<str>>,
-    /// Octets of them and their parameters.
-    octets: usize,
-    /// What was charged, and may have to be given back when the transaction ends.
-    charges: Vec<RefundableCharge>,
-    /// DATA has been charged, and is not charged again.
-    message_charged: bool,
-    /// Octets of the pieces that have come by BDAT; `None` before the first.
-    chunked: Option<u64>,
-    upstream: Upstream,
-}
-
-/// How the upstream stands to the transaction.
-enum Upstream {
-    /// It has not heard of it: MAIL goes with the first recipient.
-    Unaware,
-    /// It accepted MAIL.
-    Aware,
-    /// It refused MAIL: the answer to every recipient.
-    Refused(Reply),
-    /// It went away in the middle.
-    Lost,
 }
 
 /// Commands asked together: a longer run is cut, so that its replies take bounded memory.

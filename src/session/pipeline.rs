@@ -3,7 +3,8 @@
 use super::data::{Body, Chunk};
 use super::rcpt::upstream_away;
 use super::record::{Refused, RefusedBy};
-use super::{Session, State, Step, Upstream};
+use super::transaction::Upstream;
+use super::{Session, State, Step};
 use crate::policy::event::{Event, Stage};
 use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};

@@ -1,7 +1,8 @@
 //! RCPT.
 
 use super::pipeline::PendingCommand;
-use super::{State, Upstream};
+use super::State;
+use super::transaction::Upstream;
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
 

@@ -1,0 +1,59 @@
+//! State of a mail transaction: its sender, recipients and charges, from MAIL to the end of the message.
+
+use crate::policy::verdict::RefundableCharge;
+use crate::smtp::envelope::Mail;
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+use std::sync::Arc;
+
+/// A transaction that policy has admitted.
+pub(super) struct Transaction {
+    pub mail: Mail,
+    /// The upstream that a limit's action has chosen for the message, if any.
+    pub route: Option<Arc<str>>,
+    /// Time at which MAIL was accepted.
+    pub began: Timestamp,
+    /// Number of RCPT commands that policy or the upstream were asked about, accepted or not.
+    pub asked: usize,
+    /// The recipients that were accepted.
+    pub recipients: Vec<Arc<str>>,
+    /// Octets of the accepted recipients and their parameters.
+    pub octets: usize,
+    /// Charges that may have to be refunded when the transaction ends.
+    pub charges: Vec<RefundableCharge>,
+    /// DATA has been charged; a second DATA is not charged again.
+    pub message_charged: bool,
+    /// Octets received by BDAT so far; `None` before the first BDAT.
+    pub chunked: Option<u64>,
+    pub upstream: Upstream,
+}
+
+/// State of the transaction at the upstream.
+pub(super) enum Upstream {
+    /// MAIL has not been sent: it goes out with the first recipient.
+    Unaware,
+    /// The upstream accepted MAIL.
+    Aware,
+    /// The upstream refused MAIL: this reply answers every recipient.
+    Refused(Reply),
+    /// The upstream's connection was lost within the transaction.
+    Lost,
+}
+
+impl Transaction {
+    /// Begins a transaction, without recipients.
+    pub fn new(mail: Mail, route: Option<Arc<str>>, now: Timestamp) -> Self {
+        Self {
+            mail,
+            route,
+            began: now,
+            asked: 0,
+            recipients: Vec::new(),
+            octets: 0,
+            charges: Vec::new(),
+            message_charged: false,
+            chunked: None,
+            upstream: Upstream::Unaware,
+        }
+    }
+}
