@@ -1,5 +1,6 @@
 //! DATA and BDAT: the message, whole or in pieces.
 
+use super::message_outcome::MessageOutcome;
 use super::pipeline::{PendingCommand, not_now};
 use super::rcpt::upstream_away;
 use super::record::{Delivery, Record};
@@ -8,13 +9,11 @@ use super::{Session, State, Step};
 use crate::policy::request::Asked;
 use crate::policy::event::{Event, Stage};
 use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
+use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::command;
-use crate::smtp::line::Ambiguity;
 use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
 use crate::time::{Timestamp, format_duration};
-use std::time::Duration;
 
 /// The client and the upstream wait for the message: the reply to DATA is written.
 pub struct Body(Session);
@@ -24,45 +23,6 @@ pub struct Chunk {
     session: Session,
     chunk: command::Chunk,
     first: bool,
-}
-
-/// How the message ended.
-#[derive(Clone, Debug)]
-pub enum MessageOutcome {
-    /// The upstream has the whole message and says this, or said this before it had it.
-    Answered(Reply),
-    /// It was larger than allowed, and is thrown away.
-    TooLarge,
-    /// It was larger still, and the client does not stop.
-    Endless,
-    /// It has passed through so many servers that it must be going round in a circle.
-    Loop,
-    /// Its first line would continue the `Received:` line that goes before it.
-    Continuation,
-    /// A limit refuses it.
-    OverLimit(Box<Refusal>),
-    /// Whoever sends it is suspended by now.
-    Suspended(Box<Suspended>),
-    /// What limits would say cannot be known now.
-    Undecided,
-    /// It contained what servers could disagree on.
-    Ambiguous(Ambiguity),
-    /// The upstream went away, for this reason.
-    Away(String),
-    /// The client went away in mid-message.
-    ClientGone,
-    /// The client stopped sending in mid-message.
-    ClientSilent,
-    /// Fewer octets came than this minimum, in octets a second.
-    TooSlow(u64),
-    /// Other clients wait for the connection to the upstream, and this one has more than its share of them.
-    Revoked,
-    /// The message took longer than this, the longest time that a message may take.
-    TooLong(Duration),
-    /// The server stops and cannot wait for the rest.
-    Stopping,
-    /// The client never sent it: it began anew, or left.
-    Abandoned,
 }
 
 /// What is so much larger than a message may be is not even thrown away: the session ends.

@@ -1,6 +1,6 @@
 //! What a session has to tell: the core counts and logs nothing itself.
 
-use super::data::MessageOutcome;
+use super::message_outcome::MessageOutcome;
 use crate::policy::event::Stage;
 use crate::policy::exception::Suspension;
 use crate::policy::verdict::{LimitHit, Notice, Refusal, Suspended};

@@ -1,0 +1,45 @@
+//! Outcome of a message: delivered, refused or broken off, and why.
+
+use crate::policy::verdict::{Refusal, Suspended};
+use crate::smtp::line::Ambiguity;
+use crate::smtp::reply::Reply;
+use std::time::Duration;
+
+/// Outcome of a message.
+#[derive(Clone, Debug)]
+pub enum MessageOutcome {
+    /// The upstream gave this reply to the whole message, or before it had the whole message.
+    Answered(Reply),
+    /// The message exceeded the maximum size; all of it was read and discarded.
+    TooLarge,
+    /// The message exceeded twice the maximum size; the session ends instead of reading the rest.
+    Endless,
+    /// The message has passed through so many servers that it must be in a mail loop.
+    Loop,
+    /// The message's first line would continue the `Received:` line that Weir puts above it.
+    Continuation,
+    /// A limit refuses the message.
+    OverLimit(Box<Refusal>),
+    /// The sender has been suspended since the message began.
+    Suspended(Box<Suspended>),
+    /// The limits could not be checked: the store did not answer.
+    Undecided,
+    /// The message contained octets that servers read differently.
+    Ambiguous(Ambiguity),
+    /// The upstream became unavailable, for this reason.
+    Away(String),
+    /// The client closed the connection within the message.
+    ClientGone,
+    /// The client stopped sending within the message.
+    ClientSilent,
+    /// The message came below this minimum rate, in octets a second.
+    TooSlow(u64),
+    /// Other clients wait for the upstream connection, and this client holds more than its share of them.
+    Revoked,
+    /// The message took longer than this maximum time.
+    TooLong(Duration),
+    /// The server stops and cannot wait for the rest.
+    Stopping,
+    /// The client never sent the message: it began a new transaction, or left.
+    Abandoned,
+}
