@@ -1,6 +1,7 @@
 //! Questions to policy, and what their answers lead to.
 
-use super::pipeline::{PendingCommand, not_now};
+use super::pipeline::PendingCommand;
+use super::replies::undecided;
 use super::{Login, Record, Session, State, Step};
 use crate::policy::event::{Event, Stage};
 use crate::policy::facts::{Facts, NULL_SENDER};
@@ -250,7 +251,7 @@ impl Session {
             return Err(match stage {
                 Stage::Connect => Reply::new(421, format!("4.3.0 {} Try again later", state.options.hostname)),
                 Stage::Auth => Reply::new(454, "4.7.0 Logging in is not possible at the moment; try again later"),
-                _ => not_now(),
+                _ => undecided(),
             });
         };
         state.routed(&mut verdict);

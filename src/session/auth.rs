@@ -1,5 +1,6 @@
 //! AUTH (RFC 4954).
 
+use super::replies::{no_hello, within_transaction};
 use super::{Record, Requirement, Session, Step};
 use crate::policy::verdict::RefundableCharge;
 use crate::smtp::reply::Reply;
@@ -83,7 +84,7 @@ impl Session {
     pub(super) fn auth(mut self, mechanism: &str, initial: Option<String>) -> Step {
         let state = &mut *self.0;
         if state.hello.as_ref().is_none_or(|hello| !hello.extended) {
-            state.refuse(&Reply::new(503, "5.5.1 Say EHLO first"));
+            state.refuse(&no_hello());
         } else if state.options.auth == Requirement::None {
             state.refuse(&Reply::new(502, "5.5.1 AUTH is not offered here"));
         } else if !state.offers_auth() {
@@ -91,7 +92,7 @@ impl Session {
         } else if state.user.is_some() {
             state.refuse(&Reply::new(503, "5.5.1 You are logged in already"));
         } else if state.transaction.is_some() {
-            state.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
+            state.refuse(&within_transaction());
         } else {
             return match (mechanism, initial) {
                 ("PLAIN", None) => self.challenge(Challenge::Plain, ""),

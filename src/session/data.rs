@@ -1,9 +1,9 @@
 //! DATA and BDAT: the message, whole or in pieces.
 
 use super::message_outcome::MessageOutcome;
-use super::pipeline::{PendingCommand, not_now};
-use super::rcpt::upstream_away;
+use super::pipeline::PendingCommand;
 use super::record::{Delivery, Record};
+use super::replies::{no_transaction, stopping, timed_out, undecided, upstream_away};
 use super::transaction::{Transaction, Upstream};
 use super::{Session, State, Step};
 use crate::policy::request::Asked;
@@ -233,11 +233,11 @@ impl State {
                 (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
             }
             MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) => (None, false),
-            MessageOutcome::Undecided => (Some(not_now()), false),
+            MessageOutcome::Undecided => (Some(undecided()), false),
             MessageOutcome::Away(_) => (Some(upstream_away(id, None)), false),
             MessageOutcome::ClientGone | MessageOutcome::Abandoned => (None, true),
-            MessageOutcome::Stopping => (Some(self.stopping()), true),
-            MessageOutcome::ClientSilent => (Some(self.nothing_heard()), true),
+            MessageOutcome::Stopping => (Some(stopping(&self.options.hostname, self.is_evicted)), true),
+            MessageOutcome::ClientSilent => (Some(timed_out(&self.options.hostname)), true),
             MessageOutcome::TooSlow(rate) => {
                 let host = &self.options.hostname;
                 let text = format!("4.4.2 {host} The message came too slowly: below {rate} octets a second ({id})");
@@ -358,7 +358,7 @@ impl State {
     /// Why a message cannot come now, if it cannot.
     fn not_yet(&self) -> Option<PendingCommand> {
         match &self.transaction {
-            None => Some(PendingCommand::Fault(Reply::new(503, "5.5.1 Say MAIL first"))),
+            None => Some(PendingCommand::Fault(no_transaction())),
             Some(Transaction { upstream: Upstream::Lost, .. }) => {
                 Some(PendingCommand::Answered(upstream_away(&self.id, None)))
             }

@@ -1,5 +1,6 @@
 //! EHLO, HELO, STARTTLS and XCLIENT: who speaks, and how.
 
+use super::replies::{no_hello, within_transaction};
 use super::{Record, Requirement, Security, Session, State, Step, Tls};
 use crate::smtp::command::Hello;
 use crate::smtp::extensions::Extensions;
@@ -48,7 +49,7 @@ impl Session {
         } else if state.tls.is_some() {
             state.refuse(&Reply::new(503, "5.5.1 TLS is in use already"));
         } else if state.hello.is_none() {
-            state.refuse(&Reply::new(503, "5.5.1 Say EHLO first"));
+            state.refuse(&no_hello());
         } else {
             // RFC 3207 §4.2: it ends here, whether there will be a handshake or not.
             state.abandon(state.now);
@@ -66,7 +67,7 @@ impl Session {
         if !state.may_speak_for_others() {
             state.refuse(&Reply::new(550, "5.7.0 XCLIENT is not for you"));
         } else if state.transaction.is_some() {
-            state.refuse(&Reply::new(503, "5.5.1 Not in the middle of a transaction"));
+            state.refuse(&within_transaction());
         } else {
             let is_another = named.address != Attribute::Unsaid;
             // What it does not say stays as it said before.

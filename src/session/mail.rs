@@ -1,6 +1,7 @@
 //! MAIL.
 
 use super::pipeline::PendingCommand;
+use super::replies::no_hello;
 use super::transaction::Transaction;
 use super::{Security, State};
 use crate::smtp::envelope::Mail;
@@ -12,7 +13,7 @@ impl State {
     /// Whether MAIL may come now; policy is asked afterwards.
     pub(super) fn check_mail(&self, mail: Mail) -> PendingCommand {
         let fault = if self.hello.is_none() {
-            Reply::new(503, "5.5.1 Say EHLO first")
+            no_hello()
         } else if self.transaction.is_some() {
             Reply::new(503, "5.5.1 A transaction is under way already")
         } else if self.must_log_in() && self.options.tls == Security::StartTls && self.tls.is_none() {

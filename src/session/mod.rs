@@ -19,6 +19,7 @@ mod pipeline;
 mod rcpt;
 mod record;
 mod refusal;
+mod replies;
 mod transaction;
 
 pub use admit::{Admit, Delayed};
@@ -31,7 +32,7 @@ pub use message_outcome::MessageOutcome;
 pub use options::{Options, Requirement, Security, Tls};
 pub use pipeline::{Answer, Relay, Request};
 pub use record::{Delivery, Record, Refused, RefusedBy};
-pub use refusal::{reply as refusal_reply, suspended_reply};
+pub use replies::{refusal_reply, suspended_reply};
 
 use crate::policy::session_counters::SessionCounters;
 use crate::smtp::command::{self, Command, Hello};
@@ -42,6 +43,7 @@ use crate::time::Timestamp;
 use error_limits::ErrorLimits;
 use next_route::NextRoute;
 use pipeline::PendingCommand;
+use replies::{stopping, timed_out, too_many};
 use std::net::IpAddr;
 use std::sync::Arc;
 use transaction::Transaction;
@@ -306,7 +308,7 @@ impl Session {
 
     /// Ends the session because the client was silent for too long.
     pub fn time_out(mut self) -> Step {
-        let reply = self.0.nothing_heard();
+        let reply = timed_out(&self.0.options.hostname);
         self.0.reply(&reply);
         self.close()
     }
@@ -320,7 +322,7 @@ impl Session {
 
     /// Ends the session because the server stops, or needs its place.
     pub fn shut_down(mut self) -> Step {
-        let reply = self.0.stopping();
+        let reply = stopping(&self.0.options.hostname, self.0.is_evicted);
         self.0.reply(&reply);
         if self.0.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
             self.0.end_transaction(MessageOutcome::Stopping, 0, Some(reply), self.0.now);
@@ -361,7 +363,7 @@ impl Session {
             self.0.patience.count_idle_command();
         }
         if let Some(why) = self.0.exhausted_by() {
-            let reply = self.0.sent_away(why);
+            let reply = too_many(&self.0.options.hostname, why);
             self.0.gather(PendingCommand::Answered(reply));
             self.0.closing = true;
             return Step::Next(self);
@@ -451,7 +453,7 @@ impl State {
         // One that is ending has its last word already.
         let exhausted_by = self.exhausted_by().filter(|_| !self.closing);
         if let Some(why) = exhausted_by {
-            self.reply(&self.sent_away(why));
+            self.reply(&too_many(&self.options.hostname, why));
             self.closing = true;
         }
         exhausted_by.is_some()
@@ -463,10 +465,6 @@ impl State {
         let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
         let refused = self.patience.is_tired_of_refusals() && !may_go_on || self.patience.is_out_of_refusals();
         self.patience.exhausted_by().or(refused.then_some("Too much has been refused"))
-    }
-
-    fn sent_away(&self, why: &str) -> Reply {
-        Reply::new(421, format!("4.7.0 {} {why}", self.options.hostname))
     }
 
     /// Records a refusal. Whoever is refused again and again does not fill the log.
@@ -497,15 +495,6 @@ impl State {
     fn max_recipients(&self) -> usize {
         let upstream = self.announced.max_recipients;
         upstream.map_or(self.options.max_recipients, |limit| limit.min(self.options.max_recipients))
-    }
-
-    fn nothing_heard(&self) -> Reply {
-        Reply::new(421, format!("4.4.2 {} Nothing heard for too long", self.options.hostname))
-    }
-
-    fn stopping(&self) -> Reply {
-        let why = if self.is_evicted { "Too many connections" } else { "Stopping" };
-        Reply::new(421, format!("4.3.2 {} {why}; try again", self.options.hostname))
     }
 
     fn longest_line(&self, input: &Input) -> usize {

@@ -1,8 +1,8 @@
 //! A run of pipelined commands: asked of policy in one question, of the upstream in another, answered in order.
 
 use super::data::{Body, Chunk};
-use super::rcpt::upstream_away;
 use super::record::{Refused, RefusedBy};
+use super::replies::{no_transaction, undecided, upstream_away};
 use super::transaction::Upstream;
 use super::{Session, State, Step};
 use crate::policy::event::{Event, Stage};
@@ -197,7 +197,7 @@ impl State {
                     }
                 }
                 // Nobody calls this with a question open; should it happen, the client is not left waiting.
-                PendingCommand::Mail(_) | PendingCommand::Rcpt(..) | PendingCommand::Data => self.reply(&not_now()),
+                PendingCommand::Mail(_) | PendingCommand::Rcpt(..) | PendingCommand::Data => self.reply(&undecided()),
             }
         }
         self.check_patience();
@@ -221,7 +221,7 @@ impl State {
             transaction.asked += 1;
         }
         let Some(mut verdict) = verdict else {
-            return if gathered.is_answered() { gathered } else { PendingCommand::Answered(not_now()) };
+            return if gathered.is_answered() { gathered } else { PendingCommand::Answered(undecided()) };
         };
         let stage = gathered.stage();
         if !gathered.is_mail() {
@@ -244,7 +244,7 @@ impl State {
             }
             (Ruling::Skipped, _) => {
                 self.patience.count_refusal();
-                PendingCommand::Answered(Reply::new(503, "5.5.1 Say MAIL first"))
+                PendingCommand::Answered(no_transaction())
             }
             (Ruling::Refuse(refusal), gathered) => {
                 // Of limits in shadow, for which it would have happened.
@@ -352,8 +352,4 @@ impl State {
     pub(super) fn sender(&self) -> Option<String> {
         self.transaction.as_ref().map(|transaction| transaction.mail.sender.to_string())
     }
-}
-
-pub(super) fn not_now() -> Reply {
-    Reply::new(451, "4.3.0 This cannot be answered now; try again later")
 }

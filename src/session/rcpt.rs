@@ -2,6 +2,7 @@
 
 use super::pipeline::PendingCommand;
 use super::State;
+use super::replies::{no_transaction, upstream_away};
 use super::transaction::Upstream;
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
@@ -19,7 +20,7 @@ impl State {
         let gathered = self.run.iter().filter(|gathered| gathered.is_rcpt()).count();
         let gathered_mail = || self.run.iter().find_map(PendingCommand::mail);
         let Some(mail) = self.transaction.as_ref().map(|transaction| &transaction.mail).or_else(gathered_mail) else {
-            return PendingCommand::Fault(Reply::new(503, "5.5.1 Say MAIL first"));
+            return PendingCommand::Fault(no_transaction());
         };
         if !rcpt.is_ascii() && !mail.smtp_utf8 {
             // RFC 6531 §3.5.
@@ -91,15 +92,4 @@ fn too_long(id: &str) -> Reply {
 
 fn too_many(id: &str, limit: usize) -> Reply {
     Reply::new(452, format!("4.5.3 A message has at most {limit} recipients here; send the rest in another ({id})"))
-}
-
-/// What the client is told when the upstream is of no use: try again, nothing is lost. In the upstream's own words, if it had some.
-/// The session's id is the reference under which the log says why.
-pub(super) fn upstream_away(id: &str, words: Option<Reply>) -> Reply {
-    match words {
-        Some(words) => words.recoded(451, "4.3.2"),
-        None => {
-            Reply::new(451, format!("4.4.1 The mail server behind this one does not answer; try again later ({id})"))
-        }
-    }
 }
