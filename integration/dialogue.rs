@@ -342,14 +342,14 @@ impl Play {
                     let right = self.users.iter().any(|(u, p)| *u == given.user && *p == given.password);
                     login.answer(if right { Verified::Right { groups: Arc::default() } } else { Verified::Wrong })
                 }
-                Step::SpokenFor(spoken_for) => spoken_for.answer(Arc::default()),
+                Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
                 Step::Admit(mut admit) => {
                     let (asked, ledger) = admit.asked();
                     let verdicts = self.decide(asked, ledger);
                     admit.answer(verdicts, self.now)
                 }
                 // No limit of these dialogues delays.
-                Step::Delay(late) => late.over(),
+                Step::Delay(late) => late.elapsed(),
                 Step::Pause(session) => Step::Next(session),
                 Step::Relay(relay) => {
                     let answers = self.ask(relay.request());

@@ -192,7 +192,7 @@ impl World {
             Stage::Step(step) => self.step(&mut live, step).await,
             Stage::Delayed(late, _, events, verdicts) => {
                 live.needs = live.client.judged(&events, verdicts);
-                Stage::Step(late.over())
+                Stage::Step(late.elapsed())
             }
             Stage::Ended => Stage::Ended,
         };
@@ -259,7 +259,9 @@ impl World {
                 return Stage::Ended;
             }
             Step::Pause(session) => self.pause(live, session),
-            Step::Delay(_) | Step::StartTls(_) | Step::SpokenFor(_) | Step::Chunk(_) => unreachable!("not asked for"),
+            Step::Delay(_) | Step::StartTls(_) | Step::LookUpGroups(_) | Step::Chunk(_) => {
+                unreachable!("not asked for")
+            }
         })
     }
 
@@ -408,9 +410,9 @@ impl World {
             13..15 => MessageOutcome::Loop,
             _ => {
                 let verdict = self.decide(live, &[Event::End]).remove(0);
-                let (asked, ledger) = body.session().ask_end(100);
+                let (asked, ledger) = body.session().end_request(100);
                 let admitted = self.store.admit(self.time(), &asked, ledger).await.unwrap();
-                let judged = body.session().judge_end(admitted.verdicts.into_iter().next());
+                let judged = body.session().apply_end_verdict(admitted.verdicts.into_iter().next());
                 assert_eq!(judged.is_ok(), verdict.ruling == Ruling::Pass);
                 match (judged, self.random.below(20)) {
                     (Err(ending), _) => ending,
@@ -456,12 +458,12 @@ impl World {
 
     /// Refunds what the session gives back, and nothing else.
     async fn settle(&mut self, live: &mut Live, session: &mut Session) {
-        let settlement = session.take_settlement();
-        for asked in settlement.events {
+        let deferred = session.take_deferred_charges();
+        for asked in deferred.events {
             self.store.admit(self.time(), &asked, &mut SessionCounters::default()).await.unwrap();
         }
         let expected = &mut live.client.refunds;
-        for charged in &settlement.back {
+        for charged in &deferred.refunds {
             let (key, after) = (charged.key.as_str(), charged.receipt.after);
             let is_same = |receipt: &plain::Receipt| {
                 real_key(&self.store.policy(), &receipt.key).as_str() == key
@@ -474,8 +476,8 @@ impl World {
             self.totals.refunded += 1;
         }
         assert!(expected.is_empty(), "not refunded: {expected:?}");
-        if !settlement.back.is_empty() {
-            self.store.give_back(self.time(), &settlement.back).await.unwrap();
+        if !deferred.refunds.is_empty() {
+            self.store.give_back(self.time(), &deferred.refunds).await.unwrap();
         }
     }
 

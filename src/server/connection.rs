@@ -13,8 +13,8 @@ use crate::policy::networks::Widths;
 use crate::policy::session_counters::SessionCounters;
 use crate::relay::{self, Answered, LoggedIn, RelayError};
 use crate::session::{
-    Admit, Answer, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, Login, MessageOutcome, Record, Relay,
-    Request, Security, Session, SpokenFor, StartTls, Step, Tls, Verified,
+    Admit, Answer, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome,
+    Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
@@ -110,7 +110,7 @@ impl Connection {
                 Step::Read(session) => self.read(session).await,
                 Step::StartTls(start) => Box::pin(self.start_tls(start)).await,
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
-                Step::SpokenFor(spoken_for) => Box::pin(self.speak_for(spoken_for)).await,
+                Step::LookUpGroups(lookup) => Box::pin(self.speak_for(lookup)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Delay(late) => Box::pin(self.delay(late)).await,
                 Step::Pause(session) => Box::pin(self.pause(session)).await,
@@ -164,12 +164,12 @@ impl Connection {
         if let Some(ending) = overdue() {
             return session.message_overdue(ending);
         }
-        let unwanted = self.input.unwanted();
+        let unwanted = self.input.to_discard();
         loop {
             let deadline = match unwanted {
                 0 => began + patience,
                 // As for what is wanted: neither silence for long, nor next to nothing for ever.
-                _ => slowest(began, unwanted - self.input.unwanted(), timeouts).min(began + timeouts.message_timeout),
+                _ => slowest(began, unwanted - self.input.to_discard(), timeouts).min(began + timeouts.message_timeout),
             };
             let deadline = [login_by, parts_by, message_by].into_iter().flatten().fold(deadline, Instant::min);
             let left = deadline.saturating_duration_since(Instant::now());
@@ -185,8 +185,8 @@ impl Connection {
             };
             match read {
                 Read::Some => {
-                    self.input.skip(0);
-                    if self.input.unwanted() == 0 && (!within_line || self.has_enough()) {
+                    self.input.discard(0);
+                    if self.input.to_discard() == 0 && (!within_line || self.has_enough()) {
                         return self.step(session);
                     }
                 }
@@ -228,7 +228,7 @@ impl Connection {
             },
         };
         for record in session.take_records() {
-            if let Record::SpokenFor { .. } = record {
+            if let Record::ClientNamed { .. } = record {
                 self.login_by = Instant::now() + self.server.options.login_timeout;
             }
             let (user, via) = (session.user().map(AsRef::as_ref), self.via.as_deref());
@@ -299,7 +299,7 @@ impl Connection {
         login.answer(verified)
     }
 
-    async fn speak_for(&mut self, spoken_for: SpokenFor) -> Step {
+    async fn speak_for(&mut self, spoken_for: GroupLookup) -> Step {
         let groups = match (&self.server.accounts, spoken_for.user()) {
             (Some(accounts), Some(user)) => accounts.groups(user).await,
             _ => Arc::default(),
@@ -350,7 +350,7 @@ impl Connection {
                 // It may hear all the same, and be done with what it has said.
                 Read::Gone if !self.input.is_empty() => is_said = true,
                 Read::Gone => return late.client_gone(),
-                Read::TimedOut => return late.over(),
+                Read::TimedOut => return late.elapsed(),
             }
         }
     }
@@ -370,13 +370,13 @@ impl Connection {
 
     /// Charges and gives back what is known only now. What cannot be kept is as it would be after a crash: charged.
     async fn settle(&mut self, session: &mut Session) {
-        let DeferredCharges { events, back } = session.take_settlement();
+        let DeferredCharges { events, refunds } = session.take_deferred_charges();
         for asked in events {
             let _: Result<_, Unavailable> =
                 self.server.store.admit(clock::now(), &asked, &mut SessionCounters::default()).await;
         }
-        if !back.is_empty() {
-            let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &back).await;
+        if !refunds.is_empty() {
+            let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &refunds).await;
         }
     }
 

@@ -173,9 +173,9 @@ impl MessagePipe<'_> {
     /// All of a message has come, of so many octets: limits have their say, then its last line goes on.
     async fn end(&mut self, passage: &mut Transfer, session: &mut Session, size: u64) -> MessageOutcome {
         if !passage.failed() {
-            let (asked, ledger) = session.ask_end(size);
+            let (asked, ledger) = session.end_request(size);
             let admitted = self.server.store.admit(clock::now(), &asked, ledger).await.unwrap_or_default();
-            if let Err(ending) = session.judge_end(admitted.verdicts.into_iter().next()) {
+            if let Err(ending) = session.apply_end_verdict(admitted.verdicts.into_iter().next()) {
                 return self.cut_off(ending);
             }
         }

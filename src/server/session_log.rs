@@ -40,14 +40,14 @@ impl SessionLog<'_> {
                 let Some(Permit { suppressed }) = self.permit("wrong password") else { return };
                 tracing::warn!(session, %client, user, suppressed, "wrong password");
             }
-            Record::SpokenFor { peer } => {
+            Record::ClientNamed { peer } => {
                 let Some(Permit { suppressed }) = self.permit("client named by XCLIENT") else { return };
                 tracing::info!(session, %client, user = self.user, %peer, suppressed, "client named by XCLIENT");
             }
             Record::Unrecorded { refusals } => self.unrecorded(*refusals),
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
-            Record::LimitExceeded { remark, stage, is_logged } => self.remarked(remark, *stage, *is_logged),
-            Record::Left { delay } => {
+            Record::LimitExceeded { hit, stage, is_logged } => self.remarked(hit, *stage, *is_logged),
+            Record::LeftDuringDelay { delay } => {
                 let Some(Permit { suppressed }) = self.permit("left before a late answer") else { return };
                 let delay = format_duration(*delay);
                 tracing::info!(session, %client, user = self.user, delay, suppressed, "left before a late answer");
@@ -185,8 +185,8 @@ impl SessionLog<'_> {
 
     fn message(&self, delivery: &Delivery, told: bool) {
         let Self { metrics, session, client, user, via, .. } = self;
-        let Delivery { from, asked, accepted, size, reply, ending, duration } = delivery;
-        let (result, upstream) = match ending {
+        let Delivery { from, asked, accepted, size, reply, outcome, duration } = delivery;
+        let (result, upstream) = match outcome {
             MessageOutcome::Answered(reply) if reply.is_positive() => ("delivered", Some(reply.to_string())),
             MessageOutcome::Answered(reply) => ("refused", Some(reply.to_string())),
             MessageOutcome::Away(reason) => ("upstream-away", Some(reason.clone())),
@@ -211,7 +211,7 @@ impl SessionLog<'_> {
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
         let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
-        let found = if let MessageOutcome::Ambiguous(what) = ending { Some(what.name()) } else { None };
+        let found = if let MessageOutcome::Ambiguous(what) = outcome { Some(what.name()) } else { None };
         // Only worth a word when it is not so: whoever was not told will send the message again.
         let told = Some(false).filter(|_| !told);
         tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");

@@ -1,44 +1,29 @@
 //! AUTH (RFC 4954).
 
+use super::options::Requirement;
+use super::record::Record;
 use super::replies::{no_hello, within_transaction};
-use super::{Record, Requirement, Session, Step};
+use super::state::Challenge;
+use super::step::{Login, Session, Step};
 use crate::policy::verdict::RefundableCharge;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How late the answer to a failed login is: guessing costs time, as with Dovecot's `auth_failure_delay`, and a network that guesses
-/// on all its connections keeps Weir busy with so many a second at most.
+/// Delay of the answer to a failed login. Guessing passwords costs time, as with Dovecot's `auth_failure_delay`, and a network that
+/// guesses on all its connections causes at most one check per connection and second.
 pub const FAILED_LOGIN_PAUSE: Duration = Duration::from_secs(1);
-
-/// Is this password right?
-pub struct Login {
-    session: Session,
-    credentials: Credentials,
-    /// What was charged in case the password is wrong.
-    charges: Vec<RefundableCharge>,
-}
-
-/// A response of a SASL exchange that is expected.
-pub(super) enum Challenge {
-    Plain,
-    LoginUser,
-    LoginPassword {
-        /// In base64, as it came.
-        user: String,
-    },
-}
 
 /// The answer to a [`Login`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
-    /// It is, and the user is in these groups.
+    /// The password is right, and the user is in these groups.
     Right {
         groups: Arc<[Box<str>]>,
     },
     Wrong,
-    /// It cannot be said now.
+    /// The password cannot be checked now.
     Unavailable,
 }
 
@@ -47,7 +32,7 @@ impl Login {
         Step::Login(Self { session, credentials, charges })
     }
 
-    /// The session, of which something may have to be settled first.
+    /// The session. Its deferred charges may have to be applied first.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -61,17 +46,17 @@ impl Login {
         let state = &mut *session.0;
         match verified {
             Verified::Right { groups } => {
-                state.settlement.give_back(charges);
+                state.deferred_charges.refund(charges);
                 return session.ask_login(credentials.user.into(), groups);
             }
             Verified::Wrong => {
                 state.records.push(Record::WrongPassword { user: credentials.user });
                 let reply = Reply::new(535, format!("5.7.8 User name or password wrong ({})", state.id));
-                state.patience.count_wrong_password();
+                state.error_limits.count_wrong_password();
                 state.refuse(&reply);
             }
             Verified::Unavailable => {
-                state.settlement.give_back(charges);
+                state.deferred_charges.refund(charges);
                 let text = format!("4.7.0 Logging in is not possible at the moment; try again later ({})", state.id);
                 state.reply(&Reply::new(454, text));
             }
@@ -96,9 +81,9 @@ impl Session {
         } else {
             return match (mechanism, initial) {
                 ("PLAIN", None) => self.challenge(Challenge::Plain, ""),
-                ("PLAIN", Some(response)) => self.answered(Challenge::Plain, response),
+                ("PLAIN", Some(response)) => self.take_response(Challenge::Plain, response),
                 ("LOGIN", None) => self.challenge(Challenge::LoginUser, sasl::LOGIN_USER),
-                ("LOGIN", Some(response)) => self.answered(Challenge::LoginUser, response),
+                ("LOGIN", Some(response)) => self.take_response(Challenge::LoginUser, response),
                 _ => {
                     self.0.refuse(&Reply::new(504, "5.5.4 The mechanisms are PLAIN and LOGIN"));
                     Step::Next(self)
@@ -108,13 +93,13 @@ impl Session {
         Step::Next(self)
     }
 
-    /// The client's response to a challenge.
+    /// Takes the client's line after a challenge: a response, or `*` to cancel (RFC 4954 §4).
     pub(super) fn respond(mut self, challenge: Challenge, response: String) -> Step {
         if response == "*" {
             self.0.refuse(&Reply::new(501, "5.7.0 Authentication cancelled"));
             return Step::Next(self);
         }
-        self.answered(challenge, response)
+        self.take_response(challenge, response)
     }
 
     fn challenge(mut self, challenge: Challenge, prompt: &str) -> Step {
@@ -123,7 +108,7 @@ impl Session {
         Step::Next(self)
     }
 
-    fn answered(mut self, challenge: Challenge, response: String) -> Step {
+    fn take_response(mut self, challenge: Challenge, response: String) -> Step {
         let credentials = match challenge {
             Challenge::Plain => sasl::parse_plain(&response),
             Challenge::LoginUser => {

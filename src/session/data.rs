@@ -1,13 +1,14 @@
 //! DATA and BDAT: the message, whole or in pieces.
 
 use super::message_outcome::MessageOutcome;
-use super::pipeline::PendingCommand;
+use super::pending_command::PendingCommand;
 use super::record::{Delivery, Record};
 use super::replies::{no_transaction, stopping, timed_out, undecided, upstream_away};
+use super::state::State;
+use super::step::{Body, Chunk, Session, Step};
 use super::transaction::{Transaction, Upstream};
-use super::{Session, State, Step};
-use crate::policy::request::Asked;
 use crate::policy::event::{Event, Stage};
+use crate::policy::request::Asked;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::command;
@@ -15,22 +16,12 @@ use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
 use crate::time::{Timestamp, format_duration};
 
-/// The client and the upstream wait for the message: the reply to DATA is written.
-pub struct Body(Session);
-
-/// The client sends a piece of the message, for which the upstream waits (RFC 3030 §2).
-pub struct Chunk {
-    session: Session,
-    chunk: command::Chunk,
-    first: bool,
-}
-
-/// What is so much larger than a message may be is not even thrown away: the session ends.
+/// Multiple of the maximum size beyond which the session ends: Weir does not read and discard the rest of such a message.
 const FAR_TOO_LARGE: u64 = 2;
 
 impl Session {
-    /// What policy is asked when a message of so many octets has come, before its last line goes on.
-    pub fn ask_end(&mut self, size: u64) -> (Asked, &mut SessionCounters) {
+    /// Returns the request to policy for a complete message of `size` octets, before its last line goes on.
+    pub fn end_request(&mut self, size: u64) -> (Asked, &mut SessionCounters) {
         let state = &mut *self.0;
         let mut facts = state.facts(None);
         let mut declared = Vec::new();
@@ -38,16 +29,17 @@ impl Session {
             facts.recipients.clone_from(&transaction.recipients);
             declared = transaction.charges.iter().filter(|charged| charged.until.is_of_size()).cloned().collect();
         }
-        (Asked { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.ledger)
+        (Asked { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
     }
 
-    /// Takes the verdict on it; where there is none, the client is to come again. The error is how the message ends.
-    pub fn judge_end(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
+    /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error is the message's
+    /// outcome.
+    pub fn apply_end_verdict(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
-        self.0.routed(&mut verdict);
-        self.0.remark(&mut verdict, Stage::End);
+        self.0.note_route(&mut verdict);
+        self.0.record_verdict(&mut verdict, Stage::End);
         let Verdict { ruling, charges, trued_up, .. } = verdict;
-        // Where the limit does not hold any more, the charge waits for the upstream's answer like others.
+        // A charge of a limit that does not apply any more waits for the upstream's answer, like others.
         if let Some(transaction) = &mut self.0.transaction {
             transaction.charges.retain(|charged| !(charged.until.is_of_size() && trued_up.contains(&charged.key)));
         }
@@ -75,19 +67,19 @@ impl Body {
         self.0.0.max_message_size()
     }
 
-    /// Whether a message of so many octets is not even worth to be thrown away.
+    /// Returns whether a message of `size` octets is so large that the session should end instead of discarding it.
     pub fn is_far_too_large(&self, size: u64) -> bool {
         self.0.0.is_far_too_large(size)
     }
 
-    /// The header line that goes before the message.
+    /// The `Received:` line that goes above the message.
     pub fn received(&self, now: Timestamp) -> String {
         self.0.0.received(now)
     }
 
-    /// Takes how the message ended and its size in octets.
-    pub fn answer(self, ending: MessageOutcome, size: u64, now: Timestamp) -> Step {
-        self.0.message_ended(ending, size, now)
+    /// Takes the message's outcome and its size in octets.
+    pub fn answer(self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
+        self.0.message_ended(outcome, size, now)
     }
 }
 
@@ -102,40 +94,40 @@ impl Chunk {
         Step::Chunk(Self { session, chunk, first })
     }
 
-    /// The session, which may have something to say first.
+    /// The session, which may have output to send first.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Its octets.
+    /// Octets of the piece.
     pub fn size(&self) -> u64 {
         self.chunk.size
     }
 
-    /// Whether the message begins with it.
+    /// Returns whether the piece is the message's first.
     pub fn is_first(&self) -> bool {
         self.first
     }
 
-    /// Whether the message ends with it.
+    /// Returns whether the piece is the message's last.
     pub fn is_last(&self) -> bool {
         self.chunk.last
     }
 
-    /// The header line that goes before the message.
+    /// The `Received:` line that goes above the message.
     pub fn received(&self, now: Timestamp) -> String {
         self.session.0.received(now)
     }
 
-    /// The piece is taken, and is not the last.
+    /// Replies to a piece that has been passed on and is not the last.
     pub fn taken(mut self) -> Step {
         self.session.0.reply(&Reply::new(250, format!("2.0.0 {} octets", self.chunk.size)));
         Step::Next(self.session)
     }
 
-    /// Takes how the message ended with this piece, or before its time, and its size in octets.
-    pub fn answer(self, ending: MessageOutcome, size: u64, now: Timestamp) -> Step {
-        self.session.message_ended(ending, size, now)
+    /// Takes the message's outcome, after its last piece or earlier, and its size in octets.
+    pub fn answer(self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
+        self.session.message_ended(outcome, size, now)
     }
 }
 
@@ -160,49 +152,50 @@ impl State {
         .to_line()
     }
 
-    /// Has the octets of a piece thrown away that is not wanted. What the message would be without it nobody knows, so the
-    /// transaction has ended, and the pieces behind it are not wanted either (RFC 3030 §2).
+    /// Discards the octets of a refused piece. The message is incomplete without the piece, so the transaction ends, and the pieces
+    /// after it are refused, too (RFC 3030 §2).
     pub(super) fn drop_chunk(&mut self, chunk: command::Chunk) {
         self.abandon(self.now);
-        // One that would take for ever is not waited for.
+        // Weir does not wait for a piece that would take for ever.
         self.closing |= self.is_far_too_large(chunk.size);
-        self.unwanted = chunk.size;
+        self.discard = chunk.size;
     }
 
-    /// Forgets the transaction, if there is one, and records it.
-    pub(super) fn end_transaction(&mut self, ending: MessageOutcome, size: u64, reply: Option<Reply>, now: Timestamp) {
+    /// Ends the transaction, if there is one, and records its outcome.
+    pub(super) fn end_transaction(&mut self, outcome: MessageOutcome, size: u64, reply: Option<Reply>, now: Timestamp) {
         let facts = self.facts(None);
-        self.ledger.end_message();
+        self.session_counters.end_message();
         if let Some(Transaction { mail, began, asked, recipients, charges, .. }) = self.transaction.take() {
             let (from, duration, accepted) = (mail.sender.to_string(), now.since(began), recipients.len());
-            match &ending {
+            match &outcome {
                 MessageOutcome::Answered(reply) if reply.is_positive() => {}
                 MessageOutcome::Answered(reply) if reply.code() >= 500 => {
-                    self.settlement.give_back_unsent(charges);
-                    self.settlement.reject(facts, None);
+                    self.deferred_charges.refund_unsent(charges);
+                    self.deferred_charges.reject(facts, None);
                 }
-                _ => self.settlement.give_back_unsent(charges),
+                _ => self.deferred_charges.refund_unsent(charges),
             }
-            self.records.push(Record::Message(Delivery { from, asked, accepted, size, reply, ending, duration }));
+            self.records.push(Record::Message(Delivery { from, asked, accepted, size, reply, outcome, duration }));
         }
     }
 
-    /// Ends a transaction that gets no message. Its recipients may have been charged: whoever asks where a budget went finds it.
+    /// Ends a transaction that gets no message. Records it if it had recipients: they may have been charged, and the log shows where the
+    /// budget went.
     pub(super) fn abandon(&mut self, now: Timestamp) {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
             self.end_transaction(MessageOutcome::Abandoned, 0, None, now);
         }
         if let Some(transaction) = self.transaction.take() {
-            self.ledger.end_message();
-            self.settlement.give_back_unsent(transaction.charges);
+            self.session_counters.end_message();
+            self.deferred_charges.refund_unsent(transaction.charges);
         }
     }
 
-    /// What the client is told, if it can be told anything, and whether that is the last word.
-    fn final_reply(&self, ending: &MessageOutcome) -> (Option<Reply>, bool) {
+    /// Returns the reply to the client, if it gets one, and whether the session ends with it.
+    fn final_reply(&self, outcome: &MessageOutcome) -> (Option<Reply>, bool) {
         let (id, limit) = (&self.id, self.max_message_size());
-        match ending {
-            // 421 would close this session; from an upstream it means "not taken".
+        match outcome {
+            // 421 would close this session; from an upstream it means that the message was not accepted.
             MessageOutcome::Answered(reply) if reply.code() == 421 => (Some(reply.recoded(451, "4.3.2")), false),
             MessageOutcome::Answered(reply) => (Some(reply.enhanced()), false),
             MessageOutcome::TooLarge => (
@@ -229,8 +222,8 @@ impl State {
                 (Some(Reply::new(550, text)), false)
             }
             // The end of the message is in doubt, and so is everything after it.
-            MessageOutcome::Ambiguous(what) => {
-                (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", what.name()))), true)
+            MessageOutcome::Ambiguous(ambiguity) => {
+                (Some(Reply::new(550, format!("5.6.11 The message contains {} ({id})", ambiguity.name()))), true)
             }
             MessageOutcome::OverLimit(_) | MessageOutcome::Suspended(_) => (None, false),
             MessageOutcome::Undecided => (Some(undecided()), false),
@@ -266,13 +259,13 @@ impl Session {
             Some(transaction) if transaction.chunked.is_some() => {
                 Some(PendingCommand::Fault(Reply::new(503, "5.5.1 The message has begun with BDAT")))
             }
-            _ => state.not_yet(),
+            _ => state.message_refusal(),
         };
         match refusal {
             None => self.ask_for_message(),
             Some(refusal) => {
-                state.gather(refusal);
-                state.answer_run();
+                state.push(refusal);
+                state.answer_batch();
                 Step::Next(self)
             }
         }
@@ -282,17 +275,17 @@ impl Session {
         let state = &mut *self.0;
         let so_far = state.transaction.as_ref().and_then(|transaction| transaction.chunked);
         if so_far.is_some_and(|_| chunk.size == 0 && !chunk.last) {
-            state.patience.count_idle_command();
+            state.error_limits.count_idle_command();
         }
         let is_too_large = so_far.unwrap_or(0).saturating_add(chunk.size) > state.max_message_size();
-        let refusal = match state.not_yet() {
-            // It is not the client's fault alone: pieces may be on their way when one is refused.
+        let refusal = match state.message_refusal() {
+            // Not only the client's error: further pieces may be on their way when one is refused.
             Some(PendingCommand::Fault(reply)) => {
-                state.patience.count_idle_command();
+                state.error_limits.count_idle_command();
                 Some(PendingCommand::Answered(reply))
             }
             None if is_too_large => {
-                // The client hears it when it has sent the piece, if it does.
+                // The client gets the reply after it has sent the piece.
                 let reply = state.final_reply(&MessageOutcome::TooLarge).0;
                 state.end_transaction(MessageOutcome::TooLarge, so_far.unwrap_or(0), None, state.now);
                 reply.map(PendingCommand::Answered)
@@ -307,31 +300,32 @@ impl Session {
             }
             Some(refusal) => {
                 state.chunk = Some(chunk);
-                state.gather(refusal);
-                state.answer_run();
+                state.push(refusal);
+                state.answer_batch();
                 Step::Next(self)
             }
         }
     }
 
-    /// Asks policy, then the upstream, whether the message may come.
+    /// Asks policy, then the upstream, whether to accept the message.
     fn ask_for_message(mut self) -> Step {
         let is_charged = self.0.transaction.as_ref().is_some_and(|transaction| transaction.message_charged);
-        self.0.gather(PendingCommand::Data);
-        // The upstream that refused DATA is asked again: it is still one message.
+        self.0.push(PendingCommand::Data);
+        // A repeated DATA after the upstream's refusal is still one message: only the upstream is asked again.
         if is_charged { self.relay_or_answer() } else { self.ask() }
     }
 
-    /// Ends the session because the message is not there in time: as [`MessageOutcome::TooSlow`], [`MessageOutcome::TooLong`] or [`MessageOutcome::Revoked`] says.
-    pub fn message_overdue(self, ending: MessageOutcome) -> Step {
+    /// Ends the session because the message did not come in time. `outcome` is [`MessageOutcome::TooSlow`], [`MessageOutcome::TooLong`] or
+    /// [`MessageOutcome::Revoked`].
+    pub fn message_overdue(self, outcome: MessageOutcome) -> Step {
         let size = self.0.transaction.as_ref().and_then(|transaction| transaction.chunked).unwrap_or(0);
         let now = self.0.now;
-        self.message_ended(ending, size, now)
+        self.message_ended(outcome, size, now)
     }
 
-    fn message_ended(mut self, ending: MessageOutcome, size: u64, now: Timestamp) -> Step {
+    fn message_ended(mut self, outcome: MessageOutcome, size: u64, now: Timestamp) -> Step {
         let state = &mut *self.0;
-        let (reply, last) = match &ending {
+        let (reply, last) = match &outcome {
             MessageOutcome::OverLimit(refusal) => {
                 let from = state.sender();
                 (Some(state.refused((**refusal).clone(), Stage::End, from, None)), false)
@@ -340,13 +334,13 @@ impl Session {
                 let from = state.sender();
                 (Some(state.suspended((**suspended).clone(), Stage::End, from, None)), false)
             }
-            ending => state.final_reply(ending),
+            outcome => state.final_reply(outcome),
         };
         if reply.as_ref().is_some_and(Reply::is_positive) {
-            state.patience.renew();
-            state.end_detour();
+            state.error_limits.reset();
+            state.end_next_route();
         }
-        state.end_transaction(ending, size, reply.clone(), now);
+        state.end_transaction(outcome, size, reply.clone(), now);
         if let Some(reply) = reply {
             state.reply(&reply);
         }
@@ -355,8 +349,8 @@ impl Session {
 }
 
 impl State {
-    /// Why a message cannot come now, if it cannot.
-    fn not_yet(&self) -> Option<PendingCommand> {
+    /// Returns the reply to DATA or BDAT if no message is allowed now.
+    fn message_refusal(&self) -> Option<PendingCommand> {
         match &self.transaction {
             None => Some(PendingCommand::Fault(no_transaction())),
             Some(Transaction { upstream: Upstream::Lost, .. }) => {

@@ -1,4 +1,4 @@
-//! What is charged and given back after the fact: when it is known what became of what was let through.
+//! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or the transaction ended.
 
 use crate::policy::event::Event;
 use crate::policy::facts::Facts;
@@ -6,25 +6,25 @@ use crate::policy::request::Asked;
 use crate::policy::verdict::RefundableCharge;
 use std::sync::Arc;
 
-/// What there is to charge and to give back.
+/// Charges and refunds that the driver has yet to apply.
 #[derive(Debug, Default)]
 pub struct DeferredCharges {
-    /// To be charged; nothing of it is refused.
+    /// Events to charge. Verdicts on them are ignored: nothing is refused any more.
     pub events: Vec<Asked>,
-    pub back: Vec<RefundableCharge>,
+    pub refunds: Vec<RefundableCharge>,
 }
 
 impl DeferredCharges {
-    pub(super) fn give_back(&mut self, charges: Vec<RefundableCharge>) {
-        self.back.extend(charges);
+    pub(super) fn refund(&mut self, charges: Vec<RefundableCharge>) {
+        self.refunds.extend(charges);
     }
 
-    /// The message was not sent.
-    pub(super) fn give_back_unsent(&mut self, charges: Vec<RefundableCharge>) {
-        self.back.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
+    /// Refunds charges of a message that was not sent.
+    pub(super) fn refund_unsent(&mut self, charges: Vec<RefundableCharge>) {
+        self.refunds.extend(charges.into_iter().filter(|charged| charged.until.is_given_back_unsent()));
     }
 
-    /// The upstream has refused something for good.
+    /// Charges a permanent refusal by the upstream: of a recipient, or of the message.
     pub(super) fn reject(&mut self, facts: Facts, recipient: Option<Arc<str>>) {
         let rejected = Event::Rejected(recipient);
         match self.events.last_mut().filter(|asked| asked.facts == facts) {

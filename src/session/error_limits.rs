@@ -1,6 +1,6 @@
-//! How much a client may do wrong, or in vain, before it is sent away.
+//! Limits on a client's errors and idle commands: a session that exceeds one is closed.
 
-/// What a session has seen of that. Whoever gets a message through begins anew, but for wrong passwords.
+/// Counters of one session. An accepted message resets them, except that of wrong passwords.
 #[derive(Default)]
 pub struct ErrorLimits {
     errors: u32,
@@ -9,64 +9,64 @@ pub struct ErrorLimits {
     wrong_passwords: u32,
 }
 
-/// After so many errors of syntax or order a client is only costing time.
+/// Maximum errors of syntax or order.
 const MAX_ERRORS: u32 = 20;
 
-/// So are commands, but RCPT and DATA, that lead to no message.
+/// Maximum commands that lead to no message; RCPT and DATA do not count.
 const MAX_IDLE_COMMANDS: u32 = 200;
 
-/// Recipients refused, mostly: a mailing may have many that do not exist, and a harvester of addresses has more.
+/// Maximum refusals, mostly of recipients: a mailing may have many that do not exist; a harvester of addresses has more.
 const MAX_REFUSALS: u32 = 1000;
 
-/// So many are refused to nobody who still means to send the message to those that were accepted.
-const MAX_REFUSALS_OF_ANYBODY: u32 = 10 * MAX_REFUSALS;
+/// Maximum refusals of a client that has accepted recipients and may still send them the message.
+const MAX_REFUSALS_WITH_RECIPIENTS: u32 = 10 * MAX_REFUSALS;
 
-/// Passwords tried on one connection.
+/// Maximum wrong passwords on one connection.
 const MAX_WRONG_PASSWORDS: u32 = 3;
 
 impl ErrorLimits {
-    /// An error of syntax or order.
+    /// Counts an error of syntax or order.
     pub fn count_error(&mut self) {
         self.errors += 1;
     }
 
-    /// A command that leads to no message by itself.
+    /// Counts a command that leads to no message by itself.
     pub fn count_idle_command(&mut self) {
         self.idle_commands += 1;
     }
 
-    /// A refusal by policy or the upstream.
+    /// Counts a refusal by policy or the upstream.
     pub fn count_refusal(&mut self) {
         self.refusals += 1;
     }
 
-    /// A login that failed.
+    /// Counts a failed login.
     pub fn count_wrong_password(&mut self) {
         self.wrong_passwords += 1;
     }
 
-    /// A message got through: a client worth keeping.
-    pub fn renew(&mut self) {
+    /// Resets the counters after an accepted message, except that of wrong passwords.
+    pub fn reset(&mut self) {
         *self = Self { wrong_passwords: self.wrong_passwords, ..Self::default() };
     }
 
-    /// So much has been refused that nothing more should be asked.
-    pub fn is_tired_of_refusals(&self) -> bool {
+    /// Returns whether further recipients are refused without asking policy or the upstream.
+    pub fn exceeds_refusals(&self) -> bool {
         self.refusals > MAX_REFUSALS
     }
 
-    /// So much has been refused that the session ends even where recipients were accepted.
-    pub fn is_out_of_refusals(&self) -> bool {
-        self.refusals > MAX_REFUSALS_OF_ANYBODY
+    /// Returns whether the session ends even where recipients were accepted.
+    pub fn exceeds_refusals_with_recipients(&self) -> bool {
+        self.refusals > MAX_REFUSALS_WITH_RECIPIENTS
     }
 
-    /// What there has been too much of, but for refusals.
-    pub fn exhausted_by(&self) -> Option<&'static str> {
+    /// Returns the limit that is exceeded, in words; not that of refusals.
+    pub fn exceeded(&self) -> Option<&'static str> {
         let counts = [
             (self.errors >= MAX_ERRORS, "Too many errors"),
             (self.wrong_passwords >= MAX_WRONG_PASSWORDS, "Too many wrong passwords"),
             (self.idle_commands > MAX_IDLE_COMMANDS, "Too many commands without a message"),
         ];
-        counts.iter().find(|(is_exhausted, _)| *is_exhausted).map(|(_, why)| *why)
+        counts.iter().find(|(is_exceeded, _)| *is_exceeded).map(|(_, why)| *why)
     }
 }

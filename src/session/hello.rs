@@ -1,7 +1,10 @@
-//! EHLO, HELO, STARTTLS and XCLIENT: who speaks, and how.
+//! EHLO, HELO, STARTTLS and XCLIENT: the client's name and address, and TLS.
 
+use super::options::{Security, Tls};
+use super::record::Record;
 use super::replies::{no_hello, within_transaction};
-use super::{Record, Requirement, Security, Session, State, Step, Tls};
+use super::state::State;
+use super::step::{GroupLookup, Session, StartTls, Step};
 use crate::smtp::command::Hello;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::line::Input;
@@ -11,21 +14,18 @@ use crate::time::Timestamp;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// The reply to STARTTLS is written: the handshake comes next.
-pub struct StartTls(Session);
-
 impl StartTls {
     pub fn session(&mut self) -> &mut Session {
         &mut self.0
     }
 
-    /// There was no handshake: the connection is of no more use.
+    /// Ends the session: the handshake failed, so the connection is unusable.
     pub fn failed(self) -> Step {
         self.0.close()
     }
 
-    /// The handshake is done. Everything learnt before it is forgotten, the unused input too, since anybody on the way could have
-    /// put it there (RFC 3207 §4.2).
+    /// Goes on after the handshake. Discards everything learnt before it, the unused input, too: an attacker on the network path could
+    /// have injected it (RFC 3207 §4.2).
     pub fn established(self, tls: Tls, input: &mut Input, now: Timestamp) -> Step {
         let mut session = self.0;
         input.clear();
@@ -35,7 +35,7 @@ impl StartTls {
         state.user = None;
         state.groups = Arc::default();
         (state.client, state.helo) = (state.peer, None);
-        state.detour = None;
+        state.next_route = None;
         state.now = now;
         Step::Next(session)
     }
@@ -51,7 +51,7 @@ impl Session {
         } else if state.hello.is_none() {
             state.refuse(&no_hello());
         } else {
-            // RFC 3207 §4.2: it ends here, whether there will be a handshake or not.
+            // RFC 3207 §4.2: the transaction ends here, whether the handshake succeeds or not.
             state.abandon(state.now);
             state.reply(&Reply::new(220, "2.0.0 Ready to start TLS"));
             return Step::StartTls(StartTls(self));
@@ -61,47 +61,40 @@ impl Session {
 }
 
 impl Session {
-    /// XCLIENT: the session begins anew, for the client that the proxy names.
-    pub(super) fn speak_for(mut self, named: Xclient) -> Step {
+    /// Executes XCLIENT: the session begins anew, for the client that the proxy names.
+    pub(super) fn xclient(mut self, named: Xclient) -> Step {
         let state = &mut *self.0;
-        if !state.may_speak_for_others() {
+        if !state.may_name_clients() {
             state.refuse(&Reply::new(550, "5.7.0 XCLIENT is not for you"));
         } else if state.transaction.is_some() {
             state.refuse(&within_transaction());
         } else {
             let is_another = named.address != Attribute::Unsaid;
-            // What it does not say stays as it said before.
+            // An attribute that the command does not give keeps its former value.
             match named.address {
                 Attribute::Unsaid => {}
-                // Nobody's, so that no trust and no budget of the proxy's own is given to it.
+                // 0.0.0.0, so that an unknown client gets neither the proxy's trust nor its budgets.
                 Attribute::Unknown => state.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 Attribute::Known(address) => state.client = address,
             }
             named.helo.put_into(&mut state.helo);
             named.login.map(Arc::from).put_into(&mut state.user);
             state.groups = Arc::default();
-            // The way that the mail of somebody else was to go.
-            state.detour = None;
+            // It was the former client's.
+            state.next_route = None;
             state.hello = None;
-            state.records.push(Record::SpokenFor { peer: state.peer });
-            let spoken_for = SpokenFor { session: self, is_another };
-            return match spoken_for.session.0.user {
-                Some(_) => Step::SpokenFor(spoken_for),
-                None => spoken_for.greet(),
+            state.records.push(Record::ClientNamed { peer: state.peer });
+            let lookup = GroupLookup { session: self, is_another };
+            return match lookup.session.0.user {
+                Some(_) => Step::LookUpGroups(lookup),
+                None => lookup.greet(),
             };
         }
         Step::Next(self)
     }
 }
 
-/// In which groups is the user for whom a proxy speaks?
-pub struct SpokenFor {
-    session: Session,
-    /// Whether it is for another client than before.
-    is_another: bool,
-}
-
-impl SpokenFor {
+impl GroupLookup {
     pub fn user(&self) -> Option<&Arc<str>> {
         self.session.user()
     }
@@ -121,6 +114,7 @@ impl SpokenFor {
 }
 
 impl State {
+    /// Executes EHLO or HELO.
     pub(super) fn hello(&mut self, hello: Hello, now: Timestamp) {
         // EHLO in mid-session is RSET, too (RFC 5321 §4.1.4).
         self.abandon(now);
@@ -138,10 +132,11 @@ impl State {
         self.hello = Some(Hello { name, ..hello });
     }
 
+    /// The lines of the reply to EHLO.
     fn extensions(&self) -> Vec<String> {
         let mut lines =
             vec![self.options.hostname.clone(), "PIPELINING".to_owned(), format!("SIZE {}", self.max_message_size())];
-        // What the upstream does not do cannot be promised here.
+        // Weir cannot promise extensions that the upstream does not offer.
         let passed_on = [
             (self.announced.eight_bit_mime, "8BITMIME"),
             (self.announced.smtp_utf8, "SMTPUTF8"),
@@ -157,15 +152,9 @@ impl State {
         if self.offers_auth() {
             lines.push("AUTH PLAIN LOGIN".to_owned());
         }
-        if self.may_speak_for_others() {
+        if self.may_name_clients() {
             lines.push(format!("XCLIENT {}", xclient::ATTRIBUTES));
         }
         lines
-    }
-
-    /// AUTH is neither offered nor accepted where TLS could protect the password and does not (RFC 4954 §4).
-    pub(super) fn offers_auth(&self) -> bool {
-        let protected = self.tls.is_some() || self.options.tls == Security::None;
-        self.options.auth != Requirement::None && protected
     }
 }

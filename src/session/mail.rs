@@ -1,16 +1,19 @@
-//! MAIL.
+//! MAIL, and the upstream that a limit has chosen for the message.
 
-use super::pipeline::PendingCommand;
+use super::next_route::NextRoute;
+use super::options::Security;
+use super::pending_command::PendingCommand;
 use super::replies::no_hello;
+use super::state::State;
 use super::transaction::Transaction;
-use super::{Security, State};
+use crate::policy::verdict::Verdict;
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
 impl State {
-    /// Whether MAIL may come now; policy is asked afterwards.
+    /// Checks whether MAIL is allowed now. Policy is asked afterwards.
     pub(super) fn check_mail(&self, mail: Mail) -> PendingCommand {
         let fault = if self.hello.is_none() {
             no_hello()
@@ -20,7 +23,7 @@ impl State {
             Reply::new(530, "5.7.0 Say STARTTLS first, then log in")
         } else if self.must_log_in() {
             Reply::new(530, "5.7.0 Authentication required")
-        } else if let Some(name) = mail.beyond(&self.announced) {
+        } else if let Some(name) = mail.unsupported(&self.announced) {
             Reply::new(555, format!("5.5.4 MAIL parameter {name} is not offered here"))
         } else if !mail.smtp_utf8 && !mail.sender.is_ascii() {
             // RFC 6531 §3.5.
@@ -35,15 +38,30 @@ impl State {
         PendingCommand::Fault(fault)
     }
 
-    pub(super) fn must_log_in(&self) -> bool {
-        self.user.is_none() && self.options.must_log_in(self.client)
-    }
-
-    /// Begins a transaction; `route` is the upstream that is to have it, as far as is said at MAIL.
+    /// Begins a transaction. `route` is the upstream that a limit has chosen at MAIL, if any.
     pub(super) fn begin(&mut self, mail: Mail, route: Option<Arc<str>>, now: Timestamp) -> Reply {
-        let detour = self.take_detour(&mail.sender.to_string());
-        let route = route.or(detour);
+        let next_route = self.take_next_route(&mail.sender.to_string());
+        let route = route.or(next_route);
         self.transaction = Some(Transaction::new(mail, route, now));
         Reply::new(250, "2.1.0 Sender ok")
+    }
+
+    /// Notes the upstream that a limit has chosen for the next transaction.
+    pub(super) fn note_route(&mut self, verdict: &mut Verdict) {
+        if let Some(upstream) = verdict.route.take() {
+            let owner = self.sender().map(|sender| (sender, self.user.clone()));
+            self.next_route = Some(NextRoute::new(upstream, owner));
+        }
+    }
+
+    /// Returns the upstream that a limit chose earlier for the mail of this sender, whose transaction begins now.
+    fn take_next_route(&mut self, sender: &str) -> Option<Arc<str>> {
+        self.next_route.as_mut()?.take(sender, self.user.as_ref())
+    }
+
+    /// Forgets the route when a message that went by it was accepted and no limit chose a route again. A message that was not accepted
+    /// will be sent again, and keeps the route.
+    pub(super) fn end_next_route(&mut self) {
+        self.next_route.take_if(|route| route.is_taken());
     }
 }

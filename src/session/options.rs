@@ -1,30 +1,30 @@
-//! What a listener asks of its clients.
+//! Options of a listener's sessions: TLS, login, trust and maximum sizes.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a listener asks of its clients.
+/// Options of a listener's sessions.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The listener's name.
     pub name: Arc<str>,
-    /// What this server calls itself.
+    /// This server's name in the greeting and other replies.
     pub hostname: String,
     pub tls: Security,
     pub auth: Requirement,
     /// Networks that may send without AUTH.
     pub trusted: Vec<IpNet>,
-    /// Networks of proxies that may say who the client is.
+    /// Networks of proxies that may name the client with XCLIENT.
     pub xclient: Vec<IpNet>,
-    /// Octets (RFC 1870).
+    /// Maximum size of a message, in octets (RFC 1870).
     pub max_message_size: u64,
-    /// Recipients of one message.
+    /// Maximum recipients of one message.
     pub max_recipients: usize,
 }
 
 impl Options {
-    /// Whether this client may send only once it has logged in.
+    /// Returns whether this client must log in before it sends.
     pub fn must_log_in(&self, client: IpAddr) -> bool {
         self.auth == Requirement::Required && !self.trusts(client)
     }
@@ -40,7 +40,7 @@ impl Options {
     }
 }
 
-/// How a listener is secured.
+/// TLS of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
     /// Plain text only.
@@ -51,7 +51,7 @@ pub enum Security {
     Implicit,
 }
 
-/// Whether clients must log in.
+/// Login of a listener: whether clients must log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
     Required,

@@ -1,4 +1,4 @@
-//! What a session has to tell: the core counts and logs nothing itself.
+//! Records of a session, for the log and the metrics: the session itself counts and logs nothing.
 
 use super::message_outcome::MessageOutcome;
 use crate::policy::event::Stage;
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Something worth a line in the log.
+/// An event for the log and the metrics.
 #[derive(Clone, Debug)]
 pub enum Record {
     LoggedIn {
@@ -18,32 +18,32 @@ pub enum Record {
     WrongPassword {
         user: String,
     },
-    /// The session is for another client than the one that connected.
-    SpokenFor {
+    /// A proxy has named the client with XCLIENT.
+    ClientNamed {
         peer: IpAddr,
     },
-    /// So many refusals went without a line of their own.
+    /// Refusals that got no line of their own in the log.
     Unrecorded {
         refusals: u32,
     },
     Refused {
         refused: Refused,
-        /// Worth a line: it is not one of very many.
+        /// Whether the refusal gets a line: not when the session has had very many.
         is_logged: bool,
     },
-    /// What a limit says that the client does not hear.
+    /// A limit was exceeded without refusing: in shadow or soft mode, or by its other actions.
     LimitExceeded {
-        remark: LimitHit,
+        hit: LimitHit,
         stage: Stage,
         is_logged: bool,
     },
-    /// It did not wait for an answer that was to be so late.
-    Left {
+    /// The client left during a delay of this length.
+    LeftDuringDelay {
         delay: Duration,
     },
-    /// Of what somebody is to be told.
+    /// A notification for an administrator.
     Noticed(Notice),
-    /// Somebody is suspended from now on, by a limit.
+    /// A limit has suspended a client, user, sender or user domain.
     Suspended(Arc<Suspension>),
     Message(Delivery),
 }
@@ -58,19 +58,19 @@ pub struct Refused {
     pub by: RefusedBy,
 }
 
-/// Who refused.
+/// The party that refused.
 #[derive(Clone, Debug)]
 pub enum RefusedBy {
     Limit {
         refusal: Box<Refusal>,
-        /// What the reply names it by.
+        /// Reference in the reply and the log.
         reference: String,
     },
     /// A suspension.
     Suspension { suspended: Box<Suspended>, reference: String },
-    /// The upstream, in the words of the reply.
+    /// The upstream, with this reply.
     Upstream,
-    /// Nobody: the upstream was of no use, for this reason.
+    /// Weir, because the upstream was unavailable, for this reason.
     Away(String),
 }
 
@@ -78,14 +78,14 @@ pub enum RefusedBy {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub from: String,
-    /// Recipients asked for, and those that were accepted.
+    /// Recipients that policy or the upstream were asked about, and those of them that were accepted.
     pub asked: usize,
     pub accepted: usize,
-    /// Octets.
+    /// Size in octets.
     pub size: u64,
-    /// What the client was told, if there was anything to tell it.
+    /// Reply to the client, if it got one.
     pub reply: Option<Reply>,
-    pub ending: MessageOutcome,
-    /// Since MAIL.
+    pub outcome: MessageOutcome,
+    /// Time since MAIL.
     pub duration: Duration,
 }

@@ -1,14 +1,14 @@
-//! The replies to whoever a limit refuses.
+//! Refusals by limits and suspensions: the reply and the record.
 
 use super::record::{Record, Refused, RefusedBy};
 use super::replies::{refusal_reply, suspended_reply};
-use super::{MAX_RECORDED, State};
+use super::state::{MAX_RECORDED, State};
 use crate::policy::event::Stage;
 use crate::policy::verdict::{Refusal, Suspended, Verdict};
 use crate::smtp::reply::Reply;
 
 impl State {
-    /// The reply to whoever is over a limit, and the record of it.
+    /// Records a refusal by a limit. Returns the reply.
     pub(super) fn refused(
         &mut self,
         refusal: Refusal,
@@ -16,7 +16,7 @@ impl State {
         from: Option<String>,
         to: Option<String>,
     ) -> Reply {
-        self.patience.count_refusal();
+        self.error_limits.count_refusal();
         let reference = self.next_reference();
         let (reply, closes) = refusal_reply(&refusal, stage, &self.options.hostname, &reference);
         self.closing |= closes;
@@ -25,7 +25,7 @@ impl State {
         reply
     }
 
-    /// The reply to whoever is suspended, and the record of it.
+    /// Records a refusal of a suspended client, user, sender or user domain. Returns the reply.
     pub(super) fn suspended(
         &mut self,
         suspended: Suspended,
@@ -33,7 +33,7 @@ impl State {
         from: Option<String>,
         to: Option<String>,
     ) -> Reply {
-        self.patience.count_refusal();
+        self.error_limits.count_refusal();
         let reference = self.next_reference();
         let reply = suspended_reply(&suspended, &reference);
         let by = RefusedBy::Suspension { suspended: Box::new(suspended), reference };
@@ -41,11 +41,12 @@ impl State {
         reply
     }
 
-    /// Records what limits say that the client does not hear. Who is over again and again does not fill the log.
-    pub(super) fn remark(&mut self, verdict: &mut Verdict, stage: Stage) {
-        for remark in std::mem::take(&mut verdict.remarks) {
-            self.remarks += 1;
-            self.records.push(Record::LimitExceeded { remark, stage, is_logged: self.remarks <= MAX_RECORDED });
+    /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new suspensions, notifications.
+    /// After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one client cannot fill it.
+    pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
+        for hit in std::mem::take(&mut verdict.remarks) {
+            self.limit_hits += 1;
+            self.records.push(Record::LimitExceeded { hit, stage, is_logged: self.limit_hits <= MAX_RECORDED });
         }
         self.records.extend(verdict.suspensions.drain(..).map(Record::Suspended));
         self.records.extend(verdict.notices.drain(..).map(Record::Noticed));

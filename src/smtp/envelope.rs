@@ -45,7 +45,7 @@ const MAX_ORCPT: usize = 500;
 impl Mail {
     /// Whether a server that offers this can do what it asks for, and takes what it declares.
     pub fn is_within(&self, offered: &Extensions) -> bool {
-        self.beyond(offered).is_none() && !self.is_too_large_for(offered)
+        self.unsupported(offered).is_none() && !self.is_too_large_for(offered)
     }
 
     /// Whether it declares more octets than a server takes that offers this (RFC 1870 §6.1).
@@ -95,7 +95,7 @@ impl Mail {
     }
 
     /// The parameter that a server with these extensions does not know.
-    pub fn beyond(&self, offered: &Extensions) -> Option<&'static str> {
+    pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         let wanted = [
             (self.body == Some(Body::EightBitMime), offered.eight_bit_mime, "BODY"),
             (self.smtp_utf8, offered.smtp_utf8, "SMTPUTF8"),
@@ -103,7 +103,7 @@ impl Mail {
             (self.ret.is_some(), offered.dsn, "RET"),
             (self.envid.is_some(), offered.dsn, "ENVID"),
         ];
-        first_beyond(&wanted)
+        first_unsupported(&wanted)
     }
 }
 
@@ -143,8 +143,11 @@ impl Rcpt {
     }
 
     /// The parameter that a server with these extensions does not know.
-    pub fn beyond(&self, offered: &Extensions) -> Option<&'static str> {
-        first_beyond(&[(self.notify.is_some(), offered.dsn, "NOTIFY"), (self.orcpt.is_some(), offered.dsn, "ORCPT")])
+    pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
+        first_unsupported(&[
+            (self.notify.is_some(), offered.dsn, "NOTIFY"),
+            (self.orcpt.is_some(), offered.dsn, "ORCPT"),
+        ])
     }
 
     /// Whether it can go to a server without SMTPUTF8.
@@ -154,7 +157,7 @@ impl Rcpt {
 }
 
 /// Of parameters that are given or not, and known or not: the first that is given and not known.
-fn first_beyond(wanted: &[(bool, bool, &'static str)]) -> Option<&'static str> {
+fn first_unsupported(wanted: &[(bool, bool, &'static str)]) -> Option<&'static str> {
     wanted.iter().find(|(is_given, is_known, _)| *is_given && !is_known).map(|(.., name)| *name)
 }
 

@@ -1,54 +1,54 @@
-//! Lines out of a stream of bytes: strictly CRLF, of bounded length.
+//! Reader of command lines: strictly CRLF, of bounded length.
 
 use memchr::{memchr, memchr2};
 
-/// Longest command line taken, with its CRLF. RFC 5321 §4.5.3.1.4 asks for 512 and more for each extension; 2048 is what
-/// Postfix takes, and enough for DSN parameters.
+/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 asks for 512, and for more with each extension; Postfix accepts
+/// 2048, which is enough for DSN parameters.
 pub const MAX_COMMAND: usize = 2048;
 
-/// Longest line of a SASL exchange, with its CRLF (RFC 4954 §4).
+/// Maximum octets of a line of a SASL exchange, with its CRLF (RFC 4954 §4).
 pub const MAX_SASL: usize = 12_288;
 
-/// So much of an overlong line is read and thrown away.
+/// Maximum octets of an overlong line that are read and discarded.
 const MAX_SKIPPED: usize = 64 * 1024;
 
-/// So much of an overlong line is shown: its verb.
-const SHOWN: usize = 32;
+/// Octets of an overlong line that are reported: its verb.
+const REPORTED: usize = 32;
 
-/// Bytes that were read from a client and are not used yet.
+/// Buffer of octets that were read from a client and are not used yet.
 #[derive(Default)]
 pub struct Input {
     bytes: Vec<u8>,
     used: usize,
-    /// An overlong line has been reported, and the rest of it is thrown away.
+    /// State of an overlong line: it has been reported, and its rest is discarded.
     skipped: Option<Skipped>,
-    /// Octets to come that nobody wants.
-    unwanted: u64,
+    /// Octets to come that are to be discarded.
+    to_discard: u64,
 }
 
-/// An overlong line, as far as it has been thrown away.
+/// The part of an overlong line that has been discarded.
 struct Skipped {
     octets: usize,
-    /// Its last octet is a CR, of which the LF may come.
+    /// Its last octet is a CR; the LF may follow.
     ends_in_cr: bool,
 }
 
-/// What stands next in the input.
+/// Next line of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// A line, without its CRLF.
     Complete(&'a [u8]),
     /// No end of line has come yet.
     Incomplete,
-    /// A line longer than allowed, with its beginning. Reported once; the rest of it is skipped.
+    /// A line longer than allowed, with its beginning. Reported once; its rest is discarded.
     TooLong(&'a [u8]),
-    /// A line so long that no end is to be expected.
+    /// A line so long that its end cannot be expected.
     Endless,
-    /// A line that some other server could read as two.
+    /// A line that another server could read as two.
     Ambiguous(Ambiguity),
 }
 
-/// Bytes on which two SMTP readers could disagree, the door of SMTP smuggling (CVE-2023-51764 and its siblings).
+/// Octets that SMTP servers read differently, which SMTP smuggling exploits (CVE-2023-51764 and its siblings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ambiguity {
     BareCr,
@@ -57,7 +57,7 @@ pub enum Ambiguity {
 }
 
 impl Ambiguity {
-    /// The name of the offending byte, for replies and logs.
+    /// Name of the offending octet, for replies and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::BareCr => "a carriage return without line feed",
@@ -72,31 +72,31 @@ impl Input {
         self.used == self.bytes.len()
     }
 
-    /// Whether a line has begun and not ended.
+    /// Returns whether a line has begun and not ended.
     pub fn is_within_line(&self) -> bool {
         !self.is_empty() || self.skipped.is_some()
     }
 
-    /// The octet that the next line begins with.
+    /// First octet of the next line.
     pub fn next(&self) -> Option<u8> {
-        let is_line = self.skipped.is_none() && self.unwanted == 0;
+        let is_line = self.skipped.is_none() && self.to_discard == 0;
         self.unused().first().copied().filter(|_| is_line)
     }
 
-    /// Throws so many octets away, also such as have not come yet.
-    pub fn skip(&mut self, count: u64) {
-        self.unwanted = self.unwanted.saturating_add(count);
-        let here = self.unused().len().min(usize::try_from(self.unwanted).unwrap_or(usize::MAX));
+    /// Discards the next `count` octets, those that have not come yet, too.
+    pub fn discard(&mut self, count: u64) {
+        self.to_discard = self.to_discard.saturating_add(count);
+        let here = self.unused().len().min(usize::try_from(self.to_discard).unwrap_or(usize::MAX));
         self.consume(here);
-        self.unwanted -= here as u64;
+        self.to_discard -= here as u64;
     }
 
-    /// How many octets that nobody wants are still to come.
-    pub fn unwanted(&self) -> u64 {
-        self.unwanted
+    /// Number of octets to discard that have not come yet.
+    pub fn to_discard(&self) -> u64 {
+        self.to_discard
     }
 
-    /// What has been read and not used.
+    /// Octets that have been read and not used.
     pub fn unused(&self) -> &[u8] {
         &self.bytes[self.used..]
     }
@@ -110,19 +110,19 @@ impl Input {
         }
     }
 
-    /// Forgets everything: what came before a TLS handshake must not be used after it (STARTTLS injection, CVE-2011-0411).
+    /// Discards all octets: input from before a TLS handshake must not be used after it (STARTTLS injection, CVE-2011-0411).
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Gives the memory back in which nothing waits.
+    /// Frees memory that holds no unused octets.
     pub fn shrink(&mut self) {
         self.bytes.drain(..self.used);
         self.used = 0;
         self.bytes.shrink_to_fit();
     }
 
-    /// Where to read more into: a vector with at least `room` octets of spare capacity.
+    /// Returns the vector to read into, with at least `room` octets of spare capacity.
     pub fn space(&mut self, room: usize) -> &mut Vec<u8> {
         self.bytes.drain(..self.used);
         self.used = 0;
@@ -132,7 +132,7 @@ impl Input {
 
     /// Takes the next line of at most `max` octets with its CRLF.
     pub fn line(&mut self, max: usize) -> Line<'_> {
-        self.skip(0);
+        self.discard(0);
         if let Some(Skipped { octets, ends_in_cr }) = self.skipped.take() {
             let rest = self.unused();
             let Some(end) = memchr(b'\n', rest) else {
@@ -157,7 +157,7 @@ impl Input {
             self.used += max;
             let beginning = &self.bytes[start..start + max];
             self.skipped = Some(Skipped { octets: 0, ends_in_cr: beginning.ends_with(b"\r") });
-            return Line::TooLong(&beginning[..max.min(SHOWN)]);
+            return Line::TooLong(&beginning[..max.min(REPORTED)]);
         };
         self.used += end + 1;
         let Some(line) = self.bytes[start..start + end].strip_suffix(b"\r") else {
@@ -198,18 +198,18 @@ mod tests {
     }
 
     #[test]
-    fn unwanted_octets_are_no_lines_however_they_are_cut() {
+    fn discarded_octets_are_no_lines_however_they_are_cut() {
         let bytes = b"QUIT\r\nRSET\r\nNOOP\r\n";
         for cut in 0..bytes.len() {
             let (mut input, mut lines) = (Input::default(), Vec::new());
-            input.skip(9);
+            input.discard(9);
             for part in [&bytes[..cut], &bytes[cut..]] {
                 input.space(part.len()).extend_from_slice(part);
                 while let Line::Complete(line) = input.line(512) {
                     lines.push(line.to_vec());
                 }
             }
-            assert_eq!((lines, input.unwanted()), (vec![b"T".to_vec(), b"NOOP".to_vec()], 0), "cut at {cut}");
+            assert_eq!((lines, input.to_discard()), (vec![b"T".to_vec(), b"NOOP".to_vec()], 0), "cut at {cut}");
         }
     }
 

@@ -51,10 +51,10 @@ impl Envelope {
         if let Some(mail) = mail {
             // The session announced this parameter, so the upstream has lost it since. To leave the parameter out would
             // break a promise silently.
-            mail_refused = mail.beyond(offered).map(no_longer);
+            mail_refused = mail.unsupported(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }
-        commands.extend(recipients.iter().map(|rcpt| match rcpt.beyond(offered) {
+        commands.extend(recipients.iter().map(|rcpt| match rcpt.unsupported(offered) {
             Some(parameter) => (Command::NotSent(parameter), String::new()),
             None => (Command::Rcpt, rcpt_command(rcpt)),
         }));

@@ -1,0 +1,62 @@
+//! Pipelined command on its way from policy to the upstream to its reply.
+
+use crate::policy::event::{Event, Stage};
+use crate::policy::verdict::RefundableCharge;
+use crate::smtp::envelope::{Mail, Rcpt};
+use crate::smtp::reply::Reply;
+
+/// A command of the batch and its progress.
+pub(super) enum PendingCommand {
+    /// MAIL: policy is to be asked.
+    Mail(Mail),
+    /// RCPT: policy is to be asked, then the upstream. With the charges for it that may have to be refunded.
+    Rcpt(Rcpt, Vec<RefundableCharge>),
+    /// DATA or the first BDAT: policy is to be asked, then the upstream. Always alone in its batch, since it depends on the replies to
+    /// the recipients.
+    Data,
+    /// Answered.
+    Answered(Reply),
+    /// Answered: the client's own error of syntax or order.
+    Fault(Reply),
+}
+
+impl PendingCommand {
+    pub fn mail(&self) -> Option<&Mail> {
+        if let Self::Mail(mail) = self { Some(mail) } else { None }
+    }
+
+    pub fn is_mail(&self) -> bool {
+        self.mail().is_some()
+    }
+
+    pub fn rcpt(&self) -> Option<&Rcpt> {
+        if let Self::Rcpt(rcpt, _) = self { Some(rcpt) } else { None }
+    }
+
+    pub fn is_rcpt(&self) -> bool {
+        self.rcpt().is_some()
+    }
+
+    pub fn is_answered(&self) -> bool {
+        matches!(self, Self::Answered(_) | Self::Fault(_))
+    }
+
+    pub fn stage(&self) -> Stage {
+        match self {
+            Self::Mail(_) => Stage::Mail,
+            Self::Rcpt(..) => Stage::Rcpt,
+            Self::Data => Stage::Data,
+            Self::Answered(_) | Self::Fault(_) => Stage::Command,
+        }
+    }
+
+    /// Returns the event that policy is asked about. `counts_commands`: policy is asked about answered commands, too.
+    pub fn event(&self, counts_commands: bool) -> Option<Event> {
+        match self {
+            Self::Mail(_) => Some(Event::Mail),
+            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.to_string().into())),
+            Self::Data => Some(Event::Message),
+            Self::Answered(_) | Self::Fault(_) => counts_commands.then_some(Event::Command),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! State of a session: everything it knows about its client, and the limits on what the client may do.
+
+use super::deferred_charges::DeferredCharges;
+use super::error_limits::ErrorLimits;
+use super::next_route::NextRoute;
+use super::options::{Options, Requirement, Security, Tls};
+use super::pending_command::PendingCommand;
+use super::record::{Record, Refused, RefusedBy};
+use super::replies::too_many;
+use super::transaction::Transaction;
+use crate::policy::facts::Facts;
+use crate::policy::facts::NULL_SENDER;
+use crate::policy::session_counters::SessionCounters;
+use crate::policy::verdict::RefundableCharge;
+use crate::smtp::address::Path;
+use crate::smtp::command::{self, Command, Hello};
+use crate::smtp::envelope::Mail;
+use crate::smtp::extensions::Extensions;
+use crate::smtp::line::{Input, MAX_COMMAND, MAX_SASL};
+use crate::smtp::reply::Reply;
+use crate::time::Timestamp;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub(super) struct State {
+    pub options: Arc<Options>,
+    pub id: Arc<str>,
+    /// Address that the connection comes from.
+    pub peer: IpAddr,
+    /// Address of the client: `peer`, unless a proxy named another one with XCLIENT.
+    pub client: IpAddr,
+    /// The client's HELO name, as a proxy gave it with XCLIENT.
+    pub helo: Option<Box<str>>,
+    pub tls: Option<Tls>,
+    pub hello: Option<Hello>,
+    /// Extensions that the upstream offers, as last known.
+    pub offered: Extensions,
+    /// Extensions that the upstream offered when this client said EHLO.
+    pub announced: Extensions,
+    pub user: Option<Arc<str>>,
+    pub groups: Arc<[Box<str>]>,
+    pub challenge: Option<Challenge>,
+    pub transaction: Option<Transaction>,
+    /// Pipelined commands that have been read and not answered: a batch.
+    pub batch: Vec<PendingCommand>,
+    /// The piece of a message that follows the BDAT in the batch.
+    pub chunk: Option<command::Chunk>,
+    /// Octets of a refused piece that are still to come and are discarded (RFC 3030 §2).
+    pub discard: u64,
+    /// Replies to that piece's BDAT: sent when its octets have come.
+    pub replies_after_discard: Vec<PendingCommand>,
+    /// The command that ended a batch: handled after the batch.
+    pub next_command: Option<Command>,
+    /// The upstream that a limit has chosen for the next transaction.
+    pub next_route: Option<NextRoute>,
+    pub output: Vec<u8>,
+    pub records: Vec<Record>,
+    /// Time of the last [`Session::step`](super::Session::step).
+    pub now: Timestamp,
+    pub error_limits: ErrorLimits,
+    /// Whether any limit counts command lines.
+    pub counts_commands: bool,
+    pub session_counters: SessionCounters,
+    pub deferred_charges: DeferredCharges,
+    /// Refusals by limits and suspensions. Not all get a line in the log.
+    pub limit_refusals: u32,
+    /// Refusals by the upstream. Not all get a line in the log.
+    pub upstream_refusals: u32,
+    /// Exceeded limits that did not refuse. Not all get a line in the log.
+    pub limit_hits: u32,
+    pub closing: bool,
+    /// The session ends to make room for another connection.
+    pub is_evicted: bool,
+}
+
+/// Prompt of a SASL exchange that the client's next line answers.
+pub(super) enum Challenge {
+    Plain,
+    LoginUser,
+    LoginPassword {
+        /// User name in base64, as received.
+        user: String,
+    },
+}
+
+/// Refusals of one session that get a line in the log each; the rest are counted.
+pub(super) const MAX_RECORDED: u32 = 100;
+
+impl State {
+    pub fn new(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Self {
+        Self {
+            options,
+            id,
+            peer: client.to_canonical(),
+            client: client.to_canonical(),
+            helo: None,
+            tls,
+            hello: None,
+            offered: Extensions::default(),
+            announced: Extensions::default(),
+            user: None,
+            groups: Arc::default(),
+            challenge: None,
+            transaction: None,
+            batch: Vec::new(),
+            chunk: None,
+            discard: 0,
+            replies_after_discard: Vec::new(),
+            next_command: None,
+            next_route: None,
+            output: Vec::new(),
+            records: Vec::new(),
+            now,
+            error_limits: ErrorLimits::default(),
+            counts_commands: false,
+            session_counters: SessionCounters::default(),
+            deferred_charges: DeferredCharges::default(),
+            limit_refusals: 0,
+            upstream_refusals: 0,
+            limit_hits: 0,
+            closing: false,
+            is_evicted: false,
+        }
+    }
+
+    pub fn greet(&mut self) {
+        self.reply(&Reply::new(220, format!("{} ESMTP Weir", self.options.hostname)));
+    }
+
+    pub fn reply(&mut self, reply: &Reply) {
+        reply.write_to(&mut self.output);
+    }
+
+    /// Refuses a command that is the client's error. Returns whether the session ends with this reply.
+    pub fn refuse(&mut self, reply: &Reply) -> bool {
+        self.reply(reply);
+        self.error_limits.count_error();
+        self.check_error_limits()
+    }
+
+    /// Ends the session if the client has exceeded an error limit. Returns whether it has.
+    pub fn check_error_limits(&mut self) -> bool {
+        // A session that is closing has its last reply already.
+        let exceeded = self.exceeded_error_limit().filter(|_| !self.closing);
+        if let Some(why) = exceeded {
+            self.reply(&too_many(&self.options.hostname, why));
+            self.closing = true;
+        }
+        exceeded.is_some()
+    }
+
+    /// Returns the error limit that the client has exceeded, in words. A client with accepted recipients may still send them the
+    /// message, however many other recipients were refused.
+    pub fn exceeded_error_limit(&self) -> Option<&'static str> {
+        let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
+        let limits = &self.error_limits;
+        let refused = limits.exceeds_refusals() && !may_go_on || limits.exceeds_refusals_with_recipients();
+        limits.exceeded().or(refused.then_some("Too much has been refused"))
+    }
+
+    /// Records a refusal. After [`MAX_RECORDED`] refusals the log gets no more lines, so that one client cannot fill it.
+    pub fn record_refusal(&mut self, refused: Refused) {
+        let count = match refused.by {
+            RefusedBy::Limit { .. } | RefusedBy::Suspension { .. } => self.limit_refusals,
+            RefusedBy::Upstream | RefusedBy::Away(_) => {
+                self.upstream_refusals += 1;
+                self.upstream_refusals
+            }
+        };
+        self.records.push(Record::Refused { refused, is_logged: count <= MAX_RECORDED });
+    }
+
+    /// Returns a reference for a refusal, which stands in the reply and in the log. Refusals without a log line share the last one's.
+    pub fn next_reference(&mut self) -> String {
+        self.limit_refusals += 1;
+        format!("{}-{}", self.id, self.limit_refusals.min(MAX_RECORDED))
+    }
+
+    /// Maximum message size in octets: the lower one of the listener's and the upstream's.
+    pub fn max_message_size(&self) -> u64 {
+        let upstream = self.announced.size.filter(|limit| *limit > 0);
+        upstream.map_or(self.options.max_message_size, |limit| limit.min(self.options.max_message_size))
+    }
+
+    /// Maximum recipients of a message: the lower one of the listener's and the upstream's.
+    pub fn max_recipients(&self) -> usize {
+        let upstream = self.announced.max_recipients;
+        upstream.map_or(self.options.max_recipients, |limit| limit.min(self.options.max_recipients))
+    }
+
+    /// Maximum octets of the next line.
+    pub fn max_line(&self, input: &Input) -> usize {
+        let is_auth = input.unused().get(..5).is_some_and(|verb| verb.eq_ignore_ascii_case(b"AUTH "));
+        if self.challenge.is_some() || is_auth { MAX_SASL } else { MAX_COMMAND }
+    }
+
+    /// Returns whether the peer is a proxy that may send XCLIENT.
+    pub fn may_name_clients(&self) -> bool {
+        self.options.may_name_clients(self.peer)
+    }
+
+    pub fn must_log_in(&self) -> bool {
+        self.user.is_none() && self.options.must_log_in(self.client)
+    }
+
+    /// Returns whether AUTH is offered and accepted: not where TLS could protect the password and is not in use (RFC 4954 §4).
+    pub fn offers_auth(&self) -> bool {
+        let protected = self.tls.is_some() || self.options.tls == Security::None;
+        self.options.auth != Requirement::None && protected
+    }
+
+    /// The sender of the transaction.
+    pub fn sender(&self) -> Option<String> {
+        self.transaction.as_ref().map(|transaction| transaction.mail.sender.to_string())
+    }
+
+    /// Keeps charges that may have to be refunded when the transaction ends.
+    pub fn keep_charges(&mut self, charges: Vec<RefundableCharge>) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.charges.extend(charges);
+        }
+    }
+
+    /// Returns the context that policy gets: what is known of the session and its transaction, or of `mail`, which may begin one.
+    pub fn facts(&self, mail: Option<&Mail>) -> Facts {
+        let mail = mail.or(self.transaction.as_ref().map(|transaction| &transaction.mail));
+        let helo = self.hello.as_ref().map(|hello| &*hello.name).or(self.helo.as_deref());
+        Facts {
+            listener: Some(self.options.name.clone()),
+            client: Some(self.client),
+            tls: Some(self.tls.is_some()),
+            helo: helo.map(Arc::from),
+            user: self.user.clone(),
+            authenticated: self.user.is_some(),
+            has_account: self.user.is_some(),
+            groups: self.groups.clone(),
+            sender: mail.map(|mail| match mail.sender {
+                Path::Null => NULL_SENDER.into(),
+                ref sender => sender.to_string().into(),
+            }),
+            size: mail.and_then(|mail| mail.size),
+            recipients: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Steps of a session: each kind of question that the session asks its driver. A question owns the session until it is answered.
+
+use super::state::State;
+use crate::policy::request::Asked;
+use crate::policy::verdict::{RefundableCharge, Verdict};
+use crate::smtp::command::{self, Command};
+use crate::smtp::sasl::Credentials;
+use crate::time::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client's session between two steps.
+pub struct Session(pub(super) Box<State>);
+
+/// The next thing that the session needs from its driver.
+pub enum Step {
+    /// Call [`Session::step`] again with the input at hand.
+    Next(Session),
+    /// Send the output, read more input, then call [`Session::step`].
+    Read(Session),
+    /// Send the output, then begin TLS.
+    StartTls(StartTls),
+    /// Check this password.
+    Login(Login),
+    /// Look up the groups of a user that a proxy named.
+    LookUpGroups(GroupLookup),
+    /// Ask policy about these events.
+    Admit(Box<Admit>),
+    /// Send the output, then wait: for the time, or until the client leaves.
+    Delay(Delayed),
+    /// A login failed: wait for [`FAILED_LOGIN_PAUSE`](super::FAILED_LOGIN_PAUSE), then go on.
+    Pause(Session),
+    /// Send these commands to the upstream.
+    Relay(Relay),
+    /// Send the output, then pass the message on.
+    Body(Body),
+    /// Pass a piece of the message on.
+    Chunk(Chunk),
+    /// Send the output, then close.
+    Close(Session),
+}
+
+/// Question to TLS: the reply to STARTTLS is written, the handshake comes next.
+pub struct StartTls(pub(super) Session);
+
+/// Question to the accounts: is this password right?
+pub struct Login {
+    pub(super) session: Session,
+    pub(super) credentials: Credentials,
+    /// Charges that stay only if the password is wrong.
+    pub(super) charges: Vec<RefundableCharge>,
+}
+
+/// Question to the accounts: the groups of a user that a proxy named.
+pub struct GroupLookup {
+    pub(super) session: Session,
+    /// Whether the proxy named another client than before.
+    pub(super) is_another: bool,
+}
+
+/// Question to policy: may these events pass?
+pub struct Admit {
+    pub(super) session: Session,
+    pub(super) asked: Asked,
+    pub(super) purpose: Purpose,
+}
+
+/// Purpose of a question to policy.
+pub(super) enum Purpose {
+    Connect,
+    /// The batch of commands.
+    Batch,
+    Command(Command),
+    /// A password that is to be tried.
+    Auth(Credentials),
+    /// A password that was right.
+    Login {
+        user: Arc<str>,
+        groups: Arc<[Box<str>]>,
+    },
+}
+
+/// An answer of policy that is delayed: nothing has been replied, and the upstream has not been asked.
+pub struct Delayed {
+    pub(super) admit: Box<Admit>,
+    pub(super) verdicts: Vec<Verdict>,
+    /// Time of the decision.
+    pub(super) now: Timestamp,
+    pub(super) time: Duration,
+}
+
+/// Question to the upstream: its answers to the batch.
+pub struct Relay(pub(super) Session);
+
+/// Request to pass on a message: the client and the upstream wait for it, the reply to DATA is written.
+pub struct Body(pub(super) Session);
+
+/// Request to pass on a piece of a message: the client sends it, and the upstream waits for it (RFC 3030 §2).
+pub struct Chunk {
+    pub(super) session: Session,
+    pub(super) chunk: command::Chunk,
+    pub(super) first: bool,
+}
