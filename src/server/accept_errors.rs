@@ -1,30 +1,30 @@
-//! Failures to accept connections: logged now and then with a count, and known to those who ask whether Weir is ready.
+//! Failures to accept connections: logged at intervals with their number, and reported by `/readyz`.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Whether connections can be accepted. The lock is held to note or to look, and never over anything that waits.
+/// Record of failures to accept connections. The lock is held for one note or look-up, never over an `.await`.
 #[derive(Default)]
 pub struct AcceptErrors(Mutex<Failures>);
 
 #[derive(Default)]
 struct Failures {
-    /// The last failure, and when it was.
+    /// The last failure, and its time.
     last: Option<(String, Instant)>,
-    /// How many there were since that was last logged, and when that was.
+    /// Number of failures since the last log line, and that line's time.
     unlogged: u64,
     logged: Option<Instant>,
 }
 
-/// Failures are logged no more often than this: while there are no file descriptors, each listener fails ten times a second.
+/// Minimum time between two log lines: without free file descriptors, each listener fails ten times a second.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Failures of this age are over: listeners try again far earlier, as long as clients wait.
+/// Age at which a failure counts as over: while clients wait, listeners try again far earlier.
 const OVER: Duration = Duration::from_secs(2);
 
 impl AcceptErrors {
-    /// Notes a failure. How many there have been since that was last logged, if it is time to log it again.
+    /// Notes a failure. Returns the number of failures since the last log line if a new line is due.
     pub fn fail(&self, error: &io::Error, now: Instant) -> Option<u64> {
         let mut failures = self.failures();
         failures.last = Some((error.to_string(), now));
@@ -36,7 +36,7 @@ impl AcceptErrors {
         Some(std::mem::take(&mut failures.unlogged))
     }
 
-    /// Why connections cannot be accepted at present; `None` if they can, as far as is known.
+    /// Returns the error if connections cannot be accepted at present; `None` if they can, as far as is known.
     pub fn trouble(&self, now: Instant) -> Option<String> {
         let failures = self.failures();
         let (why, at) = failures.last.as_ref()?;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_failures_a_few_are_logged_with_their_number_and_the_last_one_is_soon_over() {
+    fn failures_are_logged_at_intervals_with_their_number_and_end_after_two_seconds() {
         let (accepting, begin) = (AcceptErrors::default(), Instant::now());
         let error = io::Error::other("too many open files");
         assert_eq!(accepting.trouble(begin), None);

@@ -1,4 +1,4 @@
-//! A certificate with its key: read from its files, with what it says of itself.
+//! Certificate with its key: reads the files, the certificate's names and its end of validity.
 
 use crate::time::Timestamp;
 use rustls::crypto::ring;
@@ -12,33 +12,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use webpki::{EndEntityCert, KeyUsage};
 
-/// Where a certificate chain and its key are, both PEM.
+/// Files of a certificate chain and its key, both PEM.
 #[derive(Clone, Debug)]
 pub struct Paths {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// A certificate, ready to be shown.
+/// Certificate, ready for handshakes.
 pub struct Certificate {
-    /// The hosts that it is for: the DNS names of its subjectAltName, in lower case, also wildcards such as `*.example.org`.
+    /// Host names of the certificate: the DNS names of its subjectAltName, in lower case, also wildcards such as `*.example.org`.
     pub names: Vec<String>,
-    /// When it ends. `None`: that cannot be read.
+    /// End of its validity; `None` if that cannot be read.
     pub end: Option<Timestamp>,
-    /// The file that it was read from.
+    /// File of the certificate chain.
     pub file: PathBuf,
     pub key: Arc<CertifiedKey>,
 }
 
-/// Why a certificate cannot be used.
+/// Reason for which a certificate cannot be used.
 #[derive(Debug)]
 pub enum CertificateError {
     Certificate(PathBuf, String),
     Key(PathBuf, String),
     Mismatch(Paths),
-    /// It is for no host, so that nobody would ever be shown it.
+    /// The certificate names no host, so no client would ever be shown it.
     Nameless(PathBuf),
-    /// Not the files' fault.
+    /// TLS cannot be set up; the files are not the cause.
     Tls(Error),
 }
 
@@ -79,7 +79,7 @@ impl Certificate {
         let key = ring::sign::any_supported_type(&key).map_err(|error| bad_key(error.to_string()))?;
         let key = CertifiedKey::new(chain, key);
         match key.keys_match() {
-            // Of a kind of key that cannot tell.
+            // Unknown: for this kind of key it cannot be checked.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(Error::InconsistentKeys(_)) => return Err(CertificateError::Mismatch(paths.clone())),
             Err(error) => return Err(bad(error.to_string())),
@@ -87,7 +87,7 @@ impl Certificate {
         Ok(Self { names, end, file: paths.certificate.clone(), key: Arc::new(key) })
     }
 
-    /// Reads one that is chosen by its names, so it must have one.
+    /// Reads a certificate that is chosen by its names, so it must have one.
     pub fn read_named(paths: &Paths) -> Result<Self, CertificateError> {
         let certificate = Self::read(paths)?;
         match certificate.names.is_empty() {
@@ -97,8 +97,8 @@ impl Certificate {
     }
 }
 
-/// When a certificate's validity ends (RFC 5280 §4.1.2.5, notAfter). webpki says so only of one that has ended: here, by the end of
-/// time. It looks at that before anything else, so it needs no authorities.
+/// Returns the end of a certificate's validity (RFC 5280 §4.1.2.5, notAfter). webpki tells it only for an expired certificate, so the
+/// certificate is verified for the end of time. webpki checks expiry first, so it needs no authorities.
 fn end(certificate: &EndEntityCert<'_>) -> Option<Timestamp> {
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     match certificate.verify_for_usage(&[], &[], &[], end_of_time, KeyUsage::server_auth(), None, None) {

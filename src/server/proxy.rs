@@ -1,55 +1,54 @@
-//! The PROXY protocol, versions 1 and 2: how a load balancer says whose connection it passes on. Pure.
+//! Parser of the PROXY protocol, versions 1 and 2, by which a load balancer gives the client's address. Pure.
 //!
-//! Sections named here are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. Whatever two readers could
-//! understand in two ways is an error, as everywhere at this end.
+//! Section numbers are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. A header that two readers could
+//! understand differently is an error, like all ambiguous input from clients.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// What has been read of a header, from its first octet on.
+/// Result of reading a header from its first octet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// At least `more` octets are missing. So many may be read without touching what follows the header.
+    /// At least `more` octets are missing. Reading `more` octets does not read past the header.
     Incomplete { more: usize },
-    /// The header is all there, in the first `length` octets. `client` is who is behind the proxy; `None`: the proxy speaks for
-    /// itself (a health check) or does not know, and the connection's own address holds.
+    /// The header is complete, in the first `length` octets. `client` is the address behind the proxy. `None`: the proxy connects for
+    /// itself (a health check) or does not know the client; the connection's own address is used.
     Complete { client: Option<IpAddr>, length: usize },
 }
 
-/// What is wrong with a header, in words.
+/// Error in a header, in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault(pub &'static str);
 
-/// How version 1 begins (§2.1).
+/// Beginning of version 1 (§2.1).
 const TEXT: &[u8] = b"PROXY ";
 
-/// How version 2 begins (§2.2).
+/// Beginning of version 2 (§2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// `PROXY UNKNOWN` and CRLF: no header of either version is shorter.
+/// Minimum octets of a header of either version: `PROXY UNKNOWN` and CRLF.
 const SHORTEST: usize = 15;
 
-/// The longest line of version 1, with its CRLF (§2.1).
+/// Maximum octets of the line of version 1, with its CRLF (§2.1).
 const LONGEST_TEXT: usize = 107;
 
-/// Octets of version 2 before the addresses: the signature, version and command, protocol, length.
+/// Octets of version 2 before the addresses: signature, version and command, protocol, length.
 const FIXED: usize = 16;
 
-/// Most octets after those: addresses, and extensions such as the name and certificate of a TLS client.
+/// Maximum octets after [`FIXED`]: addresses, and extensions such as the name and certificate of a TLS client.
 const LONGEST_REST: usize = 4096;
 
-/// Protocols of version 2, in the order of §2.2. Mail comes by no other; of a client by a UNIX socket there is no address to be
-/// had, as where nothing is said.
+/// Protocols of version 2 that mail uses, in the order of §2.2. With UNSPECIFIED and UNIX the client has no address.
 const UNSPECIFIED: u8 = 0x00;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 const UNIX: u8 = 0x31;
 
-/// The extension that has the header's checksum (§2.2.3).
+/// Type of the extension that holds the header's checksum (§2.2.3).
 const CRC32C: u8 = 0x03;
 
-/// Reads a header that begins with the first of these octets. What follows it is not looked at.
+/// Reads the header at the beginning of `bytes`. Ignores octets after the header.
 pub fn parse(bytes: &[u8]) -> Result<Header, Fault> {
     if begins(bytes, TEXT) {
         parse_text(bytes)
@@ -60,7 +59,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Fault> {
     }
 }
 
-/// Whether these octets begin so, as far as they go.
+/// Returns whether `bytes` begins with `with`, as far as `bytes` has come.
 fn begins(bytes: &[u8], with: &[u8]) -> bool {
     bytes.iter().zip(with).all(|(one, other)| one == other)
 }
@@ -68,7 +67,7 @@ fn begins(bytes: &[u8], with: &[u8]) -> bool {
 fn parse_text(bytes: &[u8]) -> Result<Header, Fault> {
     let end = bytes.iter().take(LONGEST_TEXT).position(|octet| *octet == b'\n');
     let Some(end) = end else {
-        // The end of the line has two octets, of which the first may be there.
+        // CRLF has two octets; the CR may have come.
         let end = if bytes.ends_with(b"\r") { 1 } else { 2 };
         let more = end.max(SHORTEST.saturating_sub(bytes.len()));
         let fits = bytes.len() + more <= LONGEST_TEXT;
@@ -79,12 +78,11 @@ fn parse_text(bytes: &[u8]) -> Result<Header, Fault> {
     Ok(Header::Complete { client: client_of_line(line)?, length: end + 1 })
 }
 
-/// Reads a line of version 1, without its CRLF. The destination and the ports are of no use here; where they are wrong, the rest
-/// is not to be believed either.
+/// Reads a line of version 1, without its CRLF. Destination and ports are not used, but a wrong one makes the whole header an error.
 fn client_of_line(line: &[u8]) -> Result<Option<IpAddr>, Fault> {
     let words: Vec<&[u8]> = line.split(|octet| *octet == b' ').collect();
     let (family, addresses, ports) = match words[..] {
-        // Whatever comes after it is to be ignored (§2.1).
+        // A receiver ignores the rest of the line (§2.1).
         [_, b"UNKNOWN", ..] => return Ok(None),
         [_, family, source, destination, from, to] => (family, [source, destination], [from, to]),
         _ => return Err(Fault("its line is not made of a protocol, two addresses and two ports")),
@@ -101,13 +99,13 @@ fn client_of_line(line: &[u8]) -> Result<Option<IpAddr>, Fault> {
     possible(source?).map(Some)
 }
 
-/// An address of this family. The standard library takes no leading zeros and no abbreviated IPv4, as §2.1 asks.
+/// Reads an address of this family. The standard library refuses leading zeros and abbreviated IPv4, as §2.1 asks.
 fn address<A: FromStr + Into<IpAddr>>(word: &[u8]) -> Result<IpAddr, Fault> {
     let address = std::str::from_utf8(word).ok().and_then(|word| word.parse::<A>().ok());
     address.map(Into::into).ok_or(Fault("an address is not one of its protocol"))
 }
 
-/// Whether this is a port number as §2.1 wants it written. 0 is one: a proxy that does not know the port says so.
+/// Returns whether this is a port number as §2.1 wants it written. 0 is allowed: proxies send it for an unknown port.
 fn is_port(word: &[u8]) -> bool {
     let port = std::str::from_utf8(word).ok().and_then(|word| word.parse::<u16>().ok());
     port.is_some_and(|port| port.to_string().as_bytes() == word)
@@ -129,7 +127,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Header, Fault> {
     }
     let header = &bytes[..FIXED + length];
     let client = match command & 0xf {
-        // LOCAL: the rest is to be skipped, whatever it is (§2.2).
+        // LOCAL: a receiver skips the rest (§2.2).
         0 => None,
         1 => client_of_block(header, protocol)?,
         _ => return Err(Fault("its command is neither LOCAL nor PROXY")),
@@ -137,12 +135,12 @@ fn parse_binary(bytes: &[u8]) -> Result<Header, Fault> {
     Ok(Header::Complete { client, length: header.len() })
 }
 
-/// Reads the addresses of version 2, and looks at the extensions after them.
+/// Reads the addresses of version 2, and checks the extensions after them.
 fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault> {
     let cut_short = Fault("its addresses are cut short");
     let rest = &header[FIXED..];
     let (client, addresses) = match protocol {
-        // Nobody knows how long its addresses are, so nothing after them can be found.
+        // The length of its addresses is unknown, so the extensions cannot be found.
         UNSPECIFIED => return Ok(None),
         TCP4 => (Some(IpAddr::from(*rest.first_chunk::<4>().ok_or(cut_short)?)), 12),
         TCP6 => (Some(IpAddr::from(*rest.first_chunk::<16>().ok_or(cut_short)?)), 36),
@@ -156,8 +154,8 @@ fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault>
     client.map(possible).transpose()
 }
 
-/// Checks that the extensions (§2.2, TLV) fill the header from `at` to its end, and its checksum, if there is one. Nothing else in
-/// them is of use here.
+/// Checks that the extensions (§2.2, TLV) fill the header from `at` to its end, and checks the checksum, if there is one. Ignores all
+/// other extensions.
 fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
     let mut has_checksum = false;
     while at < header.len() {
@@ -169,7 +167,7 @@ fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
         at += 3;
         if kind == CRC32C {
             let value = <[u8; 4]>::try_from(value).map_err(|_| Fault("its checksum has not four octets"))?;
-            // Of two neither would be right, as each is computed with itself alone taken for 0.
+            // A second checksum is an error: each is computed with only itself set to 0, so both cannot be right.
             let right = crc32c(&[&header[..at], &[0; 4], &header[at + 4..]].concat());
             if has_checksum || u32::from_be_bytes(value) != right {
                 return Err(Fault("its checksum is wrong"));
@@ -181,7 +179,7 @@ fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// CRC-32C (RFC 9260, appendix A), bit by bit: a header is short, and few have one.
+/// Computes CRC-32C (RFC 9260, appendix A), bit by bit: a header is short, and few have a checksum.
 fn crc32c(octets: &[u8]) -> u32 {
     /// Castagnoli's polynomial, its bits in reverse.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -190,8 +188,8 @@ fn crc32c(octets: &[u8]) -> u32 {
     })
 }
 
-/// The client's address in the form that networks are compared in, if a client can have it. No TCP connection comes from the
-/// others: a proxy that says so is broken, and all of its clients would share one budget.
+/// Returns the client's address in canonical form, if a client can have it. No TCP connection comes from the others: a proxy that sends
+/// one is broken, and all its clients would share one budget.
 fn possible(client: IpAddr) -> Result<IpAddr, Fault> {
     let client = client.to_canonical();
     let is_broadcast = client == IpAddr::V4(Ipv4Addr::BROADCAST);
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_header_names_the_client_and_what_follows_is_left_alone() {
+    fn a_good_header_names_the_client_and_octets_after_it_are_ignored() {
         for (header, client) in good() {
             let expected =
                 Header::Complete { client: client.map(|client| client.parse().unwrap()), length: header.len() };
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_cut_anywhere_asks_for_no_more_than_its_own() {
+    fn an_incomplete_header_never_asks_for_octets_after_its_end() {
         for (header, _) in good() {
             for cut in 0..header.len() {
                 let Ok(Header::Incomplete { more }) = parse(&header[..cut]) else { panic!("{cut} of {header:?}") };
@@ -358,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_block_is_refused() {
+    fn a_wrong_binary_header_is_refused() {
         let mut bad_sum = with_checksum(BLOCK4.to_vec());
         bad_sum[3] ^= 1;
         let more = |more: &[u8]| [&BLOCK4[..], more].concat();
@@ -408,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_too_long_is_refused_before_it_has_come() {
+    fn a_header_that_is_too_long_is_refused_before_it_is_complete() {
         let header = binary(0x20, UNSPECIFIED, &[0; LONGEST_REST + 1]);
         assert_eq!(parse(&header[..FIXED]), Err(Fault("it is too long")));
         let line = b"PROXY UNKNOWN ".iter().chain(&[b'x'; 200]).copied().collect::<Vec<u8>>();
@@ -417,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_one_octet_is_changed_to_what_follows_makes_no_difference() {
+    fn octets_after_a_header_with_one_changed_octet_make_no_difference() {
         for (header, _) in good().into_iter().filter(|(header, _)| header.len() < 300) {
             for (at, octet) in (0..header.len()).flat_map(|at| (0..=255).map(move |octet| (at, octet))) {
                 let mut changed = header.clone();
@@ -431,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_castagnolis() {
+    fn the_checksum_is_crc_32c() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 }

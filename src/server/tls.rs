@@ -1,4 +1,4 @@
-//! TLS towards clients: the certificate for the name that a client gives, tickets to resume a session, renewal under way.
+//! TLS towards clients: chooses the certificate by the client's server name, issues session tickets, reloads changed certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
 use crate::accounts::file::Changed;
@@ -13,34 +13,34 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
-/// The certificates there are.
+/// Files of all certificates.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Shown to clients that give no name, or one that no certificate is for.
+    /// Certificate for clients that give no server name, or one that no certificate has.
     pub default: Paths,
-    /// Shown to clients that give one of their names. Where several are for a name, the first is shown.
+    /// Certificates for clients that give one of their names. Where several have a name, the first is shown.
     pub also: Vec<Paths>,
 }
 
-/// All certificates, as they are shown to clients at the moment.
+/// All certificates in use.
 pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<Chooser>,
-    /// Held while the files are read: only on threads that may block.
+    /// Locked while the files are read, only on threads that may block.
     read: Mutex<Read>,
 }
 
-/// What was last read.
+/// State of the files when they were last read.
 struct Read {
-    /// The files as they were when all were good.
+    /// State of the files when all were last good.
     files: Vec<Changed>,
-    /// What has been logged of files that are bad since: said once, not each time.
+    /// The error that was logged last: the same error is logged once, not at each check.
     complaint: Option<String>,
 }
 
 impl Options {
-    /// Where each certificate is, the default first.
+    /// Files of each certificate, the default first.
     pub fn pairs(&self) -> impl Iterator<Item = &Paths> {
         std::iter::once(&self.default).chain(&self.also)
     }
@@ -50,7 +50,7 @@ impl Options {
         std::iter::once(Certificate::read(&self.default)).chain(self.also.iter().map(Certificate::read_named))
     }
 
-    /// How the files are at the moment.
+    /// Present state of the files.
     fn files(&self) -> Vec<Changed> {
         self.pairs().flat_map(|paths| [Changed::of(&paths.certificate), Changed::of(&paths.key)]).collect()
     }
@@ -59,7 +59,7 @@ impl Options {
 impl Certificates {
     /// Reads all certificates.
     pub fn read(options: Options) -> Result<Self, CertificateError> {
-        // Looked at before reading, so that a change in between is seen as one the next time.
+        // Taken before the files are read, so that a change in between is found at the next check.
         let files = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
         log(&certificates, "certificate read", clock::now());
@@ -72,7 +72,7 @@ impl Certificates {
         self.acceptor.clone()
     }
 
-    /// Reads all certificates again. If one is bad, which is logged, all former ones stay.
+    /// Reads all certificates again. If one is bad, logs that and keeps all former ones.
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ impl Certificates {
         let _ = tokio::task::spawn_blocking(reload).await;
     }
 
-    /// Looks at the files again and again, so long after the last time, and reads them when one has changed.
+    /// Checks the files every `pace`, and reads them when one has changed.
     pub async fn watch(self: Arc<Self>, pace: Duration) {
         loop {
             tokio::time::sleep(pace).await;
@@ -91,8 +91,8 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates again if a file has changed since they were good. Files that are bad are read each time: the key may
-    /// not have been written yet, or may become readable.
+    /// Reads all certificates again if a file has changed since all were good. Bad files are read at each check: the key may be written
+    /// later, or may become readable.
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
@@ -120,13 +120,13 @@ impl Certificates {
     }
 }
 
-/// TLS 1.2 and 1.3. The configuration stays for as long as the process runs, so tickets stay good when certificates change.
+/// Creates the acceptor, for TLS 1.2 and 1.3. It lives as long as the process, so session tickets stay valid when certificates change.
 fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
-    // A ticket is the client's to keep (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The cache that rustls has
-    // by default costs memory here, and forgets all but the last 256 sessions.
+    // The client keeps its ticket (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The default session cache of
+    // rustls costs memory here, and keeps only the last 256 sessions.
     config.ticketer = ring::Ticketer::new()?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(TlsAcceptor::from(Arc::new(config)))
@@ -143,10 +143,10 @@ fn log(certificates: &[Certificate], message: &str, now: Timestamp) {
     }
 }
 
-/// Chooses the certificate in each handshake.
+/// Resolver of the certificate in each handshake.
 #[derive(Debug)]
 struct Chooser(
-    /// Held to look up or replace, never over an `.await`.
+    /// Locked to look up or replace, never over an `.await`.
     RwLock<Choice>,
 );
 
@@ -163,17 +163,17 @@ impl ResolvesServerCert for Chooser {
     }
 }
 
-/// The certificate for each name.
+/// Certificates by name.
 #[derive(Debug)]
 struct Choice {
-    /// There always is one.
+    /// Always set.
     default: Option<Arc<CertifiedKey>>,
-    /// By names in lower case.
+    /// Keys are names in lower case.
     named: HashMap<String, Arc<CertifiedKey>>,
 }
 
 impl Choice {
-    /// The first is the default.
+    /// Creates the choice. The first certificate is the default.
     fn new(certificates: &[Certificate]) -> Self {
         let default = certificates.first().map(|certificate| certificate.key.clone());
         let mut named = HashMap::new();
@@ -185,7 +185,7 @@ impl Choice {
         Self { default, named }
     }
 
-    /// The certificate for a name; one for just that name goes before one with a wildcard, which stands for one label (RFC 9525 §6.3).
+    /// Returns the certificate for a name. An exact name is preferred to a wildcard, which stands for one label (RFC 9525 §6.3).
     fn of(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
         let named = name.and_then(|name| {
             let name = name.to_ascii_lowercase();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_chosen_by_name_must_have_one() {
+    fn a_certificate_that_is_chosen_by_name_needs_a_name() {
         let folder = tempfile::tempdir().unwrap();
         assert!(certificates(folder.path(), &[&["192.0.2.1"]]).is_ok());
         let error = certificates(folder.path(), &[&["smtp.example.org"], &["192.0.2.1"]]).err().unwrap().to_string();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_again_when_they_have_changed_and_go_together() {
+    fn changed_files_are_read_again_if_certificate_and_key_match() {
         let folder = tempfile::tempdir().unwrap();
         let all = certificates(folder.path(), &[&["smtp.example.org"], &["smtp.example.net"]]).unwrap();
         let both = || [None, Some("smtp.example.net")].map(|name| shown(&all, name));
