@@ -234,13 +234,13 @@ fn renewed_files_are_noticed_when_they_go_together() {
     let _inside = runtime.enter();
     let server = Server {
         options: config.server,
-        throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
+        log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
         accounts: None,
         store: weir::store::Store::open(&config.state, config.policy, metrics.clone()).unwrap(),
         relay: weir::relay::Relay::new(&config.relay, &metrics).unwrap(),
         metrics,
-        notices: NotificationThrottle::default(),
-        accepting: AcceptErrors::default(),
+        notification_throttle: NotificationThrottle::default(),
+        accept_errors: AcceptErrors::default(),
         certificates: Some(Arc::new(Certificates::read(config.tls.unwrap()).unwrap())),
     };
     let implicit = config.listeners.into_iter().find(|listener| &*listener.name == "implicit").unwrap();

@@ -138,9 +138,9 @@ impl Running {
             store,
             relay,
             metrics: metrics.clone(),
-            notices: NotificationThrottle::default(),
-            accepting: AcceptErrors::default(),
-            throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
+            notification_throttle: NotificationThrottle::default(),
+            accept_errors: AcceptErrors::default(),
+            log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
             certificates: certificates.map(Arc::new),
         });
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
@@ -310,7 +310,7 @@ fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness
         let Some(server) = server.upgrade().filter(|_| !*stopping.borrow()) else {
             return Err("stopping".to_owned());
         };
-        if let Some(why) = server.accepting.trouble(std::time::Instant::now()) {
+        if let Some(why) = server.accept_errors.trouble(std::time::Instant::now()) {
             return Err(format!("cannot accept connections: {why}"));
         }
         match server.store.health() {

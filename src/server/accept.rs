@@ -1,10 +1,12 @@
-//! What comes before a session: whose connection it is, and whether there is a place for it.
+//! Admission of a new connection, before its session: reads the PROXY header and applies the connection limits.
 
 use super::connection::Connection;
 use super::connection_limits::{ConnectionLimits, ConnectionPermit, Full, Standing};
 use super::log_throttle::Permit;
+use super::options::ListenerOptions;
 use super::proxy::{self, Fault, Header};
-use super::{ListenerOptions, Server, Stop};
+use super::services::Server;
+use super::stop::Stop;
 use crate::session::Security;
 use prometheus::IntGauge;
 use std::net::IpAddr;
@@ -14,34 +16,33 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How long a PROXY header may take. A proxy has it at hand; §2 of the protocol asks for at least 3 seconds, in which TCP sends
-/// again what was lost.
+/// Maximum time for a PROXY header. A proxy sends it at once; §2 of the protocol asks for at least 3 seconds, in which TCP repeats lost
+/// packets.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why there is no PROXY header.
+/// Reason for which there is no PROXY header.
 enum NoHeader {
-    /// The connection ended before its first octet: a look whether somebody listens, of which most proxies take one every few
-    /// seconds.
-    OnlyLooked,
+    /// The connection ended before its first octet: a health check, which most proxies make every few seconds.
+    HealthCheck,
     Wrong(Fault),
 }
 
-/// Serves a connection to its end, from its first octet. It keeps its place as long.
-pub async fn receive(
+/// Serves a connection from its first octet to its end. It holds its permit as long.
+pub async fn serve(
     server: Arc<Server>,
     listener: ListenerOptions,
     mut tcp: TcpStream,
     peer: IpAddr,
-    mut place: ConnectionPermit,
+    mut permit: ConnectionPermit,
     mut stop: Stop,
 ) {
     let since = Instant::now();
     let mut client = peer;
     let is_of_proxy = listener.is_of_proxy(peer);
     if is_of_proxy {
-        let patience = HEADER_TIMEOUT.min(server.options.command_timeout);
+        let timeout = HEADER_TIMEOUT.min(server.options.command_timeout);
         let header = tokio::select! {
-            header = tokio::time::timeout(patience, read_header(&mut tcp)) => header,
+            header = tokio::time::timeout(timeout, read_header(&mut tcp)) => header,
             () = stop.may_end(false) => {
                 if stop.is_evicted() {
                     server.metrics.connections_evicted.with_label_values(&[&*listener.name]).inc();
@@ -51,10 +52,10 @@ pub async fn receive(
         };
         match header.unwrap_or(Err(NoHeader::Wrong(Fault("it did not come in time")))) {
             Ok(named) => client = named.unwrap_or(peer),
-            Err(NoHeader::OnlyLooked) => return,
+            Err(NoHeader::HealthCheck) => return,
             Err(NoHeader::Wrong(error)) => {
                 count_refused(&server, &listener, "proxy-protocol");
-                if let Some(Permit { suppressed }) = server.throttle.permit("no good PROXY header", peer) {
+                if let Some(Permit { suppressed }) = server.log_throttle.permit("no good PROXY header", peer) {
                     tracing::warn!(listener = &*listener.name, %peer, %error, suppressed, "no good PROXY header");
                 }
                 return;
@@ -62,32 +63,32 @@ pub async fn receive(
         }
     }
     if is_of_proxy {
-        let limit = most_of_one(&server, &listener, client);
-        if let Some(Err(full)) = limit.map(|limit| place.give_to(client, limit)) {
-            return turn_away(&server, &listener, &tcp, client, full);
+        let limit = max_connections_of(&server, &listener, client);
+        if let Some(Err(full)) = limit.map(|limit| permit.assign(client, limit)) {
+            return reject(&server, &listener, &tcp, client, full);
         }
-        place.note(client, standing(&listener, client));
+        permit.update(client, standing(&listener, client));
     }
     let _counted = Counted::new(server.metrics.sessions.with_label_values(&[&*listener.name]));
-    let mut connection = Connection::new(server, listener, tcp, client, since, stop, place);
-    connection.converse().await;
+    let mut connection = Connection::new(server, listener, tcp, client, since, stop, permit);
+    connection.run().await;
     connection.report_eviction();
 }
 
-/// Takes a place for a connection from this address, of which nothing else is known yet.
-pub fn take_place(
+/// Acquires a permit for a connection from this address, of which nothing else is known yet.
+pub fn acquire(
     server: &Server,
     listener: &ListenerOptions,
-    places: &Arc<ConnectionLimits>,
+    connections: &Arc<ConnectionLimits>,
     peer: IpAddr,
 ) -> Result<ConnectionPermit, Full> {
     match listener.is_of_proxy(peer) {
-        true => places.take(peer, Standing::Stranger, None),
-        false => places.take(peer, standing(listener, peer), most_of_one(server, listener, peer)),
+        true => connections.acquire(peer, Standing::Stranger, None),
+        false => connections.acquire(peer, standing(listener, peer), max_connections_of(server, listener, peer)),
     }
 }
 
-/// Whether a client that has not logged in may be closed to make room. A proxy that names its clients with XCLIENT is known.
+/// Returns whether a client that has not logged in may be closed to make room. A proxy that may send XCLIENT counts as known.
 fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
     match listener.session.trusts(client) || listener.session.may_name_clients(client) {
         true => Standing::Known,
@@ -95,8 +96,8 @@ fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
     }
 }
 
-/// How many connections the client's network may have; `None` for a proxy that names its clients with XCLIENT: it comes for many.
-fn most_of_one(server: &Server, listener: &ListenerOptions, client: IpAddr) -> Option<usize> {
+/// Maximum connections of the client's network; `None` for a proxy that may send XCLIENT: it connects for many clients.
+fn max_connections_of(server: &Server, listener: &ListenerOptions, client: IpAddr) -> Option<usize> {
     let options = &server.options;
     let limit = match listener.session.trusts(client) {
         true => options.max_connections_per_trusted_client,
@@ -105,7 +106,7 @@ fn most_of_one(server: &Server, listener: &ListenerOptions, client: IpAddr) -> O
     (!listener.session.may_name_clients(client)).then_some(limit)
 }
 
-/// Reads a PROXY header and nothing of what follows it, which may be TLS. The client's address, if the header names one.
+/// Reads a PROXY header, and no octet after it: TLS may follow. Returns the client's address, if the header names one.
 async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
     let mut bytes = Vec::new();
     loop {
@@ -115,14 +116,14 @@ async fn read_header(tcp: &mut TcpStream) -> Result<Option<IpAddr>, NoHeader> {
         };
         match (&mut *tcp).take(more as u64).read_buf(&mut bytes).await {
             Ok(1..) => {}
-            _ if bytes.is_empty() => return Err(NoHeader::OnlyLooked),
+            _ if bytes.is_empty() => return Err(NoHeader::HealthCheck),
             _ => return Err(NoHeader::Wrong(Fault("the connection ended within it"))),
         }
     }
 }
 
-/// Refuses a connection for which there is no place.
-pub fn turn_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, client: IpAddr, full: Full) {
+/// Rejects a connection for which there is no permit.
+pub fn reject(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, client: IpAddr, full: Full) {
     let (reason, code, text, message) = match full {
         Full::All => ("max-connections", "421 4.3.2", "Too many connections; try again", "too many connections"),
         Full::Client => (
@@ -133,11 +134,11 @@ pub fn turn_away(server: &Server, listener: &ListenerOptions, tcp: &TcpStream, c
         ),
     };
     count_refused(server, listener, reason);
-    say(listener, tcp, code, text);
-    let Some(Permit { suppressed }) = server.throttle.permit(message, client) else { return };
+    send_rejection(listener, tcp, code, text);
+    let Some(Permit { suppressed }) = server.log_throttle.permit(message, client) else { return };
     let refused = 1 + suppressed.unwrap_or(0);
-    let of_one = most_of_one(server, listener, client).filter(|_| full == Full::Client);
-    let limit = of_one.unwrap_or(server.options.max_connections);
+    let max_of_client = max_connections_of(server, listener, client).filter(|_| full == Full::Client);
+    let limit = max_of_client.unwrap_or(server.options.max_connections);
     tracing::warn!(listener = &*listener.name, %client, limit, refused, suppressed, "{message}");
 }
 
@@ -145,19 +146,19 @@ fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {
     server.metrics.connections_refused.with_label_values(&[&*listener.name, reason]).inc();
 }
 
-/// Says why there is no session, without waiting: whoever is turned away takes no place meanwhile. Where TLS comes first nothing
-/// is said: plain text would be taken for broken TLS, and a handshake costs what the refusal is to spare.
-fn say(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
+/// Sends the reason for the rejection, without waiting: a rejected client must not hold a connection meanwhile. Sends nothing where TLS
+/// comes first: the client would take plain text for broken TLS, and a handshake costs the work that the rejection should save.
+fn send_rejection(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
     if listener.session.tls == Security::Implicit {
         return;
     }
     let reply = format!("{code} {} {text}\r\n", listener.session.hostname);
     let _ = tcp.try_write(reply.as_bytes());
-    // Closing with octets unread, such as a PROXY header, resets the connection, which may take the words away again.
+    // Closing with unread octets, such as a PROXY header, resets the connection, and the client may lose the reply.
     let _ = tcp.try_read(&mut [0; 1024]);
 }
 
-/// Counts one for as long as it lives.
+/// Guard that counts one in a gauge as long as it lives.
 struct Counted(IntGauge);
 
 impl Counted {

@@ -1,23 +1,27 @@
-//! One connection: drives its session, asking the rest of the house what the session asks.
+//! One connection: drives its session, and puts the session's questions to the accounts, the store and the relay.
 
 use super::connection_limits::{ConnectionPermit, Standing};
 use super::log_throttle::Permit;
 use super::message_pipe::{MessagePipe, Parts, slowest};
+use super::options::ListenerOptions;
+use super::services::Server;
+use super::session_id::session_id;
 use super::session_log::SessionLog;
-use super::stream::{Client, MOST_READ, Read};
-use super::{ListenerOptions, Server, Stop, session_id};
+use super::stop::Stop;
+use super::stream::{Client, MAX_READ, Read};
+use super::upstream_requests::{ask_upstream, client_identity};
+use super::waiting::{self, Waited};
 use crate::accounts;
 use crate::clock;
 use crate::policy::count::Count;
 use crate::policy::networks::Widths;
 use crate::policy::session_counters::SessionCounters;
-use crate::relay::{self, Answered, LoggedIn, RelayError};
+use crate::relay::{self, LoggedIn};
 use crate::session::{
-    Admit, Answer, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome,
-    Record, Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
+    Admit, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome, Record,
+    Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
 };
 use crate::smtp::line::Input;
-use crate::smtp::reply::Reply;
 use crate::store::{Admitted, SessionSlots, Unavailable};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,36 +34,35 @@ pub struct Connection {
     server: Arc<Server>,
     listener: ListenerOptions,
     id: Arc<str>,
-    /// The client's address, of which a proxy may have told.
+    /// The client's address, from a PROXY header if there was one.
     peer: IpAddr,
-    /// When the client must have logged in, if it must.
+    /// Time by which a client that must log in must have done so.
     login_by: Instant,
     client: Client,
     input: Input,
     upstream: Option<Box<relay::Transaction>>,
-    /// Since when a connection to an upstream has been held for a message that is not there yet.
+    /// Time since which an upstream connection has been held for a message that is not complete.
     upstream_since: Option<Instant>,
-    /// The name of the upstream that was asked last in a transaction.
+    /// Name of the upstream that was last asked in the transaction.
     via: Option<Arc<str>>,
-    /// As whom the client has logged in; and with what, if an upstream wants to be told.
+    /// User name of the last login; with the credentials, if an upstream wants the client's own.
     login: Option<(Arc<str>, LoggedIn)>,
-    /// The message that comes in pieces.
+    /// State of a message that comes in pieces.
     parts: Option<Box<Parts>>,
-    /// The session's slots of limits "N at once": given up when it ends, however it ends.
+    /// The session's slots of limits "N at once": freed when the connection ends, in whatever way.
     slots: Vec<SessionSlots>,
     stop: Stop,
-    /// The connection's place among all.
-    place: ConnectionPermit,
+    permit: ConnectionPermit,
 }
 
-/// How long a client may take to read its last reply when the server has waited long enough.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Maximum time that a client gets to read its last reply.
+const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The client has gone: nobody is there to be told anything.
+/// Error: the client has left, so it gets no reply.
 struct Gone;
 
 impl Connection {
-    /// A connection that was accepted at `since`; `peer` is the client's address in canonical form.
+    /// Creates a connection that was accepted at `since`. `peer` is the client's address in canonical form.
     pub fn new(
         server: Arc<Server>,
         listener: ListenerOptions,
@@ -67,9 +70,9 @@ impl Connection {
         peer: IpAddr,
         since: Instant,
         stop: Stop,
-        place: ConnectionPermit,
+        permit: ConnectionPermit,
     ) -> Self {
-        // Replies are small and waited for.
+        // Replies are small, and the client waits for them.
         let _ = tcp.set_nodelay(true);
         let login_by = since + server.options.login_timeout;
         Self {
@@ -87,13 +90,13 @@ impl Connection {
             login: None,
             parts: None,
             stop,
-            place,
+            permit,
         }
     }
 
-    /// Serves the connection to its end. What is seldom under way is boxed, and the connection only borrowed, which would be there
-    /// twice otherwise: so an idle session is small.
-    pub async fn converse(&mut self) {
+    /// Serves the connection to its end. Futures of rare steps are boxed, and the connection is borrowed, as it would be stored twice
+    /// otherwise: so the future of an idle session is small.
+    pub async fn run(&mut self) {
         let mut tls = None;
         if self.listener.session.tls == Security::Implicit {
             match Box::pin(self.secure()).await {
@@ -110,12 +113,12 @@ impl Connection {
                 Step::Read(session) => self.read(session).await,
                 Step::StartTls(start) => Box::pin(self.start_tls(start)).await,
                 Step::Login(login) => Box::pin(self.log_in(login)).await,
-                Step::LookUpGroups(lookup) => Box::pin(self.speak_for(lookup)).await,
+                Step::LookUpGroups(lookup) => Box::pin(self.look_up_groups(lookup)).await,
                 Step::Admit(admit) => Box::pin(self.admit(admit)).await,
                 Step::Delay(late) => Box::pin(self.delay(late)).await,
                 Step::Pause(session) => Box::pin(self.pause(session)).await,
                 Step::Relay(relay) => Box::pin(self.relay(relay)).await,
-                Step::Body(body) => Box::pin(self.pass(body)).await,
+                Step::Body(body) => Box::pin(self.pass_message(body)).await,
                 Step::Chunk(chunk) => Box::pin(self.pass_chunk(chunk)).await,
                 Step::Close(session) => return Box::pin(self.close(session)).await,
             };
@@ -127,14 +130,14 @@ impl Connection {
         session.step(&mut self.input, clock::now(), self.server.relay.offered(), counts_commands)
     }
 
-    /// Sends what there is to say, then waits for more from the client.
+    /// Sends the session's output, then waits for input from the client.
     async fn read(&mut self, mut session: Session) -> Step {
         if self.flush(&mut session).await.is_err() {
             return session.client_gone();
         }
         self.input.shrink();
         if !session.in_message() {
-            self.give_up_parts();
+            self.abandon_parts();
         }
         if self.upstream.is_none() {
             self.upstream_since = None;
@@ -146,35 +149,37 @@ impl Connection {
         }
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
-        // Whoever has more commands at hand than time would never be waited for, and so never time out.
+        // Check here, too: a client that always has input ready is never waited for, and would not time out.
         if login_overdue() {
             return session.login_overdue();
         }
         let timeouts = &self.server.options;
-        // A command is read to its end within one time-out, however slowly its octets come.
+        // A command must be complete within one time-out, however slowly its octets come.
         let within_line = self.input.is_within_line();
         let began = Instant::now();
-        let patience = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
+        let timeout = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };
         let parts_by = self.parts.as_ref().map(|parts| parts.deadline(timeouts));
         let message_by = self.upstream_since.map(|since| since + timeouts.message_timeout);
         let overdue = || match message_by {
             Some(by) if by <= Instant::now() => Some(MessageOutcome::TooLong(timeouts.message_timeout)),
             _ => self.parts.as_ref().and_then(|parts| parts.overdue(timeouts)),
         };
-        if let Some(ending) = overdue() {
-            return session.message_overdue(ending);
+        if let Some(outcome) = overdue() {
+            return session.message_overdue(outcome);
         }
-        let unwanted = self.input.to_discard();
+        let to_discard = self.input.to_discard();
         loop {
-            let deadline = match unwanted {
-                0 => began + patience,
-                // As for what is wanted: neither silence for long, nor next to nothing for ever.
-                _ => slowest(began, unwanted - self.input.to_discard(), timeouts).min(began + timeouts.message_timeout),
+            let deadline = match to_discard {
+                0 => began + timeout,
+                // Discarded octets have the bounds of a message: on silence, on the rate and on the time.
+                _ => {
+                    slowest(began, to_discard - self.input.to_discard(), timeouts).min(began + timeouts.message_timeout)
+                }
             };
             let deadline = [login_by, parts_by, message_by].into_iter().flatten().fold(deadline, Instant::min);
             let left = deadline.saturating_duration_since(Instant::now());
             let read = tokio::select! {
-                read = self.client.read(&mut self.input, MOST_READ, left) => read,
+                read = self.client.read(&mut self.input, MAX_READ, left) => read,
                 () = relay::Transaction::revoked(self.upstream.as_deref()) => {
                     return session.message_overdue(MessageOutcome::Revoked);
                 }
@@ -194,7 +199,7 @@ impl Connection {
                 Read::TimedOut if login_overdue() => return session.login_overdue(),
                 Read::TimedOut => {
                     return match overdue() {
-                        Some(ending) => session.message_overdue(ending),
+                        Some(outcome) => session.message_overdue(outcome),
                         None => session.time_out(),
                     };
                 }
@@ -202,27 +207,27 @@ impl Connection {
         }
     }
 
-    /// Whether the input holds the end of a line, or so much that it need not come.
+    /// Returns whether the input holds the end of a line, or so many octets that the line is too long.
     fn has_enough(&self) -> bool {
         let unused = self.input.unused();
-        unused.contains(&b'\n') || unused.len() >= MOST_READ
+        unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Sends the session's output, and reports its records, with whether the client could be told.
+    /// Sends the session's output, then logs its records, with whether the output could be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
-        self.settle(session).await;
-        self.note_standing(session);
+        self.apply_deferred_charges(session).await;
+        self.update_permit(session);
         let output = session.take_output();
         let written = match output.is_empty() {
             true => Ok(()),
-            // Whoever can be told is told, also while the server stops: 250 not heard is a message sent twice.
+            // Send the reply also while the server stops: a client that misses a 250 sends the message again.
             false => tokio::select! {
                 biased;
                 written = self.client.write(&output, self.server.options.command_timeout) => written,
                 () = async {
                     self.stop.may_end(true).await;
                     if !self.stop.is_evicted() {
-                        tokio::time::sleep(LAST_WORDS).await;
+                        tokio::time::sleep(LAST_REPLY_TIMEOUT).await;
                     }
                 } => Err(std::io::ErrorKind::TimedOut.into()),
             },
@@ -232,11 +237,20 @@ impl Connection {
                 self.login_by = Instant::now() + self.server.options.login_timeout;
             }
             let (user, via) = (session.user().map(AsRef::as_ref), self.via.as_deref());
-            let Server { metrics, notices, throttle, .. } = &*self.server;
+            let Server { metrics, notification_throttle, log_throttle, .. } = &*self.server;
             let (id, client) = (&self.id, session.client());
             let is_stranger = user.is_none() && !self.listener.session.trusts(client);
-            let teller = SessionLog { metrics, notices, throttle, is_stranger, session: id, client, user, via };
-            teller.report(&record, written.is_ok());
+            let log = SessionLog {
+                metrics,
+                notification_throttle,
+                log_throttle,
+                is_stranger,
+                session: id,
+                client,
+                user,
+                via,
+            };
+            log.report(&record, written.is_ok());
         }
         written.map_err(|_| Gone)
     }
@@ -251,14 +265,15 @@ impl Connection {
         }
     }
 
+    /// Performs the TLS handshake.
     async fn secure(&mut self) -> Result<Tls, Gone> {
         let Some(certificates) = &self.server.certificates else { return Err(Gone) };
-        // Nobody logs in before the handshake, so its time is of that for the login.
-        let patience = self.server.options.command_timeout;
+        // The login comes after the handshake, so the handshake takes part of the login timeout.
+        let timeout = self.server.options.command_timeout;
         let left = self.login_by.saturating_duration_since(Instant::now());
-        let patience = if self.listener.session.must_log_in(self.peer) { left.min(patience) } else { patience };
+        let timeout = if self.listener.session.must_log_in(self.peer) { left.min(timeout) } else { timeout };
         let secured = tokio::select! {
-            secured = self.client.secure(certificates.acceptor(), patience) => secured,
+            secured = self.client.secure(certificates.acceptor(), timeout) => secured,
             () = self.stop.may_end(false) => return Err(Gone),
         };
         secured.map_err(|error| {
@@ -268,19 +283,19 @@ impl Connection {
     }
 
     fn log_failed_handshake(&self, error: &std::io::Error) {
-        let Some(Permit { suppressed }) = self.server.throttle.permit("TLS handshake failed", self.peer) else {
+        let Some(Permit { suppressed }) = self.server.log_throttle.permit("TLS handshake failed", self.peer) else {
             return;
         };
         tracing::info!(session = &*self.id, client = %self.peer, %error, suppressed, "TLS handshake failed");
     }
 
     async fn log_in(&mut self, mut login: Login) -> Step {
-        self.settle(login.session()).await;
+        self.apply_deferred_charges(login.session()).await;
         let verified = match &self.server.accounts {
             None => Verified::Unavailable,
             Some(accounts) => {
                 let network = Widths::default().network(login.session().client());
-                let left = left(&mut self.client, &mut self.input, &mut self.stop);
+                let left = waiting::left(&mut self.client, &mut self.input, &mut self.stop);
                 match accounts.verify(login.credentials(), &network, left).await {
                     accounts::Login::Right { groups } => Verified::Right { groups },
                     accounts::Login::Wrong => Verified::Wrong,
@@ -299,66 +314,52 @@ impl Connection {
         login.answer(verified)
     }
 
-    async fn speak_for(&mut self, spoken_for: GroupLookup) -> Step {
-        let groups = match (&self.server.accounts, spoken_for.user()) {
+    async fn look_up_groups(&mut self, lookup: GroupLookup) -> Step {
+        let groups = match (&self.server.accounts, lookup.user()) {
             (Some(accounts), Some(user)) => accounts.groups(user).await,
             _ => Arc::default(),
         };
-        spoken_for.answer(groups)
+        lookup.answer(groups)
     }
 
     async fn admit(&mut self, mut admit: Box<Admit>) -> Step {
         if admit.is_of_new_client() {
             self.slots.clear();
         }
-        self.settle(admit.session()).await;
+        self.apply_deferred_charges(admit.session()).await;
         if let (Some(accounts), Some(user)) = (&self.server.accounts, admit.claimed_user()) {
             let has_account = accounts.has(user).await;
             admit.set_has_account(has_account);
         }
         let now = clock::now();
-        let (asked, ledger) = admit.asked();
-        let Admitted { verdicts, slots } = self.server.store.admit(now, asked, ledger).await.unwrap_or_default();
+        let (asked, counters) = admit.asked();
+        let Admitted { verdicts, slots } = self.server.store.admit(now, asked, counters).await.unwrap_or_default();
         self.slots.extend(slots);
         admit.answer(verdicts, now)
     }
 
-    /// Lets the client wait, as long as it does.
+    /// Delays the answer, unless the client leaves.
     async fn delay(&mut self, mut late: Delayed) -> Step {
         if self.flush(late.session()).await.is_err() {
             return late.client_gone();
         }
         self.input.shrink();
         let _counted = self.server.metrics.count_delayed(late.time());
-        let until = Instant::now() + late.time();
-        // The client says nothing more.
-        let mut is_said = false;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let may_read = !is_said && self.input.unused().len() < MOST_READ;
-            let read = tokio::select! {
-                // To see it leave, and not to take in without bounds what it has at hand.
-                read = self.client.read(&mut self.input, MOST_READ, left), if may_read => read,
-                () = tokio::time::sleep(left), if !may_read => Read::TimedOut,
-                () = self.stop.may_end(late.session().in_transaction()) => {
-                    self.note_eviction(late.session());
-                    return late.stopping();
-                }
-            };
-            match read {
-                Read::Some => self.input.shrink(),
-                // It may hear all the same, and be done with what it has said.
-                Read::Gone if !self.input.is_empty() => is_said = true,
-                Read::Gone => return late.client_gone(),
-                Read::TimedOut => return late.elapsed(),
+        let in_transaction = late.session().in_transaction();
+        match waiting::delay(&mut self.client, &mut self.input, &mut self.stop, late.time(), in_transaction).await {
+            Waited::Elapsed => late.elapsed(),
+            Waited::ClientGone => late.client_gone(),
+            Waited::Stopping => {
+                self.note_eviction(late.session());
+                late.stopping()
             }
         }
     }
 
-    /// Waits before the answer to a failed login. A client that leaves meanwhile keeps its place as long: it would guess faster
-    /// otherwise.
+    /// Waits before the answer to a failed login. The connection of a client that leaves meanwhile keeps its permit as long: the client
+    /// could guess faster otherwise.
     async fn pause(&mut self, mut session: Session) -> Step {
-        self.settle(&mut session).await;
+        self.apply_deferred_charges(&mut session).await;
         tokio::select! {
             () = tokio::time::sleep(FAILED_LOGIN_PAUSE) => Step::Next(session),
             () = self.stop.may_end(false) => {
@@ -368,8 +369,8 @@ impl Connection {
         }
     }
 
-    /// Charges and gives back what is known only now. What cannot be kept is as it would be after a crash: charged.
-    async fn settle(&mut self, session: &mut Session) {
+    /// Applies the session's deferred charges and refunds. Where the store is unavailable, the state is as after a crash: refunds are lost.
+    async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
         for asked in events {
             let _: Result<_, Unavailable> =
@@ -381,14 +382,14 @@ impl Connection {
     }
 
     async fn relay(&mut self, mut relay: Relay) -> Step {
-        self.note_standing(relay.session());
+        self.update_permit(relay.session());
         if let Request::Envelope { .. } = relay.request() {
-            self.give_up_parts();
+            self.abandon_parts();
         }
         if self.upstream.is_none() {
             self.upstream_since = None;
         }
-        let client = client(relay.session(), self.login.as_ref());
+        let client = client_identity(relay.session(), self.login.as_ref());
         let answers = tokio::select! {
             answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
             () = self.stop.may_end(true) => None,
@@ -400,7 +401,7 @@ impl Connection {
         match answers {
             Some(answers) => relay.answer(answers),
             None => {
-                // Nobody knows how far it has come.
+                // The state of the upstream's transaction is unknown, so its connection is closed.
                 self.upstream = None;
                 self.note_eviction(relay.session_mut());
                 relay.stopping()
@@ -408,21 +409,21 @@ impl Connection {
         }
     }
 
-    /// Half a message that the client has given up must not count: the upstream that waits for the rest is left.
-    fn give_up_parts(&mut self) {
+    /// Closes the upstream connection if the client has abandoned a message between its pieces, so that half a message is not delivered.
+    fn abandon_parts(&mut self) {
         if self.parts.take().is_some() {
             self.upstream = None;
         }
     }
 
-    async fn pass(&mut self, mut body: Body) -> Step {
+    async fn pass_message(&mut self, mut body: Body) -> Step {
         if self.flush(body.session()).await.is_err() {
             self.upstream = None;
             return body.answer(MessageOutcome::ClientGone, 0, clock::now());
         }
-        let (ending, size) = self.way().0.pass(&mut body).await;
+        let (outcome, size) = self.message_pipe().0.pass(&mut body).await;
         self.note_eviction(body.session());
-        body.answer(ending, size, clock::now())
+        body.answer(outcome, size, clock::now())
     }
 
     async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
@@ -430,16 +431,16 @@ impl Connection {
             self.upstream = None;
             return chunk.answer(MessageOutcome::ClientGone, 0, clock::now());
         }
-        let (way, parts) = self.way();
-        let passed = way.pass_chunk(parts, &mut chunk).await;
+        let (pipe, parts) = self.message_pipe();
+        let passed = pipe.pass_chunk(parts, &mut chunk).await;
         self.note_eviction(chunk.session());
         match passed {
             (None, _) => chunk.taken(),
-            (Some(ending), size) => chunk.answer(ending, size, clock::now()),
+            (Some(outcome), size) => chunk.answer(outcome, size, clock::now()),
         }
     }
 
-    fn way(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
+    fn message_pipe(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
         let since = self.upstream_since.unwrap_or_else(Instant::now);
         let message_by = since + self.server.options.message_timeout;
         let Self { server, client, input, upstream, parts, stop, .. } = self;
@@ -447,15 +448,15 @@ impl Connection {
     }
 
     async fn close(&mut self, mut session: Session) {
-        // Whoever has heard the last word may come again at once, and has room.
+        // Free the slots before the last reply: the client may connect again as soon as it has read it.
         self.slots.clear();
         let _ = self.flush(&mut session).await;
         self.server.relay.release(self.upstream.take());
-        self.client.close(if self.stop.is_evicted() { Duration::ZERO } else { LAST_WORDS }).await;
+        self.client.close(if self.stop.is_evicted() { Duration::ZERO } else { LAST_REPLY_TIMEOUT }).await;
     }
 
-    /// Tells the registry of connections who the client is by now.
-    fn note_standing(&mut self, session: &Session) {
+    /// Tells the connection limits what is now known of the client.
+    fn update_permit(&mut self, session: &Session) {
         let (client, options) = (session.client(), &self.listener.session);
         let is_known = session.user().is_some() || options.trusts(client) || options.may_name_clients(client);
         let standing = match is_known {
@@ -463,98 +464,25 @@ impl Connection {
             false if session.in_transaction() => Standing::Sending,
             false => Standing::Stranger,
         };
-        self.place.note(client, standing);
+        self.permit.update(client, standing);
     }
 
-    /// Tells the session if it ends to make room, so that the client hears why.
+    /// Tells the session if it is evicted, so that the reply says so.
     fn note_eviction(&self, session: &mut Session) {
         if self.stop.is_evicted() {
             session.evict();
         }
     }
 
-    /// Counts and logs, at the end, that the connection was closed to make room.
+    /// Counts and logs, after the session, that the connection was closed to make room.
     pub fn report_eviction(&self) {
         let (server, listener, message) = (&self.server, &*self.listener.name, "closed to make room for others");
         if !self.stop.is_evicted() {
             return;
         }
         server.metrics.connections_evicted.with_label_values(&[listener]).inc();
-        if let Some(Permit { suppressed }) = server.throttle.permit(message, self.peer) {
+        if let Some(Permit { suppressed }) = server.log_throttle.permit(message, self.peer) {
             tracing::warn!(session = &*self.id, listener, client = %self.peer, suppressed, "{message}");
-        }
-    }
-}
-
-/// Ends when the client has left or the server stops. What the client says meanwhile stays in the input.
-async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
-    let reads = async {
-        while input.unused().len() < MOST_READ {
-            match client.read(input, MOST_READ, Duration::MAX).await {
-                Read::Some | Read::TimedOut => input.shrink(),
-                // It may hear all the same, and be done with what it has said.
-                Read::Gone if !input.is_empty() => break,
-                Read::Gone => return,
-            }
-        }
-        std::future::pending().await
-    };
-    tokio::select! {
-        () = reads => {}
-        () = stop.may_end(false) => {}
-    }
-}
-
-/// One answer a recipient, in order, or the one to DATA.
-async fn ask_upstream(
-    server: &Server,
-    upstream: &mut Option<Box<relay::Transaction>>,
-    client: &relay::Client,
-    request: Request<'_>,
-) -> Vec<Answer> {
-    match request {
-        Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
-        Request::Envelope { mail, recipients, route } => {
-            match server.relay.envelope(upstream, client, mail, &recipients, route).await {
-                Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
-                Err(fault) => vec![answer(Err(fault)); recipients.len()],
-            }
-        }
-    }
-}
-
-/// Who the upstream may be told of.
-fn client(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) -> relay::Client {
-    let hello = session.hello();
-    // A proxy may have named another user since, and STARTTLS forgets who it was.
-    let login = login.filter(|(user, _)| session.user() == Some(user));
-    relay::Client {
-        address: session.client(),
-        helo: hello.map(|hello| hello.name.clone()),
-        extended: hello.is_some_and(|hello| hello.extended),
-        user: session.user().cloned(),
-        logged_in: login.map_or(LoggedIn::No, |(_, logged_in)| logged_in.clone()),
-        session: session.id().clone(),
-    }
-}
-
-fn answer(outcome: Result<Answered, RelayError>) -> Answer {
-    match outcome {
-        Ok(Answered::Reply(reply)) => Answer::Reply(reply),
-        Ok(Answered::MailRefused(reply)) => Answer::MailRefused(reply),
-        // What the client logged in with here is not taken there.
-        Err(RelayError::ClientLogin(reply)) => Answer::MailRefused(reply),
-        Err(fault) => {
-            let reason = fault.to_string();
-            let words = match fault {
-                RelayError::Refused(reply) => Some(reply),
-                RelayError::Busy => {
-                    let text = "Too many messages at once for the mail server behind this one; try again later";
-                    Some(Reply::new(421, text))
-                }
-                _ => None,
-            };
-            Answer::Away { reason, words }
         }
     }
 }

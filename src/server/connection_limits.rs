@@ -1,4 +1,4 @@
-//! Registry of connections: so many in all and for one client's network, and which one is closed when all places are taken.
+//! Connection limits: a maximum in all and for each client's network. When all are in use, chooses the connection to evict.
 
 use crate::policy::networks::Widths;
 use std::cmp::Reverse;
@@ -8,161 +8,161 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// The places of all listeners.
+/// Registry of the connections of all listeners.
 pub struct ConnectionLimits {
-    /// Connections at once, but for those that are being closed to make room.
-    most: usize,
-    /// Held to count and to look one up, never over anything that waits.
-    taken: Mutex<Taken>,
+    /// Maximum connections at once, not counting those that are being evicted.
+    max: usize,
+    /// Locked for one look-up or change, never over an `.await`.
+    open: Mutex<OpenConnections>,
 }
 
-/// Connections that are being closed to make room may be so many at once: each takes a moment and a file descriptor. While there are
-/// more, new connections are refused.
-const MAX_LEAVING: usize = 256;
+/// Maximum connections that are being evicted at once: each takes a moment and a file descriptor. Beyond that, new connections are
+/// refused.
+const MAX_EVICTING: usize = 256;
 
 #[derive(Default)]
-struct Taken {
-    /// The number of the next connection: the older, the smaller.
+struct OpenConnections {
+    /// Number of the next connection. Older connections have smaller numbers.
     next: u64,
     connections: HashMap<u64, Entry>,
-    /// How many of them are being closed to make room.
-    leaving: usize,
-    /// Connections by client network, as far as the client is known.
+    /// Number of connections that are being evicted.
+    evicting: usize,
+    /// Number of connections by client network, where the client is known.
     of_client: HashMap<String, usize>,
-    /// Strangers' connections outside and inside a transaction: those outside are closed first.
+    /// Strangers' connections outside and within a transaction: those outside are evicted first.
     strangers: [Ranking; 2],
 }
 
 struct Entry {
     network: String,
     standing: Standing,
-    is_leaving: bool,
+    is_evicting: bool,
     exit: Exit,
 }
 
-/// How a connection is told to end.
+/// Signals that tell a connection to end.
 #[derive(Clone)]
 struct Exit {
     cut: watch::Sender<bool>,
     is_evicted: Arc<AtomicBool>,
 }
 
-/// Who may be closed to make room.
+/// Trust in a client, by which connections are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// A client that has not logged in, and is not trusted.
+    /// The client has not logged in and is not trusted.
     Stranger,
-    /// The same, in a transaction.
+    /// A stranger in a transaction.
     Sending,
-    /// A client that has logged in or is trusted: its connection stays.
+    /// The client has logged in or is trusted: its connection is never evicted.
     Known,
 }
 
-/// There is no place.
+/// Error: no connection is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// For anybody: all connections are of known clients.
+    /// All connections are in use by known clients.
     All,
-    /// For this client.
+    /// The client's network has its maximum.
     Client,
 }
 
-/// A place, as long as this lives: however a connection ends, its place is free again.
+/// Permit of one connection: dropped when the connection ends, in whatever way, which frees it for another one.
 pub struct ConnectionPermit {
-    places: Arc<ConnectionLimits>,
+    limits: Arc<ConnectionLimits>,
     number: u64,
-    /// The network that the connection counts for, once that is known.
+    /// The network that the connection counts for, once it is known.
     counted: Option<String>,
-    /// What the registry knows of the connection: the lock is not taken when nothing changes.
+    /// Copy of the registry's entry, so that an update without a change takes no lock.
     client: IpAddr,
     standing: Standing,
     cut: watch::Receiver<bool>,
     is_evicted: Arc<AtomicBool>,
 }
 
-/// Connections by network, and which network has most.
+/// Connections by network, ordered by the number of connections.
 #[derive(Default)]
 struct Ranking {
     networks: HashMap<String, BTreeSet<u64>>,
-    /// Each network by how many connections it has, then by how old its oldest is.
+    /// Each network's number of connections, then the age of its oldest one.
     order: BTreeSet<(usize, Reverse<u64>)>,
 }
 
 impl ConnectionLimits {
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, taken: Mutex::default() })
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, open: Mutex::default() })
     }
 
-    /// Takes a place for a connection. `most_of_one` is how many the client's network may have; `None` if `client` is a proxy, and
-    /// comes for clients yet to be named. Where all places are taken, a stranger's connection is told to end.
-    pub fn take(
+    /// Acquires a permit for a connection. `max_of_client` is the maximum of the client's network; `None` if `client` is a proxy and names
+    /// its clients later. Where all connections are in use, evicts a stranger's connection.
+    pub fn acquire(
         self: &Arc<Self>,
         client: IpAddr,
         standing: Standing,
-        most_of_one: Option<usize>,
+        max_of_client: Option<usize>,
     ) -> Result<ConnectionPermit, Full> {
         let network = network(client);
-        let mut taken = self.taken();
-        let counted = most_of_one.map(|_| network.clone());
-        let next_out = taken.next_out();
-        let is_full = taken.connections.len() - taken.leaving >= self.most;
-        if is_full && next_out.is_none() {
+        let mut open = self.open();
+        let counted = max_of_client.map(|_| network.clone());
+        let next_to_evict = open.next_to_evict();
+        let is_full = open.connections.len() - open.evicting >= self.max;
+        if is_full && next_to_evict.is_none() {
             return Err(Full::All);
         }
-        // One that is refused makes nobody leave.
-        if most_of_one.is_some_and(|most| taken.count(&network) >= most) {
+        // A refused connection must not evict another one.
+        if max_of_client.is_some_and(|max| open.count(&network) >= max) {
             return Err(Full::Client);
         }
-        if let Some(number) = next_out.filter(|_| is_full) {
-            taken.evict(number);
+        if let Some(number) = next_to_evict.filter(|_| is_full) {
+            open.evict(number);
         }
         if let Some(network) = &counted {
-            *taken.of_client.entry(network.clone()).or_default() += 1;
+            *open.of_client.entry(network.clone()).or_default() += 1;
         }
-        let number = taken.next;
-        taken.next += 1;
+        let number = open.next;
+        open.next += 1;
         let (cut, cutting) = watch::channel(false);
         let exit = Exit { cut, is_evicted: Arc::default() };
         let is_evicted = exit.is_evicted.clone();
-        taken.rank(standing, &network, number);
-        taken.connections.insert(number, Entry { network, standing, is_leaving: false, exit });
-        drop(taken);
-        Ok(ConnectionPermit { places: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
+        open.rank(standing, &network, number);
+        open.connections.insert(number, Entry { network, standing, is_evicting: false, exit });
+        drop(open);
+        Ok(ConnectionPermit { limits: self.clone(), number, counted, client, standing, cut: cutting, is_evicted })
     }
 
-    /// Tells all connections to end, also those in a transaction.
+    /// Tells all connections to end, those in a transaction, too.
     pub fn cut_all(&self) {
-        for entry in self.taken().connections.values() {
+        for entry in self.open().connections.values() {
             let _ = entry.exit.cut.send(true);
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ConnectionPermit {
-    /// Counts the connection as one of this client's network, which a proxy has named: one IPv4 address, or one IPv6 /64.
-    pub fn give_to(&mut self, client: IpAddr, most_of_one: usize) -> Result<(), Full> {
+    /// Counts the connection for the network of this client, which a proxy has named: one IPv4 address, or one IPv6 /64.
+    pub fn assign(&mut self, client: IpAddr, max_of_client: usize) -> Result<(), Full> {
         let network = network(client);
-        let mut taken = self.places.taken();
-        if taken.count(&network) >= most_of_one {
+        let mut open = self.limits.open();
+        if open.count(&network) >= max_of_client {
             return Err(Full::Client);
         }
-        *taken.of_client.entry(network.clone()).or_default() += 1;
-        drop(taken);
+        *open.of_client.entry(network.clone()).or_default() += 1;
+        drop(open);
         self.counted = Some(network);
         Ok(())
     }
 
-    /// Notes who the client is by now.
-    pub fn note(&mut self, client: IpAddr, standing: Standing) {
+    /// Updates the client's address and the trust in it.
+    pub fn update(&mut self, client: IpAddr, standing: Standing) {
         if (client, standing) == (self.client, self.standing) {
             return;
         }
         (self.client, self.standing) = (client, standing);
-        self.places.taken().change(self.number, network(client), standing);
+        self.limits.open().change(self.number, network(client), standing);
     }
 
     /// Turns true when the connection must end, even within a transaction.
@@ -170,7 +170,7 @@ impl ConnectionPermit {
         self.cut.clone()
     }
 
-    /// Becomes true when the connection is closed to make room.
+    /// Becomes true when the connection is evicted.
     pub fn is_evicted(&self) -> Arc<AtomicBool> {
         self.is_evicted.clone()
     }
@@ -178,70 +178,70 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
-        let Some(entry) = taken.connections.remove(&self.number) else { return };
-        match entry.is_leaving {
-            true => taken.leaving -= 1,
-            false => taken.unrank(entry.standing, &entry.network, self.number),
+        let mut open = self.limits.open();
+        let Some(entry) = open.connections.remove(&self.number) else { return };
+        match entry.is_evicting {
+            true => open.evicting -= 1,
+            false => open.unrank(entry.standing, &entry.network, self.number),
         }
         let Some(network) = self.counted.take() else { return };
-        if let Some(count) = taken.of_client.get_mut(&network) {
+        if let Some(count) = open.of_client.get_mut(&network) {
             *count -= 1;
             if *count == 0 {
-                taken.of_client.remove(&network);
+                open.of_client.remove(&network);
             }
         }
     }
 }
 
-impl Taken {
+impl OpenConnections {
     fn count(&self, network: &str) -> usize {
         self.of_client.get(network).copied().unwrap_or(0)
     }
 
-    /// Returns the connection to be closed if room is needed: the oldest one of the network of strangers that has most.
-    fn next_out(&self) -> Option<u64> {
+    /// Returns the connection to evict if room is needed: the oldest one of the strangers' network with the most connections.
+    fn next_to_evict(&self) -> Option<u64> {
         let next = || self.strangers.iter().find_map(Ranking::first);
-        if self.leaving < MAX_LEAVING { next() } else { None }
+        if self.evicting < MAX_EVICTING { next() } else { None }
     }
 
-    /// Tells a stranger's connection to end.
+    /// Evicts a stranger's connection: tells it to end.
     fn evict(&mut self, number: u64) {
         let Some(entry) = self.connections.get_mut(&number) else { return };
-        entry.is_leaving = true;
+        entry.is_evicting = true;
         entry.exit.is_evicted.store(true, Ordering::Release);
         let _ = entry.exit.cut.send(true);
         let (standing, network) = (entry.standing, entry.network.clone());
         self.unrank(standing, &network, number);
-        self.leaving += 1;
+        self.evicting += 1;
     }
 
     fn change(&mut self, number: u64, network: String, standing: Standing) {
         let Some(entry) = self.connections.get_mut(&number) else { return };
         let former = std::mem::replace(&mut entry.standing, standing);
         let left = std::mem::replace(&mut entry.network, network.clone());
-        if !entry.is_leaving {
+        if !entry.is_evicting {
             self.unrank(former, &left, number);
             self.rank(standing, &network, number);
         }
     }
 
     fn rank(&mut self, standing: Standing, network: &str, number: u64) {
-        if let Some(place) = standing.place() {
-            self.strangers[place].add(network, number);
+        if let Some(index) = standing.ranking() {
+            self.strangers[index].add(network, number);
         }
     }
 
     fn unrank(&mut self, standing: Standing, network: &str, number: u64) {
-        if let Some(place) = standing.place() {
-            self.strangers[place].remove(network, number);
+        if let Some(index) = standing.ranking() {
+            self.strangers[index].remove(network, number);
         }
     }
 }
 
 impl Standing {
-    /// The index of its ranking.
-    fn place(self) -> Option<usize> {
+    /// Index of its ranking.
+    fn ranking(self) -> Option<usize> {
         match self {
             Self::Stranger => Some(0),
             Self::Sending => Some(1),
@@ -251,7 +251,7 @@ impl Standing {
 }
 
 impl Ranking {
-    /// The connection to be closed first.
+    /// Returns the connection to evict first.
     fn first(&self) -> Option<u64> {
         self.order.last().map(|(_, Reverse(oldest))| *oldest)
     }
@@ -281,7 +281,7 @@ impl Ranking {
     }
 }
 
-/// A network's rank among networks: the highest is closed first.
+/// Returns a network's rank: the network with the highest rank is evicted from first.
 fn rank(numbers: &BTreeSet<u64>) -> Option<(usize, Reverse<u64>)> {
     numbers.first().map(|oldest| (numbers.len(), Reverse(*oldest)))
 }
@@ -299,87 +299,87 @@ mod tests {
         address.parse().unwrap()
     }
 
-    fn place(places: &Arc<ConnectionLimits>, address: &str) -> Option<ConnectionPermit> {
-        places.take(client(address), Standing::Known, Some(2)).ok()
+    fn permit(limits: &Arc<ConnectionLimits>, address: &str) -> Option<ConnectionPermit> {
+        limits.acquire(client(address), Standing::Known, Some(2)).ok()
     }
 
-    fn stranger(places: &Arc<ConnectionLimits>, address: &str) -> ConnectionPermit {
-        places.take(client(address), Standing::Stranger, Some(100)).unwrap()
+    fn stranger(limits: &Arc<ConnectionLimits>, address: &str) -> ConnectionPermit {
+        limits.acquire(client(address), Standing::Stranger, Some(100)).unwrap()
     }
 
-    fn is_evicted(place: &ConnectionPermit) -> bool {
-        assert_eq!(*place.cut.borrow(), place.is_evicted.load(Ordering::Acquire));
-        *place.cut.borrow()
+    fn is_evicted(permit: &ConnectionPermit) -> bool {
+        assert_eq!(*permit.cut.borrow(), permit.is_evicted.load(Ordering::Acquire));
+        *permit.cut.borrow()
     }
 
     #[test]
-    fn a_network_has_so_many_places_and_all_have_so_many() {
-        let places = ConnectionLimits::new(3);
-        let mut held = vec![place(&places, "2001:db8::1").unwrap(), place(&places, "2001:db8::ffff:0:0:2").unwrap()];
-        assert!(place(&places, "2001:db8::3").is_none());
-        held.push(place(&places, "2001:db8:0:1::1").unwrap());
-        assert!(place(&places, "192.0.2.7").is_none());
+    fn connections_are_limited_for_each_network_and_in_all() {
+        let limits = ConnectionLimits::new(3);
+        let mut held = vec![permit(&limits, "2001:db8::1").unwrap(), permit(&limits, "2001:db8::ffff:0:0:2").unwrap()];
+        assert!(permit(&limits, "2001:db8::3").is_none());
+        held.push(permit(&limits, "2001:db8:0:1::1").unwrap());
+        assert!(permit(&limits, "192.0.2.7").is_none());
         held.remove(0);
-        assert!(place(&places, "192.0.2.7").is_some());
+        assert!(permit(&limits, "192.0.2.7").is_some());
     }
 
     #[test]
     fn a_network_without_connections_takes_no_memory() {
-        let places = ConnectionLimits::new(10);
-        drop(place(&places, "192.0.2.7"));
-        let mut named = places.take(client("192.0.2.1"), Standing::Stranger, None).unwrap();
-        named.give_to(client("192.0.2.7"), 1).unwrap();
-        assert_eq!(named.give_to(client("192.0.2.7"), 1), Err(Full::Client));
-        named.note(client("192.0.2.7"), Standing::Sending);
+        let limits = ConnectionLimits::new(10);
+        drop(permit(&limits, "192.0.2.7"));
+        let mut named = limits.acquire(client("192.0.2.1"), Standing::Stranger, None).unwrap();
+        named.assign(client("192.0.2.7"), 1).unwrap();
+        assert_eq!(named.assign(client("192.0.2.7"), 1), Err(Full::Client));
+        named.update(client("192.0.2.7"), Standing::Sending);
         drop(named);
-        let taken = places.taken();
-        assert!(taken.of_client.is_empty() && taken.connections.is_empty());
-        assert!(taken.strangers.iter().all(|ranking| ranking.networks.is_empty() && ranking.order.is_empty()));
+        let open = limits.open();
+        assert!(open.of_client.is_empty() && open.connections.is_empty());
+        assert!(open.strangers.iter().all(|ranking| ranking.networks.is_empty() && ranking.order.is_empty()));
     }
 
     #[test]
-    fn a_panic_frees_its_place() {
-        let places = ConnectionLimits::new(1);
-        let held = place(&places, "192.0.2.7");
+    fn a_panic_frees_its_permit() {
+        let limits = ConnectionLimits::new(1);
+        let held = permit(&limits, "192.0.2.7");
         let panicking = std::thread::spawn(move || {
             let _held = held;
             panic!("on purpose");
         });
         assert!(panicking.join().is_err());
-        assert!(place(&places, "192.0.2.7").is_some());
+        assert!(permit(&limits, "192.0.2.7").is_some());
     }
 
     #[test]
-    fn the_oldest_stranger_of_the_largest_network_makes_room_and_a_known_client_never() {
-        let places = ConnectionLimits::new(6);
-        let known = place(&places, "192.0.2.1").unwrap();
-        let honest = stranger(&places, "192.0.2.2");
-        let mut attackers: Vec<ConnectionPermit> = (0..4).map(|_| stranger(&places, "192.0.2.3")).collect();
-        attackers[0].note(client("192.0.2.3"), Standing::Sending);
-        let newcomer = place(&places, "192.0.2.4").unwrap();
-        let evicted = |places: &[ConnectionPermit]| places.iter().map(is_evicted).collect::<Vec<_>>();
+    fn the_oldest_stranger_of_the_largest_network_is_evicted_and_a_known_client_never() {
+        let limits = ConnectionLimits::new(6);
+        let known = permit(&limits, "192.0.2.1").unwrap();
+        let honest = stranger(&limits, "192.0.2.2");
+        let mut attackers: Vec<ConnectionPermit> = (0..4).map(|_| stranger(&limits, "192.0.2.3")).collect();
+        attackers[0].update(client("192.0.2.3"), Standing::Sending);
+        let newcomer = permit(&limits, "192.0.2.4").unwrap();
+        let evicted = |limits: &[ConnectionPermit]| limits.iter().map(is_evicted).collect::<Vec<_>>();
         assert_eq!(evicted(&attackers), [false, true, false, false], "one that sends is spared");
         // Both networks: by size, then by age.
-        let others = [place(&places, "192.0.2.5").unwrap(), place(&places, "192.0.2.6").unwrap()];
+        let others = [permit(&limits, "192.0.2.5").unwrap(), permit(&limits, "192.0.2.6").unwrap()];
         assert_eq!(evicted(&attackers), [false, true, true, false]);
         assert!(is_evicted(&honest), "it is older than the one that is left of the others");
-        let more = [place(&places, "192.0.2.5").unwrap(), place(&places, "192.0.2.6").unwrap()];
+        let more = [permit(&limits, "192.0.2.5").unwrap(), permit(&limits, "192.0.2.6").unwrap()];
         assert_eq!(evicted(&attackers), [true; 4]);
-        assert_eq!(places.take(client("192.0.2.7"), Standing::Known, Some(9)).err(), Some(Full::All));
+        assert_eq!(limits.acquire(client("192.0.2.7"), Standing::Known, Some(9)).err(), Some(Full::All));
         assert!(!evicted(&others).contains(&true) && !evicted(&more).contains(&true));
         assert!(!is_evicted(&known) && !is_evicted(&newcomer));
     }
 
     #[test]
-    fn so_many_leave_at_once_and_no_more() {
-        let places = ConnectionLimits::new(1);
+    fn connections_being_evicted_are_bounded() {
+        let limits = ConnectionLimits::new(1);
         let mut held = Vec::new();
-        while let Ok(place) = places.take(client("192.0.2.7"), Standing::Stranger, None) {
-            held.push(place);
+        while let Ok(permit) = limits.acquire(client("192.0.2.7"), Standing::Stranger, None) {
+            held.push(permit);
         }
-        assert_eq!(held.len(), MAX_LEAVING + 1);
+        assert_eq!(held.len(), MAX_EVICTING + 1);
         held.remove(0);
-        assert!(places.take(client("192.0.2.7"), Standing::Stranger, None).is_ok());
+        assert!(limits.acquire(client("192.0.2.7"), Standing::Stranger, None).is_ok());
     }
 
     #[derive(Clone, Debug)]
@@ -405,38 +405,39 @@ mod tests {
         IpAddr::from([192, 0, 2, n])
     }
 
-    /// The connection that must make room, by counting: its index.
+    /// Index of the connection that must be evicted, found by counting.
     fn expected(held: &[ConnectionPermit]) -> Option<usize> {
-        let staying =
-            |standing| move |(_, place): &(usize, &ConnectionPermit)| place.standing == standing && !is_evicted(place);
+        let staying = |standing| {
+            move |(_, permit): &(usize, &ConnectionPermit)| permit.standing == standing && !is_evicted(permit)
+        };
         [Standing::Stranger, Standing::Sending].into_iter().find_map(|standing| {
             let all: Vec<_> = held.iter().enumerate().filter(staying(standing)).collect();
-            let size = |client: IpAddr| all.iter().filter(|(_, place)| place.client == client).count();
-            let largest = all.iter().map(|(_, place)| size(place.client)).max()?;
+            let size = |client: IpAddr| all.iter().filter(|(_, permit)| permit.client == client).count();
+            let largest = all.iter().map(|(_, permit)| size(permit.client)).max()?;
             all.iter().filter(|(_, p)| size(p.client) == largest).min_by_key(|(_, p)| p.number).map(|(at, _)| *at)
         })
     }
 
     proptest! {
         #[test]
-        fn counts_equal_the_connections_there_are(acts in prop::collection::vec(act(), 1..200)) {
-            let places = ConnectionLimits::new(8);
+        fn counts_equal_the_open_connections(acts in prop::collection::vec(act(), 1..200)) {
+            let limits = ConnectionLimits::new(8);
             let mut held: Vec<ConnectionPermit> = Vec::new();
             for act in acts {
                 match act {
                     Act::Take(n, standing) => {
                         let of_client = held.iter().filter(|p| p.counted == Some(network(numbered(n)))).count();
-                        let staying = held.iter().filter(|place| !is_evicted(place)).count();
+                        let staying = held.iter().filter(|permit| !is_evicted(permit)).count();
                         let victim = expected(&held).map(|at| held[at].number);
                         let before: Vec<u64> = held.iter().filter(|p| is_evicted(p)).map(|p| p.number).collect();
-                        match places.take(numbered(n), standing, Some(4)) {
-                            Ok(place) => {
+                        match limits.acquire(numbered(n), standing, Some(4)) {
+                            Ok(permit) => {
                                 prop_assert!(of_client < 4);
                                 let now = held.iter().filter(|p| is_evicted(p)).map(|p| p.number);
                                 let evicted: Vec<u64> = now.filter(|number| !before.contains(number)).collect();
                                 let due: Vec<u64> = victim.into_iter().filter(|_| staying >= 8).collect();
                                 prop_assert_eq!(evicted, due);
-                                held.push(place);
+                                held.push(permit);
                             }
                             Err(Full::Client) => prop_assert_eq!(of_client, 4),
                             Err(Full::All) => prop_assert!(staying == 8 && victim.is_none()),
@@ -444,17 +445,17 @@ mod tests {
                     }
                     Act::Note(at, n, standing) if !held.is_empty() => {
                         let at = at % held.len();
-                        held[at].note(numbered(n), standing);
+                        held[at].update(numbered(n), standing);
                     }
                     Act::End(at) if !held.is_empty() => drop(held.swap_remove(at % held.len())),
                     Act::Note(..) | Act::End(_) => {}
                 }
-                let taken = places.taken();
-                prop_assert_eq!(taken.connections.len(), held.len());
-                prop_assert_eq!(taken.leaving, held.iter().filter(|place| is_evicted(place)).count());
-                prop_assert!(taken.connections.len() - taken.leaving <= 8);
-                prop_assert_eq!(taken.of_client.values().sum::<usize>(), held.len());
-                let ranked: usize = taken.strangers.iter().flat_map(|r| r.networks.values()).map(BTreeSet::len).sum();
+                let open = limits.open();
+                prop_assert_eq!(open.connections.len(), held.len());
+                prop_assert_eq!(open.evicting, held.iter().filter(|permit| is_evicted(permit)).count());
+                prop_assert!(open.connections.len() - open.evicting <= 8);
+                prop_assert_eq!(open.of_client.values().sum::<usize>(), held.len());
+                let ranked: usize = open.strangers.iter().flat_map(|r| r.networks.values()).map(BTreeSet::len).sum();
                 let strangers = held.iter().filter(|p| p.standing != Standing::Known && !is_evicted(p)).count();
                 prop_assert_eq!(ranked, strangers);
             }

@@ -1,6 +1,6 @@
 //! Throttle for log lines that clients can cause, by message and source. The source is the network of a stranger (a client that has not
-//! logged in and is not trusted), or the user and network of another client. Each line that is left out is counted: on the next line of
-//! the same message and source, or in a summary.
+//! logged in and is not trusted), or the user and network of another client. Each suppressed line is counted: on the next line of the
+//! same message and source, or in a summary.
 
 use crate::policy::networks::Widths;
 use prometheus::IntCounterVec;
@@ -10,30 +10,31 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many lines at once, and per second later.
+/// Maximum lines: `burst` at once, then `rate` per second.
 #[derive(Clone, Copy)]
 struct Bound {
     burst: f64,
     rate: f64,
 }
 
-/// Lines of one message that one network of strangers may cause: enough to see what goes on.
-const OF_STRANGERS: Bound = Bound { burst: 20.0, rate: 1.0 };
+/// Maximum lines of one message that one network of strangers may cause: enough for an administrator to notice.
+const NETWORK_BOUND: Bound = Bound { burst: 20.0, rate: 1.0 };
 
-/// Lines of one message that all strangers together may cause: a botnet, or an IPv6 /32, has as many networks as it wants.
-const OF_ALL_STRANGERS: Bound = Bound { burst: 50.0, rate: 10.0 };
+/// Maximum lines of one message that all strangers together may cause: a botnet, or an IPv6 /32, has any number of networks.
+const ALL_STRANGERS_BOUND: Bound = Bound { burst: 50.0, rate: 10.0 };
 
-/// Lines of one message that one user may cause from one network, or a trusted network without a login: about users an administrator
-/// wants to know more, but a stolen account or a broken web form must not fill the disk either.
-const OF_KNOWN: Bound = Bound { burst: 200.0, rate: 10.0 };
+/// Maximum lines of one message that one user may cause from one network, or a trusted network without a login. Administrators want to
+/// know more about users, but a stolen account or a broken web form must not fill the disk either.
+const KNOWN_BOUND: Bound = Bound { burst: 200.0, rate: 10.0 };
 
-/// A source's bucket is full again after so long, so that nothing changes when the source is forgotten. Summaries come as often.
+/// Time that a source stays in memory after its last line, and between two summaries. A source's bucket is full again by then, so that
+/// forgetting the source changes nothing.
 const RETENTION: Duration = Duration::from_secs(20);
 
-/// Decides which lines are logged.
+/// Throttle of log lines.
 pub struct LogThrottle {
-    /// By message. Held to look up and count. Only sources that had a line within [`RETENTION`], or so much longer as they keep on
-    /// causing lines, are in memory: of strangers some hundreds for each message, as lines of further networks pass no faster.
+    /// By message. Locked to look up and count. Only sources that caused a line within the last [`RETENTION`] are in memory: some hundreds
+    /// of strangers' networks for each message, as the bound on all strangers admits further networks no faster.
     messages: Mutex<HashMap<&'static str, Message>>,
     suppressed: IntCounterVec,
 }
@@ -41,11 +42,11 @@ pub struct LogThrottle {
 /// Permission to log a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// The lines like this one that were left out since the last one; `None`: none was.
+    /// Number of lines like this one that were suppressed since the last one; `None` if none was.
     pub suppressed: Option<u64>,
 }
 
-/// Lines that were left out and that no line has told of.
+/// Number of suppressed lines that no logged line has mentioned.
 #[derive(Debug, PartialEq, Eq)]
 struct Summary {
     message: &'static str,
@@ -53,10 +54,10 @@ struct Summary {
 }
 
 struct Message {
-    /// Of all strangers.
+    /// Bucket of all strangers together.
     bucket: Bucket,
     sources: HashMap<Name, Source>,
-    /// Lines left out of sources that are not in memory.
+    /// Number of suppressed lines of sources that are not in memory.
     suppressed: u64,
 }
 
@@ -69,7 +70,7 @@ enum Name {
 struct Source {
     bucket: Bucket,
     suppressed: u64,
-    /// When the source last caused a line, and when one was last logged.
+    /// Time when the source last caused a line, and time when one was last logged.
     seen: Instant,
     logged: Instant,
 }
@@ -82,18 +83,18 @@ struct Bucket {
 }
 
 impl LogThrottle {
-    /// Counts what is left out in this metric, too, by message.
+    /// Creates a throttle that also counts suppressed lines in this metric, by message.
     pub fn new(suppressed: IntCounterVec) -> Self {
         Self { messages: Mutex::default(), suppressed }
     }
 
-    /// Returns whether this stranger may cause a line with this message now; if not, the line is counted.
+    /// Returns a permit if this stranger may cause a line with this message now. Otherwise counts the line as suppressed.
     pub fn permit(&self, message: &'static str, client: IpAddr) -> Option<Permit> {
         let network = Widths::default().network(client);
         self.count(message, self.permit_at(message, Name::Stranger { network }, Instant::now()))
     }
 
-    /// The same for a client that has logged in as this user, or is trusted.
+    /// As [`Self::permit`], for a client that has logged in as this user, or is trusted.
     pub fn permit_known(&self, message: &'static str, user: Option<&str>, client: IpAddr) -> Option<Permit> {
         let name = Name::Known { user: user.map(Box::from), network: Widths::default().network(client) };
         self.count(message, self.permit_at(message, name, Instant::now()))
@@ -106,14 +107,14 @@ impl LogThrottle {
         permit
     }
 
-    /// Counts lines that are left out for another reason.
+    /// Counts lines that are suppressed for another reason.
     pub fn leave_out(&self, message: &'static str, lines: u64) {
         self.suppressed.with_label_values(&[message]).inc_by(lines);
         let now = Instant::now();
         self.messages().entry(message).or_insert_with(|| Message::new(now)).suppressed += lines;
     }
 
-    /// Logs again and again what no other line tells.
+    /// Logs summaries every [`RETENTION`], for ever.
     pub async fn summarize_regularly(&self) {
         loop {
             tokio::time::sleep(RETENTION).await;
@@ -121,7 +122,7 @@ impl LogThrottle {
         }
     }
 
-    /// Logs what no other line has told: for the end.
+    /// Logs the last summaries, when the server stops.
     pub fn summarize(&self) {
         log(self.summaries(Instant::now(), true));
     }
@@ -132,7 +133,7 @@ impl LogThrottle {
         message.permit(name, now)
     }
 
-    /// Takes the counts that are due: those of sources that had no line for a while, or all. Forgets sources that have gone.
+    /// Takes the counts that are due: those of sources without a line for [`RETENTION`], or all. Forgets silent sources.
     fn summaries(&self, now: Instant, all: bool) -> Vec<Summary> {
         let mut messages = self.messages();
         let summary = |(message, state): (&&'static str, &mut Message)| {
@@ -161,7 +162,7 @@ fn log(summaries: Vec<Summary>) {
 
 impl Message {
     fn new(now: Instant) -> Self {
-        Self { bucket: Bucket::full(OF_ALL_STRANGERS, now), sources: HashMap::new(), suppressed: 0 }
+        Self { bucket: Bucket::full(ALL_STRANGERS_BOUND, now), sources: HashMap::new(), suppressed: 0 }
     }
 
     fn permit(&mut self, name: Name, now: Instant) -> Option<Permit> {
@@ -170,13 +171,13 @@ impl Message {
         let is_open = !is_stranger || self.bucket.has_token();
         let source = match self.sources.entry(name) {
             Entry::Occupied(entry) => entry.into_mut(),
-            // No network that comes only once the bound is reached takes memory.
+            // A new network gets no memory while the bound on all strangers is reached.
             Entry::Vacant(_) if !is_open => {
                 self.suppressed += 1;
                 return None;
             }
             Entry::Vacant(entry) => {
-                let bound = if is_stranger { OF_STRANGERS } else { OF_KNOWN };
+                let bound = if is_stranger { NETWORK_BOUND } else { KNOWN_BOUND };
                 entry.insert(Source { bucket: Bucket::full(bound, now), suppressed: 0, seen: now, logged: now })
             }
         };
@@ -225,7 +226,7 @@ mod tests {
         Name::Stranger { network: client.to_string() }
     }
 
-    /// Causes lines; returns those logged, and the sum of what they say was left out.
+    /// Causes lines. Returns the number of lines logged, and the sum of their `suppressed`.
     fn cause(
         throttle: &LogThrottle,
         start: Instant,
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_pauses_is_forgotten_but_what_was_left_out_is_not() {
+    fn a_silent_source_is_forgotten_but_its_suppressed_lines_are_not() {
         let (throttle, start) = (throttle(), Instant::now());
         let client = |_| "192.0.2.7".parse().unwrap();
         let (logged, told) = cause(&throttle, start, 1_000, Duration::ZERO, client);

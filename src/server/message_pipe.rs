@@ -1,7 +1,8 @@
-//! A message on its way: from the client to the upstream as it comes, in bounded memory.
+//! Pipe that passes a message from the client to the upstream as it comes, in bounded memory.
 
+use super::options::Options;
+use super::services::Server;
 use super::stream::{Client, Read};
-use super::{Options, Server};
 use crate::clock;
 use crate::relay::{self, RelayError};
 use crate::session::{Body, Chunk, MessageOutcome, Session};
@@ -13,84 +14,86 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Octets read from the client at once.
-const READ: usize = 64 * 1024;
+const READ_SIZE: usize = 64 * 1024;
 
-/// Where a message comes from and where it goes.
+/// Pipe from a client to an upstream.
 pub struct MessagePipe<'a> {
     pub server: &'a Server,
     pub client: &'a mut Client,
     pub input: &'a mut Input,
     pub upstream: &'a mut Option<Box<relay::Transaction>>,
-    /// When the message must have come whole.
+    /// Time by which the message must be complete.
     pub message_by: Instant,
-    /// Turns true when the server stops and waits no longer.
+    /// Turns true when the server stops and sessions must end.
     pub cut: &'a mut watch::Receiver<bool>,
 }
 
-/// What has gone on so far.
+/// State of a message in transfer.
 struct Transfer {
     began: Instant,
-    /// How long the upstream has been waited for, which is no fault of the client.
+    /// Time spent waiting for the upstream: it does not count as the client's slowness.
     waited: Duration,
-    /// When it must have come whole.
+    /// Time by which the message must be complete.
     by: Instant,
     hops: Hops,
-    /// The message would continue the `Received:` line: the rest is read, and thrown away.
+    /// The message's first line would continue the `Received:` line: the rest is read and discarded.
     is_continuation: bool,
-    /// Why the upstream is not there any more.
+    /// The error by which the upstream was lost.
     lost: Option<RelayError>,
 }
 
-/// A message that comes in pieces, between two of them.
+/// State of a message in pieces, between two of them.
 pub struct Parts {
-    passage: Transfer,
+    transfer: Transfer,
     chunks: Chunks,
 }
 
 impl MessagePipe<'_> {
-    /// Passes a message on. Returns how it ended and its size in octets.
+    /// Passes a message on. Returns its outcome and its size in octets.
     ///
-    /// The final dot goes out only when everything before it was well; after anything else the upstream's connection is closed, so
-    /// that no half message counts there. After the final dot the server's stopping changes nothing, since the upstream may have
-    /// the message by then.
+    /// The final dot goes out only if everything before it succeeded. Otherwise the upstream connection is closed, so that the upstream
+    /// does not deliver half a message. After the final dot a stop of the server does not interrupt, since the upstream may have the
+    /// message by then.
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
-        let mut passage = match self.begin(&body.received(clock::now())).await {
-            Ok(passage) => passage,
-            Err(ending) => return (self.cut_off(ending), 0),
+        let mut transfer = match self.begin(&body.received(clock::now())).await {
+            Ok(transfer) => transfer,
+            Err(outcome) => return (self.cut_off(outcome), 0),
         };
         loop {
             let (passed, mark) = match reader.read(self.input.unused()) {
                 Piece::Message { held } => (self.input.unused().len() - held, None),
                 Piece::End { message, mark } => (message, Some(mark)),
-                Piece::Refused(what) => return (self.cut_off(MessageOutcome::Ambiguous(what)), reader.size()),
+                Piece::Refused(ambiguity) => {
+                    return (self.cut_off(MessageOutcome::Ambiguous(ambiguity)), reader.size());
+                }
             };
-            passage.is_continuation = reader.is_continuation();
+            transfer.is_continuation = reader.is_continuation();
             let too_large = reader.size() > body.max_size();
             if too_large {
                 *self.upstream = None;
             } else {
                 let octets = &self.input.unused()[..passed];
-                if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, octets).await {
-                    return (self.cut_off(ending), reader.size());
+                if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, octets).await {
+                    return (self.cut_off(outcome), reader.size());
                 }
             }
             self.input.consume(passed + mark.unwrap_or(0));
-            let ending = match mark {
+            let outcome = match mark {
                 Some(_) if too_large => MessageOutcome::TooLarge,
-                Some(_) => self.end(&mut passage, body.session(), reader.size()).await,
+                Some(_) => self.end(&mut transfer, body.session(), reader.size()).await,
                 None if body.is_far_too_large(reader.size()) => self.cut_off(MessageOutcome::Endless),
-                None => match self.read(&passage, reader.size()).await {
+                None => match self.read(&transfer, reader.size()).await {
                     Ok(()) => continue,
-                    Err(ending) => self.cut_off(ending),
+                    Err(outcome) => self.cut_off(outcome),
                 },
             };
-            return (ending, reader.size());
+            return (outcome, reader.size());
         }
     }
 
-    /// Passes a piece of a message on; `parts` is what the pieces before it left, and it leaves. Returns how the message ended, if it
-    /// has, and its size in octets.
+    /// Passes a piece of a message on. `parts` is the state between pieces: taken from the piece before, left for the piece after. Returns
+    /// the message's outcome, if it has ended, and its size in octets.
     pub async fn pass_chunk(
         mut self,
         parts: &mut Option<Box<Parts>>,
@@ -100,117 +103,117 @@ impl MessagePipe<'_> {
         let mut parts_now = match former {
             Some(former) => former,
             None => match self.begin(&chunk.received(clock::now())).await {
-                Ok(passage) => Box::new(Parts { passage, chunks: Chunks::default() }),
-                Err(ending) => return (Some(self.cut_off(ending)), 0),
+                Ok(transfer) => Box::new(Parts { transfer, chunks: Chunks::default() }),
+                Err(outcome) => return (Some(self.cut_off(outcome)), 0),
             },
         };
-        let Parts { passage, chunks } = &mut *parts_now;
-        if let Some(ending) = passage.overdue(chunks.size(), &self.server.options) {
-            return (Some(self.cut_off(ending)), chunks.size());
+        let Parts { transfer, chunks } = &mut *parts_now;
+        if let Some(outcome) = transfer.overdue(chunks.size(), &self.server.options) {
+            return (Some(self.cut_off(outcome)), chunks.size());
         }
         let (mut left, mut out) = (chunk.size(), Vec::new());
         while left > 0 {
             if self.input.is_empty()
-                && let Err(ending) = self.read(passage, chunks.size()).await
+                && let Err(outcome) = self.read(transfer, chunks.size()).await
             {
-                return (Some(self.cut_off(ending)), chunks.size());
+                return (Some(self.cut_off(outcome)), chunks.size());
             }
             let here = self.input.unused().len().min(usize::try_from(left).unwrap_or(usize::MAX));
             out.clear();
-            if let Err(what) = chunks.read(&self.input.unused()[..here], &mut out) {
-                return (Some(self.cut_off(MessageOutcome::Ambiguous(what))), chunks.size());
+            if let Err(ambiguity) = chunks.read(&self.input.unused()[..here], &mut out) {
+                return (Some(self.cut_off(MessageOutcome::Ambiguous(ambiguity))), chunks.size());
             }
-            passage.is_continuation = chunks.is_continuation();
+            transfer.is_continuation = chunks.is_continuation();
             self.input.consume(here);
             left -= here as u64;
-            if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, &out).await {
-                return (Some(self.cut_off(ending)), chunks.size());
+            if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, &out).await {
+                return (Some(self.cut_off(outcome)), chunks.size());
             }
         }
         let size = chunks.size();
-        if !passage.failed() {
+        if !transfer.failed() {
             if !chunk.is_last() {
                 *parts = Some(parts_now);
                 return (None, size);
             }
             out.clear();
-            if let Err(what) = chunks.end(&mut out) {
-                return (Some(self.cut_off(MessageOutcome::Ambiguous(what))), size);
+            if let Err(ambiguity) = chunks.end(&mut out) {
+                return (Some(self.cut_off(MessageOutcome::Ambiguous(ambiguity))), size);
             }
-            if let Err(ending) = passage.forward(self.server, self.upstream, self.cut, &out).await {
-                return (Some(self.cut_off(ending)), size);
+            if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, &out).await {
+                return (Some(self.cut_off(outcome)), size);
             }
         }
-        (Some(self.end(passage, chunk.session(), size).await), size)
+        (Some(self.end(transfer, chunk.session(), size).await), size)
     }
 
     async fn begin(&mut self, received: &str) -> Result<Transfer, MessageOutcome> {
         let (began, by) = (Instant::now(), self.message_by);
-        let mut passage =
+        let mut transfer =
             Transfer { began, waited: Duration::ZERO, by, hops: Hops::default(), is_continuation: false, lost: None };
-        passage.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
-        Ok(passage)
+        transfer.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
+        Ok(transfer)
     }
 
-    /// Waits for more of a message of which so many octets have come.
-    async fn read(&mut self, passage: &Transfer, size: u64) -> Result<(), MessageOutcome> {
+    /// Waits for more of a message of which `size` octets have come.
+    async fn read(&mut self, transfer: &Transfer, size: u64) -> Result<(), MessageOutcome> {
         let options = &self.server.options;
-        if let Some(ending) = passage.overdue(size, options) {
-            return Err(ending);
+        if let Some(outcome) = transfer.overdue(size, options) {
+            return Err(outcome);
         }
-        let left = passage.deadline(size, options).saturating_duration_since(Instant::now());
+        let left = transfer.deadline(size, options).saturating_duration_since(Instant::now());
         tokio::select! {
-            read = self.client.read(self.input, READ, left) => match read {
+            read = self.client.read(self.input, READ_SIZE, left) => match read {
                 Read::Some => Ok(()),
                 Read::Gone => Err(MessageOutcome::ClientGone),
-                Read::TimedOut => Err(passage.overdue(size, options).unwrap_or(MessageOutcome::ClientSilent)),
+                Read::TimedOut => Err(transfer.overdue(size, options).unwrap_or(MessageOutcome::ClientSilent)),
             },
             () = relay::Transaction::revoked(self.upstream.as_deref()) => Err(MessageOutcome::Revoked),
             _ = self.cut.wait_for(|cut| *cut) => Err(MessageOutcome::Stopping),
         }
     }
 
-    /// All of a message has come, of so many octets: limits have their say, then its last line goes on.
-    async fn end(&mut self, passage: &mut Transfer, session: &mut Session, size: u64) -> MessageOutcome {
-        if !passage.failed() {
-            let (asked, ledger) = session.end_request(size);
-            let admitted = self.server.store.admit(clock::now(), &asked, ledger).await.unwrap_or_default();
-            if let Err(ending) = session.apply_end_verdict(admitted.verdicts.into_iter().next()) {
-                return self.cut_off(ending);
+    /// Ends a complete message of `size` octets: asks policy, then sends the last line.
+    async fn end(&mut self, transfer: &mut Transfer, session: &mut Session, size: u64) -> MessageOutcome {
+        if !transfer.failed() {
+            let (asked, counters) = session.end_request(size);
+            let admitted = self.server.store.admit(clock::now(), &asked, counters).await.unwrap_or_default();
+            if let Err(outcome) = session.apply_end_verdict(admitted.verdicts.into_iter().next()) {
+                return self.cut_off(outcome);
             }
         }
-        passage.end(self.server, self.upstream).await
+        transfer.end(self.server, self.upstream).await
     }
 
-    /// The message ends before its end.
-    fn cut_off(&mut self, ending: MessageOutcome) -> MessageOutcome {
+    /// Breaks the message off: closes the upstream connection.
+    fn cut_off(&mut self, outcome: MessageOutcome) -> MessageOutcome {
         *self.upstream = None;
-        ending
+        outcome
     }
 }
 
 impl Parts {
-    /// When the next piece must have come.
+    /// Time by which more of the next piece must have come.
     pub fn deadline(&self, options: &Options) -> Instant {
-        self.passage.deadline(self.chunks.size(), options)
+        self.transfer.deadline(self.chunks.size(), options)
     }
 
-    /// How the message ends if more of it should have come by now.
+    /// Returns the message's outcome if more of it should have come by now.
     pub fn overdue(&self, options: &Options) -> Option<MessageOutcome> {
-        self.passage.overdue(self.chunks.size(), options)
+        self.transfer.overdue(self.chunks.size(), options)
     }
 }
 
-/// When more must have come of something that began then, and of which so many octets have come.
+/// Time by which more must come of data that began at `began` and of which `octets` have come.
 pub fn slowest(began: Instant, octets: u64, options: &Options) -> Instant {
     slow_by(began, octets, options).min(Instant::now() + options.data_timeout)
 }
 
-/// When so many octets have come below the minimum rate, on average after the first `data-timeout`.
+/// Time at which `octets` are below the minimum rate, on average after the first `data-timeout`.
 fn slow_by(began: Instant, octets: u64, options: &Options) -> Instant {
     let at_minimum = Duration::from_millis(octets.saturating_mul(1000) / options.min_data_rate.max(1));
     let by = began.checked_add(options.data_timeout).and_then(|by| by.checked_add(at_minimum));
-    // Beyond what a clock can show there is time enough.
+    // The time does not fit the clock's range, so it is far enough away.
     by.unwrap_or_else(|| Instant::now() + options.data_timeout)
 }
 
@@ -219,7 +222,7 @@ impl Transfer {
         slowest(self.began + self.waited, octets, options).min(self.by)
     }
 
-    /// How the message ends if it takes too long, or its octets come too slowly.
+    /// Returns the message's outcome if it takes too long, or its octets come too slowly.
     fn overdue(&self, octets: u64, options: &Options) -> Option<MessageOutcome> {
         let now = Instant::now();
         if self.by <= now {
@@ -229,7 +232,7 @@ impl Transfer {
             .then_some(MessageOutcome::TooSlow(options.min_data_rate))
     }
 
-    /// Passes octets on, as long as there is somebody to take them. The error is the server's stopping.
+    /// Passes octets on, unless the upstream is lost. The error is a stop of the server.
     async fn forward(
         &mut self,
         server: &Server,
@@ -238,7 +241,7 @@ impl Transfer {
         octets: &[u8],
     ) -> Result<(), MessageOutcome> {
         self.hops.read(octets);
-        if self.is_unwanted() {
+        if self.is_refused() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {
             let began = Instant::now();
@@ -252,13 +255,13 @@ impl Transfer {
         Ok(())
     }
 
-    /// Whether the message cannot arrive any more.
+    /// Returns whether the message cannot be delivered any more.
     fn failed(&self) -> bool {
-        self.lost.is_some() || self.is_unwanted()
+        self.lost.is_some() || self.is_refused()
     }
 
-    /// Whether what has come of the message shows that Weir refuses it.
-    fn is_unwanted(&self) -> bool {
+    /// Returns whether Weir refuses the message, by the part that has come.
+    fn is_refused(&self) -> bool {
         self.is_continuation || self.hops.is_loop()
     }
 
@@ -270,12 +273,12 @@ impl Transfer {
             return MessageOutcome::Loop;
         }
         let outcome = match self.lost.take() {
-            Some(fault) => Err(fault),
+            Some(error) => Err(error),
             None => server.relay.end(upstream).await,
         };
         match outcome {
             Ok(reply) | Err(RelayError::Refused(reply)) => MessageOutcome::Answered(reply),
-            Err(fault) => MessageOutcome::Away(fault.to_string()),
+            Err(error) => MessageOutcome::Away(error.to_string()),
         }
     }
 }

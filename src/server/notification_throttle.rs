@@ -1,4 +1,4 @@
-//! How often somebody is told of one budget: a process remembers it as long as it lasts.
+//! Throttle of notifications: how often administrators are told of one budget. Lives in memory, as long as the process.
 
 use crate::policy::Budget;
 use crate::policy::key::Key;
@@ -7,26 +7,26 @@ use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What has gone out.
+/// Notifications that have gone out.
 #[derive(Default)]
 pub struct NotificationThrottle {
-    /// By notification and limit, and the budget that was full. The lock is held to look one up and to change it.
-    sent: Mutex<HashMap<Named, Budget>>,
+    /// By notification, limit and key of the full budget. The lock is held for one look-up and change.
+    sent: Mutex<HashMap<Name, Budget>>,
 }
 
-type Named = (Arc<str>, Arc<str>, Option<Key>);
+type Name = (Arc<str>, Arc<str>, Option<Key>);
 
-/// So many budgets are remembered. Beyond that the one that was told of longest ago is forgotten, and somebody is told once too often.
-const MOST: usize = 10_000;
+/// Maximum budgets in memory. Beyond that the one with the oldest notification is evicted, and may be notified once too often.
+const MAX_BUDGETS: usize = 10_000;
 
 impl NotificationThrottle {
-    /// Whether a notice may go out now; if so, it does.
-    pub fn lets_out(&self, notice: &Notice, now: Timestamp) -> bool {
+    /// Returns whether a notification may go out now. If so, counts it as sent.
+    pub fn permits(&self, notice: &Notice, now: Timestamp) -> bool {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (notice.notification.name.clone(), notice.limit.clone(), notice.key.clone());
         let former = sent.get(&name);
         let Some(budget) = notice.notification.goes_out(former, now) else { return false };
-        if sent.len() >= MOST && former.is_none() {
+        if sent.len() >= MAX_BUDGETS && former.is_none() {
             let oldest = sent.iter().min_by_key(|(_, budget)| budget.state.at).map(|(name, _)| name.clone());
             oldest.and_then(|oldest| sent.remove(&oldest));
         }

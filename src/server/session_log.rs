@@ -1,4 +1,4 @@
-//! What a session recorded, as log lines and metrics.
+//! Log lines and metrics of a session's records.
 
 use super::log_throttle::{LogThrottle, Permit};
 use super::notification_throttle::NotificationThrottle;
@@ -13,22 +13,22 @@ use crate::smtp::reply::Reply;
 use crate::time::{format_duration, format_wait};
 use std::net::IpAddr;
 
-/// Tells the log and the metrics what happened in a session.
+/// Writer of a session's records to the log and the metrics.
 pub struct SessionLog<'a> {
     pub metrics: &'a Metrics,
-    pub notices: &'a NotificationThrottle,
-    pub throttle: &'a LogThrottle,
-    /// Whether the client has neither logged in nor is trusted.
+    pub notification_throttle: &'a NotificationThrottle,
+    pub log_throttle: &'a LogThrottle,
+    /// Whether the client has not logged in and is not trusted.
     pub is_stranger: bool,
     pub session: &'a str,
     pub client: IpAddr,
     pub user: Option<&'a str>,
-    /// The upstream that was asked last.
+    /// Name of the upstream that was last asked.
     pub via: Option<&'a str>,
 }
 
 impl SessionLog<'_> {
-    /// Logs and counts a record. `told` says whether the client could be sent what goes with it.
+    /// Logs and counts a record. `told` is whether the client could be sent the reply.
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
@@ -46,7 +46,7 @@ impl SessionLog<'_> {
             }
             Record::Unrecorded { refusals } => self.unrecorded(*refusals),
             Record::Refused { refused, is_logged } => self.refused(refused, *is_logged),
-            Record::LimitExceeded { hit, stage, is_logged } => self.remarked(hit, *stage, *is_logged),
+            Record::LimitExceeded { hit, stage, is_logged } => self.limit_exceeded(hit, *stage, *is_logged),
             Record::LeftDuringDelay { delay } => {
                 let Some(Permit { suppressed }) = self.permit("left before a late answer") else { return };
                 let delay = format_duration(*delay);
@@ -61,24 +61,24 @@ impl SessionLog<'_> {
     /// Returns whether a line with this message may be logged.
     fn permit(&self, message: &'static str) -> Option<Permit> {
         match self.is_stranger {
-            true => self.throttle.permit(message, self.client),
-            false => self.throttle.permit_known(message, self.user, self.client),
+            true => self.log_throttle.permit(message, self.client),
+            false => self.log_throttle.permit_known(message, self.user, self.client),
         }
     }
 
-    /// As [`Self::permit`], for a line that may be one of too many in its session.
+    /// As [`Self::permit`], but not for a line that is one of too many in its session.
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }
 
-    /// Refusals without a line of their own. Where their line is left out, they are counted one by one.
+    /// Logs the number of refusals without a line of their own. Where the throttle suppresses this line, each refusal counts as suppressed.
     fn unrecorded(&self, refusals: u32) {
-        let Self { session, client, user, throttle, .. } = self;
+        let Self { session, client, user, log_throttle, .. } = self;
         match self.permit("refused more often than is logged") {
             Some(Permit { suppressed }) => {
                 tracing::warn!(session, %client, user, refusals, suppressed, "refused more often than is logged");
             }
-            None => throttle.leave_out("refused", u64::from(refusals)),
+            None => log_throttle.leave_out("refused", u64::from(refusals)),
         }
     }
 
@@ -92,9 +92,9 @@ impl SessionLog<'_> {
                 let stage = stage.name();
                 metrics.refusals.with_label_values(&["suspended", stage]).inc();
                 if let Some(Permit { suppressed }) = self.permit_if(is_logged, "refused") {
-                    let (whom, left) = (&suspended.suspension.owner, format_wait(suspended.left));
+                    let (owner, left) = (&suspended.suspension.owner, format_wait(suspended.left));
                     let by = &suspended.suspension.term.by;
-                    tracing::warn!(session, %client, user, stage, from, to, suspended = %whom, %by, left, reply = code, reference, suppressed, "refused");
+                    tracing::warn!(session, %client, user, stage, from, to, suspended = %owner, %by, left, reply = code, reference, suppressed, "refused");
                 }
                 return;
             }
@@ -140,15 +140,15 @@ impl SessionLog<'_> {
         );
     }
 
-    /// What a limit says that the client does not hear: in shadow nobody else does, either.
-    fn remarked(&self, remark: &LimitHit, stage: Stage, is_logged: bool) {
+    /// Logs and counts an exceeded limit that did not refuse.
+    fn limit_exceeded(&self, hit: &LimitHit, stage: Stage, is_logged: bool) {
         let Self { metrics, session, client, user, .. } = self;
-        let (LimitHit { limit, mode, actions, .. }, stage) = (remark, stage.name());
+        let (LimitHit { limit, mode, actions, .. }, stage) = (hit, stage.name());
         metrics.remarks.with_label_values(&[&**limit, stage, mode.name()]).inc();
         let message = if *mode == Mode::Shadow { "over, in shadow" } else { "over" };
         let Some(Permit { suppressed }) = self.permit_if(is_logged, message) else { return };
-        let (limit, mode, level, period) = (&**limit, mode.name(), remark.level_text(), remark.quota.period());
-        match remark.mode {
+        let (limit, mode, level, period) = (&**limit, mode.name(), hit.level_text(), hit.quota.period());
+        match hit.mode {
             Mode::Shadow => {
                 tracing::info!(session, %client, user, stage, limit, mode, level, period, action = actions, suppressed, "over, in shadow")
             }
@@ -158,10 +158,10 @@ impl SessionLog<'_> {
         }
     }
 
-    /// A notice, if it may go out: for now as a line in the log.
+    /// Logs a notification, if the throttle lets it out. It is not delivered otherwise yet.
     fn noticed(&self, notice: &Notice) {
-        let Self { metrics, notices, session, client, user, .. } = self;
-        if !notices.lets_out(notice, clock::now()) {
+        let Self { metrics, notification_throttle, session, client, user, .. } = self;
+        if !notification_throttle.permits(notice, clock::now()) {
             return;
         }
         let (notify, limit) = (&*notice.notification.name, &*notice.limit);
@@ -206,13 +206,13 @@ impl SessionLog<'_> {
         if result == "delivered" {
             metrics.recipients.with_label_values(&["delivered"]).inc_by(*accepted as u64);
         }
-        // A message that was sent has its line in any case: for the upstream's administrator, and as the upstream is bounded.
+        // A delivered message always gets its line: the upstream's administrator may ask for it, and the upstream bounds the number.
         let permit =
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
         let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
-        let found = if let MessageOutcome::Ambiguous(what) = outcome { Some(what.name()) } else { None };
-        // Only worth a word when it is not so: whoever was not told will send the message again.
+        let found = if let MessageOutcome::Ambiguous(ambiguity) = outcome { Some(ambiguity.name()) } else { None };
+        // Log only that the client was not told: it will send the message again.
         let told = Some(false).filter(|_| !told);
         tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
     }

@@ -1,4 +1,4 @@
-//! A client's octets: plain or TLS, read into the session's input with a time-out.
+//! Client connection, plain or TLS: reads into the session's input and writes, both with a time-out.
 
 use crate::session;
 use crate::smtp::line::Input;
@@ -19,37 +19,37 @@ pub struct Client(Stream);
 enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
-    /// A handshake failed.
+    /// A handshake failed, so there is no connection.
     Closed,
 }
 
-/// What a read brought.
+/// Result of a read.
 pub enum Read {
     Some,
     Gone,
     TimedOut,
 }
 
-/// Octets of commands read at once: a run of a few hundred. While nothing comes, a client has a buffer of the first size only.
+/// Octets of commands read at once: a batch of a few hundred. While a client is silent, its buffer has the first size only.
 const FIRST_READ: usize = 1024;
-pub const MOST_READ: usize = 16 * 1024;
+pub const MAX_READ: usize = 16 * 1024;
 
 impl Client {
     pub fn new(tcp: TcpStream) -> Self {
         Self(Stream::Plain(tcp))
     }
 
-    /// Reads what there is, up to `most` octets or a few more, waiting for the first of them.
-    pub async fn read(&mut self, input: &mut Input, most: usize, patience: Duration) -> Read {
-        let space = input.space(FIRST_READ.min(most));
-        match tokio::time::timeout(patience, self.read_once(space)).await {
+    /// Waits for input, then reads the octets at hand: up to `max` or a few more.
+    pub async fn read(&mut self, input: &mut Input, max: usize, timeout: Duration) -> Read {
+        let space = input.space(FIRST_READ.min(max));
+        match tokio::time::timeout(timeout, self.read_once(space)).await {
             Ok(Ok(0) | Err(_)) => return Read::Gone,
             Ok(Ok(_)) => {}
             Err(_) => return Read::TimedOut,
         }
-        while input.unused().len() < most {
-            // Only what is there already: a pipelined run is taken as one.
-            let space = input.space(most);
+        while input.unused().len() < max {
+            // Poll once, for octets that have arrived already: so pipelined commands form one batch.
+            let space = input.space(max);
             let mut read = pin!(self.read_once(space));
             let more = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
             if !matches!(more, Poll::Ready(Ok(1..))) {
@@ -67,8 +67,8 @@ impl Client {
         }
     }
 
-    /// Writes everything; a client that does not read is given up after `patience`.
-    pub async fn write(&mut self, bytes: &[u8], patience: Duration) -> io::Result<()> {
+    /// Writes all octets. Fails if the client has not read them within `timeout`.
+    pub async fn write(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<()> {
         let write = async {
             match &mut self.0 {
                 Stream::Plain(tcp) => tcp.write_all(bytes).await,
@@ -79,15 +79,15 @@ impl Client {
                 Stream::Closed => Err(io::ErrorKind::NotConnected.into()),
             }
         };
-        tokio::time::timeout(patience, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        tokio::time::timeout(timeout, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Begins TLS on a plain connection. After an error there is no connection.
-    pub async fn secure(&mut self, acceptor: TlsAcceptor, patience: Duration) -> io::Result<session::Tls> {
+    /// Performs the TLS handshake on a plain connection. After an error there is no connection.
+    pub async fn secure(&mut self, acceptor: TlsAcceptor, timeout: Duration) -> io::Result<session::Tls> {
         let Stream::Plain(tcp) = std::mem::replace(&mut self.0, Stream::Closed) else {
             return Err(io::Error::other("TLS is in use already"));
         };
-        let accepted = tokio::time::timeout(patience, acceptor.accept(tcp)).await;
+        let accepted = tokio::time::timeout(timeout, acceptor.accept(tcp)).await;
         let stream = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let (_, connection) = stream.get_ref();
         let version = match connection.protocol_version() {
@@ -96,16 +96,16 @@ impl Client {
             other => format!("{other:?}"),
         };
         let suite = connection.negotiated_cipher_suite();
-        // The names of RFC 8446 and RFC 5289; rustls writes TLS13_ for the former's TLS_.
+        // Names as in RFC 8446 and RFC 5289; rustls writes TLS13_ for RFC 8446's TLS_.
         let name = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("unknown");
         let cipher = name.replacen("TLS13_", "TLS_", 1);
         self.0 = Stream::Tls(Box::new(stream));
         Ok(session::Tls { version, cipher })
     }
 
-    /// Ends the connection: the last words arrive, whatever the client is still sending. `patience` is how long the client may take
-    /// to read them, and as long again to stop sending.
-    pub async fn close(&mut self, patience: Duration) {
+    /// Closes the connection so that the last reply arrives even if the client is still sending. The client gets `timeout` to read it, and
+    /// as long again to stop sending.
+    pub async fn close(&mut self, timeout: Duration) {
         let shutdown = async {
             match &mut self.0 {
                 Stream::Plain(tcp) => tcp.shutdown().await,
@@ -113,17 +113,17 @@ impl Client {
                 Stream::Closed => Ok(()),
             }
         };
-        let _ = tokio::time::timeout(patience, shutdown).await;
+        let _ = tokio::time::timeout(timeout, shutdown).await;
         let tcp = match &mut self.0 {
             Stream::Plain(tcp) => tcp,
             Stream::Tls(tls) => tls.get_mut().0,
             Stream::Closed => return,
         };
-        // Closing with octets unread resets the connection, which takes the reply away from a client that has not read it yet.
+        // Closing with unread octets resets the connection, and a client that has not read the reply loses it.
         let unread = async {
             let mut space = [0; 1024];
             while matches!(tcp.read(&mut space).await, Ok(1..)) {}
         };
-        let _ = tokio::time::timeout(patience, unread).await;
+        let _ = tokio::time::timeout(timeout, unread).await;
     }
 }

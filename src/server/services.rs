@@ -1,0 +1,26 @@
+//! Services that all connections share: accounts, store, relay, metrics, log throttles, certificates.
+
+use super::accept_errors::AcceptErrors;
+use super::log_throttle::LogThrottle;
+use super::notification_throttle::NotificationThrottle;
+use super::options::Options;
+use super::tls::Certificates;
+use crate::accounts::Accounts;
+use crate::metrics::Metrics;
+use crate::relay::Relay;
+use crate::store::Store;
+use std::sync::Arc;
+
+/// Services that all connections share.
+pub struct Server {
+    pub options: Options,
+    pub accounts: Option<Accounts>,
+    pub store: Store,
+    pub relay: Relay,
+    pub metrics: Arc<Metrics>,
+    pub notification_throttle: NotificationThrottle,
+    pub accept_errors: AcceptErrors,
+    /// Throttle of the log lines that clients cause.
+    pub log_throttle: LogThrottle,
+    pub certificates: Option<Arc<Certificates>>,
+}

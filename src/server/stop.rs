@@ -1,0 +1,38 @@
+//! Signal to a connection that it should end: the server stops, or another connection needs its place.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+
+/// Signal to a connection that it should end.
+pub struct Stop {
+    /// True: sessions outside a transaction end.
+    pub drain: watch::Receiver<bool>,
+    /// True: sessions in a transaction end, too, except those that wait for the upstream's reply to a whole message.
+    pub cut: watch::Receiver<bool>,
+    /// True: the connection is closed to make room for another one.
+    pub is_evicted: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Waits until the session should end. A session in a transaction gets more time.
+    pub async fn may_end(&mut self, in_transaction: bool) {
+        tokio::select! {
+            () = is_true(&mut self.cut) => {}
+            () = is_true(&mut self.drain), if !in_transaction => {}
+        }
+    }
+
+    /// Returns whether the connection is closed to make room for another one.
+    pub fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Ordering::Acquire)
+    }
+}
+
+/// Waits until the signal turns true.
+pub async fn is_true(signal: &mut watch::Receiver<bool>) {
+    if signal.wait_for(|value| *value).await.is_err() {
+        // The sender is gone, so the signal stays false.
+        std::future::pending().await
+    }
+}

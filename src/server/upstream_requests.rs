@@ -1,0 +1,62 @@
+//! Requests of a session to the upstream, and the translation of its answers.
+
+use super::services::Server;
+use crate::relay::{self, Answered, LoggedIn, RelayError};
+use crate::session::{Answer, Request, Session};
+use crate::smtp::reply::Reply;
+use std::sync::Arc;
+
+/// Asks the upstream. Returns one answer per recipient, in order, or the answer to DATA.
+pub async fn ask_upstream(
+    server: &Server,
+    upstream: &mut Option<Box<relay::Transaction>>,
+    client: &relay::Client,
+    request: Request<'_>,
+) -> Vec<Answer> {
+    match request {
+        Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
+        Request::Envelope { mail, recipients, route } => {
+            match server.relay.envelope(upstream, client, mail, &recipients, route).await {
+                Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
+                Err(error) => vec![answer(Err(error)); recipients.len()],
+            }
+        }
+    }
+}
+
+/// Returns the client's identity, for upstreams that are told of it.
+pub fn client_identity(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) -> relay::Client {
+    let hello = session.hello();
+    // The user may be another one by now: a proxy has named it, or STARTTLS has reset the session.
+    let login = login.filter(|(user, _)| session.user() == Some(user));
+    relay::Client {
+        address: session.client(),
+        helo: hello.map(|hello| hello.name.clone()),
+        extended: hello.is_some_and(|hello| hello.extended),
+        user: session.user().cloned(),
+        logged_in: login.map_or(LoggedIn::No, |(_, logged_in)| logged_in.clone()),
+        session: session.id().clone(),
+    }
+}
+
+/// Translates the relay's answer into the session's.
+fn answer(outcome: Result<Answered, RelayError>) -> Answer {
+    match outcome {
+        Ok(Answered::Reply(reply)) => Answer::Reply(reply),
+        Ok(Answered::MailRefused(reply)) => Answer::MailRefused(reply),
+        // The upstream refused the client's own credentials.
+        Err(RelayError::ClientLogin(reply)) => Answer::MailRefused(reply),
+        Err(error) => {
+            let reason = error.to_string();
+            let words = match error {
+                RelayError::Refused(reply) => Some(reply),
+                RelayError::Busy => {
+                    let text = "Too many messages at once for the mail server behind this one; try again later";
+                    Some(Reply::new(421, text))
+                }
+                _ => None,
+            };
+            Answer::Away { reason, words }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Waiting while a client's input goes on: a delayed answer, and a password check that ends early when the client leaves.
+
+use super::stop::Stop;
+use super::stream::{Client, MAX_READ, Read};
+use crate::smtp::line::Input;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Result of a delay.
+pub enum Waited {
+    Elapsed,
+    ClientGone,
+    Stopping,
+}
+
+/// Waits for `time`, until the client leaves, or until the session should end.
+pub async fn delay(
+    client: &mut Client,
+    input: &mut Input,
+    stop: &mut Stop,
+    time: Duration,
+    in_transaction: bool,
+) -> Waited {
+    let until = Instant::now() + time;
+    // The client has closed its side and sends no more.
+    let mut is_closed = false;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let may_read = !is_closed && input.unused().len() < MAX_READ;
+        let read = tokio::select! {
+            // Read to notice that the client leaves, but only a bounded amount.
+            read = client.read(input, MAX_READ, left), if may_read => read,
+            () = tokio::time::sleep(left), if !may_read => Read::TimedOut,
+            () = stop.may_end(in_transaction) => return Waited::Stopping,
+        };
+        match read {
+            Read::Some => input.shrink(),
+            // It has closed its side after its last command, and may still read the reply.
+            Read::Gone if !input.is_empty() => is_closed = true,
+            Read::Gone => return Waited::ClientGone,
+            Read::TimedOut => return Waited::Elapsed,
+        }
+    }
+}
+
+/// Returns when the client has left or the server stops. Octets that arrive meanwhile stay in the input.
+pub async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
+    let reads = async {
+        while input.unused().len() < MAX_READ {
+            match client.read(input, MAX_READ, Duration::MAX).await {
+                Read::Some | Read::TimedOut => input.shrink(),
+                // It has closed its side after its last command, and may still read the reply.
+                Read::Gone if !input.is_empty() => break,
+                Read::Gone => return,
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = reads => {}
+        () = stop.may_end(false) => {}
+    }
+}
