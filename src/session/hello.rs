@@ -69,10 +69,10 @@ impl Session {
         } else if state.transaction.is_some() {
             state.refuse(&within_transaction());
         } else {
-            let is_another = named.address != Attribute::Unsaid;
+            let is_another = named.address != Attribute::Absent;
             // An attribute that the command does not give keeps its former value.
             match named.address {
-                Attribute::Unsaid => {}
+                Attribute::Absent => {}
                 // 0.0.0.0, so that an unknown client gets neither the proxy's trust nor its budgets.
                 Attribute::Unknown => state.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 Attribute::Known(address) => state.client = address,

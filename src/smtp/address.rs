@@ -1,9 +1,9 @@
-//! Mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3): read strictly, kept and passed on as they were written.
+//! Parser of mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3). Strict; the address is kept and passed on as written.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A reverse-path or forward-path that has been read: nothing in it can end a command line or begin another parameter.
+/// A parsed reverse-path or forward-path: no part of it can end a command line or begin another parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
     /// `<>`: the sender of bounces.
@@ -43,7 +43,7 @@ impl Path {
         }
     }
 
-    /// Whether it can go to a server without SMTPUTF8.
+    /// Returns whether a server without SMTPUTF8 accepts it.
     pub fn is_ascii(&self) -> bool {
         match self {
             Self::Null | Self::Postmaster(_) => true,
@@ -63,12 +63,12 @@ impl fmt::Display for Path {
     }
 }
 
-/// Longest path, with its brackets (RFC 5321 §4.5.3.1.3). The 64 octets of §4.5.3.1.1 for a local part are not enforced: real
-/// bounce addresses are longer, and the upstream may take them.
+/// Maximum octets of a path, with its brackets (RFC 5321 §4.5.3.1.3). The 64 octets of §4.5.3.1.1 for a local part are not enforced:
+/// real bounce addresses are longer, and the upstream may accept them.
 const MAX_PATH: usize = 256;
 const MAX_DOMAIN: usize = 255;
 
-/// Reads a path at the start of `text` and returns it with what follows it.
+/// Reads a path at the start of `text`. Returns the path and the rest of the text.
 ///
 /// Brackets are required. A source route (`<@a,@b:c@d>`) is read and dropped, as RFC 5321 appendix C allows.
 pub fn parse_path(text: &str) -> Option<(Path, &str)> {
@@ -125,24 +125,24 @@ fn quoted_string_length(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// RFC 6531 adds all that is beyond ASCII.
+/// Returns whether this is an octet of `atext`. RFC 6531 adds all octets beyond ASCII.
 fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
 }
 
-/// Whether a character beyond ASCII may stand in an address: not one that ends lines, is not seen, or turns the direction of writing,
-/// so that a log line shows what was said.
+/// Returns whether a character beyond ASCII is allowed in an address. Not allowed are characters that end lines, are invisible, or change
+/// the direction of writing: a log line must show the true address.
 pub fn is_fit(c: char) -> bool {
-    let unseen = matches!(c,
+    let is_invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{70f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
         | '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
         | '\u{e0000}'..='\u{e0fff}');
     let is_character = u32::from(c) & 0xfffe != 0xfffe;
-    !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !unseen && is_character
+    !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible && is_character
 }
 
-/// A domain of letters, digits, hyphens and (common, though not in RFC 5321) underscores; one label will do.
+/// Returns whether this is a domain of letters, digits, hyphens and underscores (common, though not in RFC 5321). One label is enough.
 pub fn is_domain(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -153,7 +153,8 @@ pub fn is_domain(text: &str) -> bool {
     text.len() <= MAX_DOMAIN && text.split('.').all(label)
 }
 
-/// A domain with letters beyond ASCII (U-labels, RFC 6531 §3.3). What IDNA may take for a dot is none here.
+/// Returns whether this is a domain with letters beyond ASCII (U-labels, RFC 6531 §3.3). The characters that IDNA treats as dots are
+/// not allowed.
 fn is_unicode_domain(text: &str) -> bool {
     let is_letter = |c: char| match c.is_ascii() {
         true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
@@ -168,7 +169,7 @@ fn is_unicode_domain(text: &str) -> bool {
     text.len() <= MAX_DOMAIN && text.split('.').all(label)
 }
 
-/// An address literal (RFC 5321 §4.1.3): `[192.0.2.1]` or `[IPv6:2001:db8::1]`.
+/// Returns whether this is an address literal (RFC 5321 §4.1.3): `[192.0.2.1]` or `[IPv6:2001:db8::1]`.
 pub fn is_address_literal(text: &str) -> bool {
     let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) else {
         return false;

@@ -1,27 +1,27 @@
-//! What one server tells another of its client by XCLIENT and XFORWARD (Postfix's XCLIENT_README and XFORWARD_README): the writing side.
+//! Writer of XCLIENT and XFORWARD, by which a server tells the next one of its client (Postfix's XCLIENT_README and XFORWARD_README).
 
 use std::net::IpAddr;
 
-/// Attributes that a server takes, as its reply to EHLO names them: one bit for each of [`NAMES`].
+/// Attributes that a server accepts, as its reply to EHLO names them: one bit for each of [`NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u16);
 
-/// All that there are in either command; others are not Weir's to send.
+/// Attributes of either command. Weir sends no others.
 const NAMES: [&str; 10] = ["NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT", "SOURCE", "IDENT"];
 
-/// Longest command line with its CRLF (RFC 5321 §4.5.3.1.4).
+/// Maximum octets of a command line, with its CRLF (RFC 5321 §4.5.3.1.4).
 const MAX_LINE: usize = 512;
 
-/// Longest value, before it is encoded (XFORWARD_README).
+/// Maximum octets of a value, before it is encoded (XFORWARD_README).
 const MAX_VALUE: usize = 255;
 
-/// The value of what is not known, or cannot be said.
+/// Value of an attribute that is unknown or cannot be sent.
 const UNAVAILABLE: &str = "[UNAVAILABLE]";
 
 impl Attributes {
     pub const NONE: Self = Self(0);
 
-    /// From the words of a line of EHLO's reply.
+    /// Reads the words of a line of EHLO's reply.
     pub fn named<'a>(words: impl Iterator<Item = &'a str>) -> Self {
         let bit = |word: &str| NAMES.iter().position(|name| name.eq_ignore_ascii_case(word)).map_or(0, |at| 1 << at);
         Self(words.fold(0, |bits, word| bits | bit(word)))
@@ -35,14 +35,14 @@ impl Attributes {
         NAMES.iter().position(|known| *known == name).is_some_and(|at| self.0 & 1 << at != 0)
     }
 
-    /// As EHLO writes them.
+    /// Names of the attributes, as EHLO writes them.
     pub fn names(self) -> String {
         NAMES.into_iter().filter(|name| self.has(name)).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// The commands that say this, each a line: those attributes that are taken, in this order. `None` is what is not known. An overlong
-/// value counts as not known, since a part of it would be another one's.
+/// Writes the command lines for these values, in this order, without the attributes that the server does not accept. `None` is an
+/// unknown value. An overlong value counts as unknown, since a part of it could be another client's value.
 pub fn commands(verb: &str, taken: Attributes, values: &[(&str, Option<String>)]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (name, value) in values.iter().filter(|(name, _)| taken.has(name)) {
@@ -60,7 +60,7 @@ pub fn commands(verb: &str, taken: Attributes, values: &[(&str, Option<String>)]
     lines
 }
 
-/// ADDR. `None`: Weir was not told by the proxy before it, and has 0.0.0.0 for it.
+/// Returns the value of ADDR. `None` for 0.0.0.0, which stands for a client whose address a proxy did not give.
 pub fn address(address: IpAddr) -> Option<String> {
     match address.to_canonical() {
         address if address.is_unspecified() => None,
@@ -69,7 +69,7 @@ pub fn address(address: IpAddr) -> Option<String> {
     }
 }
 
-/// RFC 3461 §4.
+/// Encodes a value as xtext (RFC 3461 §4).
 fn xtext(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for octet in value.bytes() {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_taken_is_said() {
+    fn only_accepted_attributes_are_sent() {
         let taken = Attributes::named("helo ADDR FOO SOURCE".split(' '));
         assert_eq!(taken.names(), "ADDR HELO SOURCE");
         let some = |text: &str| Some(text.to_owned());
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_break_a_line_is_encoded_and_read_again_as_it_was() {
+    fn octets_that_could_break_a_line_are_encoded_and_decoded() {
         let name = "al+i=c é@b";
         let [line] = &commands("XCLIENT", all(), &[("NAME", Some(name.to_owned()))])[..] else { panic!() };
         assert_eq!(line, "XCLIENT NAME=al+2Bi+3Dc+20+C3+A9@b\r\n");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_no_longer_than_a_server_must_take() {
+    fn lines_are_no_longer_than_a_server_must_accept() {
         let long = |n: usize| Some("x".repeat(n));
         let values = [("NAME", long(255)), ("HELO", long(255)), ("LOGIN", Some("é".repeat(127))), ("ADDR", long(256))];
         let lines = commands("XCLIENT", all(), &values);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_written_as_each_family_has_it() {
+    fn addresses_are_written_in_the_form_of_their_family() {
         for (text, said) in [
             ("192.0.2.7", Some("192.0.2.7")),
             ("::ffff:192.0.2.7", Some("192.0.2.7")),

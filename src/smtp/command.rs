@@ -1,4 +1,4 @@
-//! Commands of a client, read strictly. What is refused here is refused with the reply that the client gets.
+//! Parser of a client's commands. Strict; its error is the reply that the client gets.
 
 use super::envelope::{Mail, Rcpt};
 use super::reply::Reply;
@@ -27,7 +27,7 @@ pub enum Command {
 pub struct Hello {
     /// EHLO rather than HELO.
     pub extended: bool,
-    /// What the client calls itself: printable, without spaces or brackets that could end a comment in a header.
+    /// The client's name: printable, without spaces or brackets that could end a comment in a header.
     pub name: Box<str>,
 }
 
@@ -35,16 +35,16 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub size: u64,
-    /// It ends the message.
+    /// LAST: the piece ends the message.
     pub last: bool,
 }
 
-/// What browsers and port scanners say first, and proxies in front of others.
+/// First words of HTTP clients, port scanners and PROXY headers.
 const FOREIGN: [&str; 11] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROXY"];
 
-/// Whether a line that is no command, or the beginning of an overlong one, is of another protocol: HTTP's, mostly. Somebody may have
-/// been lured into saying it, with commands of SMTP in its body.
+/// Returns whether a line that is no command, or the beginning of an overlong line, belongs to another protocol, mostly HTTP. An attacker
+/// can make a browser send such a request with SMTP commands in its body.
 pub fn is_foreign(line: &[u8]) -> bool {
     let mut words = line.split(|b| *b == b' ');
     let verb = words.next().unwrap_or_default();
@@ -54,13 +54,13 @@ pub fn is_foreign(line: &[u8]) -> bool {
     is_known || is_header || has_target
 }
 
-/// The answer to it, and the last word.
+/// Reply to input of another protocol. The session ends with it.
 pub fn not_smtp() -> Reply {
     Reply::new(421, "4.5.2 This is SMTP")
 }
 
-/// Reads a command line (without its CRLF). The error is the reply: 500 for what is no command, 501 for wrong arguments, 502 for
-/// commands that Weir does not have, 555 for unknown parameters. After 421 nothing that follows can be trusted to be commands.
+/// Reads a command line, without its CRLF. The error is the reply: 500 for no command, 501 for wrong arguments, 502 for commands that
+/// Weir does not implement, 555 for unknown parameters. After 421 the following input cannot be trusted to be commands.
 pub fn parse(line: &[u8]) -> Result<Command, Reply> {
     let text = std::str::from_utf8(line).ok().filter(|text| !text.contains(char::is_control));
     let Some(text) = text else {
@@ -107,8 +107,8 @@ fn hello(extended: bool, name: &str) -> Result<Command, Reply> {
     Ok(Command::Hello(Hello { extended, name: name.into() }))
 }
 
-/// Whether a client may call itself so. Real clients say anything here (RFC 5321 §4.1.4 forbids refusing them for it); only what would
-/// break a header is refused.
+/// Returns whether Weir accepts this HELO name. Real clients send any name here, and RFC 5321 §4.1.4 forbids refusing them for it; only
+/// names that would break a header are refused.
 pub fn is_host_name(name: &str) -> bool {
     let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
     (1..=255).contains(&name.len()) && name.bytes().all(harmless)
@@ -132,7 +132,7 @@ fn bdat(arguments: &str) -> Result<Command, Reply> {
     };
     let plain = !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit());
     let size = Some(size).filter(|_| plain).and_then(|size| size.parse().ok());
-    // Without a size nobody can tell the octets that follow from commands.
+    // Without a size, the octets that follow cannot be told from commands.
     let size = size.ok_or_else(|| Reply::new(421, "4.5.4 BDAT needs a number of octets, and LAST or nothing"))?;
     Ok(Command::Bdat(Chunk { size, last }))
 }

@@ -1,12 +1,12 @@
-//! The octets after DATA: found to end, measured and judged as they stream by, and passed on as they are.
+//! Reader of a message's octets, after DATA or in BDAT pieces: finds the end, counts the octets and refuses ambiguous ones.
 //!
-//! The dots stay stuffed, since the upstream gets them by the same rules. What some server could take for the end of the message,
-//! and another not, ends the stream with an error instead: the upstream never sees it.
+//! Octets after DATA are passed on unchanged: dots stay stuffed, since the upstream reads DATA by the same rules. Octets that only some
+//! servers take for the end of the message are an error: the upstream never sees them (SMTP smuggling).
 
 use super::line::Ambiguity;
 use memchr::memchr3;
 
-/// Where the reader stands between two octets.
+/// Position of the reader between two octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// At the beginning of a line.
@@ -29,26 +29,26 @@ pub struct Reader {
     is_continuation: bool,
 }
 
-/// What a piece of input turned out to be.
+/// Result of reading a piece of input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// All octets belong to the message and may be passed on, but for the last `held`, which may belong to the end mark.
+    /// All octets belong to the message and may be passed on, except the last `held`, which may belong to the end mark.
     Message { held: usize },
-    /// The message ended: this many octets of the piece belong to it, then this many to the end mark.
+    /// The message ended: the first `message` octets of the piece belong to it, the next `mark` to the end mark.
     End { message: usize, mark: usize },
-    /// Ambiguous octets. Nothing of this piece should be passed on.
+    /// The piece has ambiguous octets. No octet of it may be passed on.
     Refused(Ambiguity),
 }
 
-/// A message begins at the beginning of a line.
+/// A reader starts at the beginning of a line.
 impl Default for Reader {
     fn default() -> Self {
         Self { state: State::LineStart, size: 0, is_continuation: false }
     }
 }
 
-/// Whether a line that begins with this octet continues the header line above it: white space (RFC 5322 §2.2.3). Readers that ask C's
-/// `isspace` count VT and FF, too.
+/// Returns whether a line that begins with this octet continues the header line above it: white space (RFC 5322 §2.2.3). Programs that
+/// use C's `isspace` treat VT and FF as white space, too.
 fn continues_header(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t' | 0x0b | 0x0c)
 }
@@ -59,12 +59,12 @@ impl Reader {
         self.size
     }
 
-    /// Whether the message's first line, dots unstuffed, would continue a header line that is put before the message.
+    /// Returns whether the message's first line, dots unstuffed, would continue a header line that is put above the message.
     pub fn is_continuation(&self) -> bool {
         self.is_continuation
     }
 
-    /// Reads a piece. Octets reported as held must be handed in again, followed by more.
+    /// Reads a piece. Octets reported as held must be passed in again, followed by more.
     pub fn read(&mut self, bytes: &[u8]) -> Piece {
         let mut at = 0;
         while at < bytes.len() {
@@ -83,7 +83,7 @@ impl Reader {
                 (State::LineStart, b'.') => State::Dot,
                 (State::Dot, b'\r') => State::DotCr,
                 (State::LineStart | State::Inside, b'\r') => State::Cr,
-                // A stuffed dot is not counted; nor is a lone one, which the receiver takes away too.
+                // A dot at the beginning of a line is not counted: the receiver removes it, stuffed or not.
                 (state @ (State::LineStart | State::Dot | State::Inside), _) => {
                     if self.size == 0 && state != State::Inside {
                         self.is_continuation = continues_header(byte);
@@ -100,7 +100,7 @@ impl Reader {
         self.hold()
     }
 
-    /// Octets that may begin the end mark are held back: read anew with what follows.
+    /// Holds back octets that may begin the end mark: they are read again with the octets that follow.
     fn hold(&mut self) -> Piece {
         let held = match self.state {
             State::Dot => 1,
@@ -113,7 +113,7 @@ impl Reader {
     }
 }
 
-/// Turns a message that comes in pieces (RFC 3030) into DATA format: as strictly as [`Reader`], since there it is going.
+/// Converter of a message in BDAT pieces (RFC 3030) to DATA format, in which it goes to the upstream. As strict as [`Reader`].
 #[derive(Debug)]
 pub struct Chunks {
     state: State,
@@ -133,13 +133,13 @@ impl Chunks {
         self.size
     }
 
-    /// Whether the message's first line would continue a header line that is put before the message.
+    /// Returns whether the message's first line would continue a header line that is put above the message.
     pub fn is_continuation(&self) -> bool {
         self.is_continuation
     }
 
-    /// Reads octets of a piece, and appends to `out` what goes on: dots at the beginning of a line are stuffed, and a CR waits for
-    /// its LF. After an error nothing more of the message should be passed on.
+    /// Reads octets of a piece, and appends them to `out` in DATA format: stuffs dots at the beginning of a line, and holds a CR until its LF
+    /// comes. After an error no more of the message may be passed on.
     pub fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -173,7 +173,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Ends the message. DATA has no way to say that the last line has no end, so it gets one.
+    /// Ends the message. Adds a missing CRLF to the last line, since DATA cannot transfer a line without one.
     pub fn end(&self, out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         match self.state {
             State::LineStart => {}
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What becomes of a message that comes in these pieces.
+    /// Converts a message that comes in these pieces.
     fn in_data_format(pieces: &[&[u8]]) -> Result<Vec<u8>, Ambiguity> {
         let (mut chunks, mut out) = (Chunks::default(), Vec::new());
         pieces.iter().try_for_each(|piece| chunks.read(piece, &mut out))?;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_turned_into_data_format_wherever_they_are_cut() {
+    fn pieces_are_converted_to_data_format_wherever_they_are_cut() {
         use Ambiguity::{BareCr, BareLf, Nul};
         for (bytes, expected) in [
             (&b""[..], Ok(&b""[..])),
@@ -223,10 +223,10 @@ mod tests {
         }
     }
 
-    /// The message passed on, its size, and what was left after the end mark.
+    /// The message passed on, its size, and the octets after the end mark.
     type Message = (Vec<u8>, u64, Vec<u8>);
 
-    /// Feeds the pieces as a connection would; `None` if the message did not end.
+    /// Reads the pieces as a connection would. `None` if the message did not end.
     fn read(pieces: &[&[u8]]) -> Result<Option<Message>, Ambiguity> {
         let (mut reader, mut message, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
         for (n, piece) in pieces.iter().enumerate() {
@@ -300,7 +300,7 @@ mod tests {
             (b" \r\n", true, true),
             (b"\x0bx\r\n", true, true),
             (b"\x0cx\r\n", true, true),
-            // The receiver takes the first dot away after DATA; after BDAT it is the message's own.
+            // The receiver removes the first dot after DATA; after BDAT it belongs to the message.
             (b". x\r\n", true, false),
             (b".\tx\r\n", true, false),
             (b".. x\r\n", false, false),
@@ -326,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_comes_in_pieces_ends_where_it_ends(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a')], 0..24)) {
+        fn a_message_in_pieces_never_ends_early(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a')], 0..24)) {
             if let Ok(mut out) = in_data_format(&[&bytes]) {
                 out.extend_from_slice(b".\r\nQUIT\r\n");
                 let (_, _, left) = read(&[&out]).unwrap().unwrap();
@@ -335,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn any_cutting_gives_the_same(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a'), Just(0u8)], 0..24),
+        fn the_result_does_not_depend_on_the_cut(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a'), Just(0u8)], 0..24),
                                       cut in 0usize..24) {
             let cut = cut.min(bytes.len());
             let whole = read(&[&bytes]);

@@ -1,4 +1,4 @@
-//! MAIL and RCPT with their parameters: checked when they are read, and passed on as they were written.
+//! Parser of MAIL and RCPT with their parameters: checks them, and keeps them as written, to be passed on.
 
 use super::address::{self, Path};
 use super::extensions::Extensions;
@@ -14,11 +14,11 @@ pub struct Mail {
     pub body: Option<Body>,
     /// Addresses and headers may be UTF-8 (RFC 6531).
     pub smtp_utf8: bool,
-    /// No hop without TLS (RFC 8689).
+    /// REQUIRETLS: every hop must use TLS (RFC 8689).
     pub require_tls: bool,
-    /// RET=FULL or RET=HDRS: what a bounce quotes (RFC 3461 §4.3).
+    /// RET=FULL or RET=HDRS: the part of the message that a bounce quotes (RFC 3461 §4.3).
     pub ret: Option<Box<str>>,
-    /// ENVID: what a bounce names the message by, as xtext (RFC 3461 §4.4).
+    /// ENVID: the message's identifier in bounces, as xtext (RFC 3461 §4.4).
     pub envid: Option<Box<str>>,
 }
 
@@ -32,34 +32,34 @@ pub enum Body {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rcpt {
     pub recipient: Path,
-    /// NOTIFY: of what the sender wants to hear (RFC 3461 §4.1).
+    /// NOTIFY: the events that the sender wants to be notified of (RFC 3461 §4.1).
     pub notify: Option<Box<str>>,
-    /// ORCPT: whom the message was first meant for, with the address type (RFC 3461 §4.2, RFC 6533 §3).
+    /// ORCPT: the original recipient, with the address type (RFC 3461 §4.2, RFC 6533 §3).
     pub orcpt: Option<Box<str>>,
 }
 
-/// Longest ENVID and ORCPT (RFC 3461 §4.4 and §4.2).
+/// Maximum octets of ENVID and ORCPT (RFC 3461 §4.4 and §4.2).
 const MAX_ENVID: usize = 100;
 const MAX_ORCPT: usize = 500;
 
 impl Mail {
-    /// Whether a server that offers this can do what it asks for, and takes what it declares.
+    /// Returns whether a server with these extensions supports all parameters and accepts the declared size.
     pub fn is_within(&self, offered: &Extensions) -> bool {
         self.unsupported(offered).is_none() && !self.is_too_large_for(offered)
     }
 
-    /// Whether it declares more octets than a server takes that offers this (RFC 1870 §6.1).
+    /// Returns whether the declared size exceeds the maximum size of a server with these extensions (RFC 1870 §6.1).
     pub fn is_too_large_for(&self, offered: &Extensions) -> bool {
-        let most = offered.size.filter(|most| *most > 0);
-        self.size.zip(most).is_some_and(|(size, most)| size > most)
+        let max = offered.size.filter(|max| *max > 0);
+        self.size.zip(max).is_some_and(|(size, max)| size > max)
     }
 
-    /// MAIL without parameters.
+    /// Creates MAIL without parameters.
     pub fn new(sender: Path) -> Self {
         Self { sender, size: None, body: None, smtp_utf8: false, require_tls: false, ret: None, envid: None }
     }
 
-    /// Reads what stands after `MAIL `. The error is the reply.
+    /// Reads the arguments of MAIL. The error is the reply.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (sender, parameters) =
             path_after("FROM:", arguments).ok_or_else(|| Reply::new(501, "5.1.7 Say MAIL FROM:<address>"))?;
@@ -77,7 +77,7 @@ impl Mail {
                 ("REQUIRETLS", None) => std::mem::replace(&mut mail.require_tls, true),
                 ("RET", Some(value)) => mail.ret.replace(ret(value)?).is_some(),
                 ("ENVID", Some(value)) => mail.envid.replace(envid(value)?).is_some(),
-                // RFC 4954 §5: taken, and not passed on, as the upstream was not told to trust it.
+                // RFC 4954 §5: accepted, and not passed on, as the upstream has no reason to trust it.
                 ("AUTH", Some(value)) => {
                     submitter(value)?;
                     std::mem::replace(&mut seen_auth, true)
@@ -94,7 +94,7 @@ impl Mail {
         Ok(mail)
     }
 
-    /// The parameter that a server with these extensions does not know.
+    /// Returns the first parameter that a server with these extensions does not support.
     pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         let wanted = [
             (self.body == Some(Body::EightBitMime), offered.eight_bit_mime, "BODY"),
@@ -114,12 +114,12 @@ impl Rcpt {
         self.recipient.octets() + parameters.iter().sum::<usize>()
     }
 
-    /// RCPT without parameters.
+    /// Creates RCPT without parameters.
     pub fn new(recipient: Path) -> Self {
         Self { recipient, notify: None, orcpt: None }
     }
 
-    /// Reads what stands after `RCPT `. The error is the reply.
+    /// Reads the arguments of RCPT. The error is the reply.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let (recipient, parameters) =
             path_after("TO:", arguments).ok_or_else(|| Reply::new(501, "5.1.3 Say RCPT TO:<address>"))?;
@@ -142,7 +142,7 @@ impl Rcpt {
         Ok(rcpt)
     }
 
-    /// The parameter that a server with these extensions does not know.
+    /// Returns the first parameter that a server with these extensions does not support.
     pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         first_unsupported(&[
             (self.notify.is_some(), offered.dsn, "NOTIFY"),
@@ -150,15 +150,15 @@ impl Rcpt {
         ])
     }
 
-    /// Whether it can go to a server without SMTPUTF8.
+    /// Returns whether a server without SMTPUTF8 accepts it.
     pub fn is_ascii(&self) -> bool {
         self.recipient.is_ascii() && self.orcpt.as_ref().is_none_or(|orcpt| orcpt.is_ascii())
     }
 }
 
-/// Of parameters that are given or not, and known or not: the first that is given and not known.
+/// Returns the first parameter that is given and not supported. Each item: is given, is supported, name.
 fn first_unsupported(wanted: &[(bool, bool, &'static str)]) -> Option<&'static str> {
-    wanted.iter().find(|(is_given, is_known, _)| *is_given && !is_known).map(|(.., name)| *name)
+    wanted.iter().find(|(is_given, is_supported, _)| *is_given && !is_supported).map(|(.., name)| *name)
 }
 
 fn unknown(verb: &str, name: &str) -> Reply {
@@ -173,7 +173,8 @@ fn twice(verb: &str, name: &str) -> Reply {
     Reply::new(501, format!("5.5.4 {verb} parameter {name} given twice"))
 }
 
-/// The path after `FROM:` or `TO:` and the parameters. A space before the path is common and harmless (RFC 5321 §3.3 forbids it).
+/// Reads the path after `FROM:` or `TO:`, and the parameters. A space before the path is accepted: it is common and harmless, though RFC
+/// 5321 §3.3 forbids it.
 fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(Path, impl Iterator<Item = &'a str>)> {
     let head = arguments.get(..keyword.len())?;
     if !head.eq_ignore_ascii_case(keyword) {
@@ -192,7 +193,7 @@ fn split(parameter: &str) -> (String, Option<&str>) {
 }
 
 fn size(value: &str) -> Result<u64, Reply> {
-    // RFC 1870: at most 20 digits. u64 holds them, or the size is beyond any limit.
+    // RFC 1870: at most 20 digits. A size that does not fit u64 exceeds any limit.
     let digits = (1..=20).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
     if !digits {
         return Err(Reply::new(501, "5.5.4 SIZE is a number of octets"));
@@ -235,7 +236,7 @@ fn notify(value: &str) -> Result<Box<str>, Reply> {
 fn orcpt(value: &str) -> Result<Box<str>, Reply> {
     let is_type = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let good = value.split_once(';').is_some_and(|(kind, address)| {
-        // RFC 6533 §3: addresses of this type may be UTF-8 as they are, or have \x{NN} in them, which is xtext, too.
+        // RFC 6533 §3: addresses of type utf-8 are plain UTF-8, or escaped as \x{NN}, which is valid xtext.
         let fits = is_xtext(address) || kind.eq_ignore_ascii_case("utf-8") && is_unicode_text(address);
         is_type(kind) && !address.is_empty() && fits
     });
@@ -245,7 +246,7 @@ fn orcpt(value: &str) -> Result<Box<str>, Reply> {
     Err(Reply::new(501, "5.5.4 ORCPT is an address type, a semicolon and an address as xtext"))
 }
 
-/// AUTH: who submitted the message first, as xtext, or `<>` (RFC 4954 §5).
+/// Checks the value of AUTH: the original submitter as xtext, or `<>` (RFC 4954 §5).
 fn submitter(value: &str) -> Result<(), Reply> {
     if value == "<>" || !value.is_empty() && is_xtext(value) {
         return Ok(());
@@ -253,7 +254,8 @@ fn submitter(value: &str) -> Result<(), Reply> {
     Err(Reply::new(501, "5.5.4 AUTH is <> or an address as xtext"))
 }
 
-/// Printable ASCII without `=`, `+` standing before two hexadecimal digits (RFC 3461 §4). Digits in lower case are common.
+/// Returns whether this is xtext: printable ASCII without `=`, and `+` only before two hexadecimal digits (RFC 3461 §4). Lower-case
+/// digits are accepted, since they are common.
 fn is_xtext(text: &str) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

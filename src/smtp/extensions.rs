@@ -1,4 +1,4 @@
-//! What a server offers beyond plain SMTP, as its reply to EHLO says (RFC 5321 §4.1.1.1).
+//! Extensions that a server offers in its reply to EHLO (RFC 5321 §4.1.1.1).
 
 use super::attributes::Attributes;
 use super::reply::Reply;
@@ -19,26 +19,26 @@ pub struct Extensions {
     pub dsn: bool,
     /// RFC 8689.
     pub require_tls: bool,
-    /// RFC 1870: the largest message in octets, 0 if it does not say.
+    /// RFC 1870: maximum message size in octets; 0 if the server gives none.
     pub size: Option<u64>,
-    /// RFC 9422: the most recipients of a message.
+    /// RFC 9422: maximum recipients of a message.
     pub max_recipients: Option<usize>,
-    /// RFC 9422: the most messages of a connection.
+    /// RFC 9422: maximum messages of a connection.
     pub max_messages: Option<u32>,
-    /// RFC 4954, with these mechanisms.
+    /// RFC 4954: the mechanisms of AUTH.
     pub auth_plain: bool,
     pub auth_login: bool,
     /// RFC 7677.
     pub auth_scram_sha_256: bool,
-    /// Of Google and Microsoft.
+    /// XOAUTH2, a mechanism of Google and Microsoft.
     pub auth_xoauth2: bool,
-    /// What it lets itself be told of a client (Postfix's XCLIENT_README and XFORWARD_README).
+    /// Attributes of a client that the server accepts (Postfix's XCLIENT_README and XFORWARD_README).
     pub xclient: Attributes,
     pub xforward: Attributes,
 }
 
 impl Extensions {
-    /// From the reply to EHLO: the first line is a greeting, each further one an extension.
+    /// Reads the reply to EHLO: the first line is a greeting, each further line an extension.
     pub fn from_ehlo(reply: &Reply) -> Self {
         let mut offered = Self::default();
         for line in reply.texts().skip(1) {
@@ -72,14 +72,14 @@ impl Extensions {
                 _ => {}
             }
         }
-        // RFC 6531 §3.1 has it only together.
+        // RFC 6531 §3.1: SMTPUTF8 requires 8BITMIME.
         offered.smtp_utf8 &= offered.eight_bit_mime;
         offered
     }
 
-    /// What both offer: so much can be promised where either may come to be asked.
+    /// Returns the extensions that both offer: Weir can promise these where either upstream may get the message.
     pub fn common(&self, other: &Self) -> Self {
-        // No limit is more than any.
+        // 0 means no limit.
         let lower = |a: Option<u64>, b: Option<u64>| match (a.filter(|a| *a > 0), b.filter(|b| *b > 0)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (limit, None) | (None, limit) => limit.or(a.and(b)),
@@ -97,12 +97,12 @@ impl Extensions {
             require_tls: self.require_tls && other.require_tls,
             size: lower(self.size, other.size),
             max_recipients: fewer(self.max_recipients, other.max_recipients),
-            // The rest is between Weir and each of them.
+            // The other extensions concern only Weir and each upstream.
             ..Self::default()
         }
     }
 
-    /// Whether the other offers clients all of this, and perhaps more.
+    /// Returns whether `other` offers clients at least all of these.
     pub fn is_within(&self, other: &Self) -> bool {
         let flags = [
             (self.pipelining, other.pipelining),
@@ -112,15 +112,15 @@ impl Extensions {
             (self.dsn, other.dsn),
             (self.require_tls, other.require_tls),
         ];
-        // No limit is more than any.
-        let most = |limit: Option<u64>| limit.filter(|limit| *limit > 0).unwrap_or(u64::MAX);
+        // 0 means no limit.
+        let max_size = |limit: Option<u64>| limit.filter(|limit| *limit > 0).unwrap_or(u64::MAX);
         let recipients = |limit: Option<usize>| limit.unwrap_or(usize::MAX);
         flags.iter().all(|(ours, theirs)| !ours || *theirs)
-            && most(self.size) <= most(other.size)
+            && max_size(self.size) <= max_size(other.size)
             && recipients(self.max_recipients) <= recipients(other.max_recipients)
     }
 
-    /// As EHLO writes them, in one line.
+    /// Names of the extensions, as EHLO writes them, in one line.
     pub fn names(&self) -> String {
         let flags = [
             (self.pipelining, "PIPELINING"),
@@ -137,8 +137,8 @@ impl Extensions {
         let mut names: Vec<String> =
             flags.iter().filter(|(offered, _)| *offered).map(|(_, name)| (*name).to_owned()).collect();
         names.extend(self.size.map(|limit| format!("SIZE {limit}")));
-        names.extend(self.max_recipients.map(|most| format!("LIMITS RCPTMAX={most}")));
-        names.extend(self.max_messages.map(|most| format!("LIMITS MAILMAX={most}")));
+        names.extend(self.max_recipients.map(|max| format!("LIMITS RCPTMAX={max}")));
+        names.extend(self.max_messages.map(|max| format!("LIMITS MAILMAX={max}")));
         for (name, taken) in [("XCLIENT", self.xclient), ("XFORWARD", self.xforward)] {
             if !taken.is_empty() {
                 names.push(format!("{name} {}", taken.names()));
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_ehlo_says() {
+    fn reads_a_reply_to_ehlo() {
         let lines = [
             "mx hello DSN",
             "pipelining",
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_have_in_common() {
+    fn common_extensions_have_the_lower_limits() {
         let one = Extensions { dsn: true, size: Some(0), max_recipients: Some(5), ..Extensions::default() };
         let other = Extensions { dsn: true, pipelining: true, size: Some(9), ..Extensions::default() };
         let common = Extensions { dsn: true, size: Some(9), max_recipients: Some(5), ..Extensions::default() };

@@ -1,6 +1,6 @@
-//! The language of SMTP: bytes to values and back, at both ends. Pure: no sockets, no clock.
+//! Parsers and writers of SMTP, for clients and upstreams. Pure: no sockets, no clock.
 //!
-//! Every reader here takes CRLF as the only end of a line; whatever two servers could read in two ways is an error, not repaired.
+//! CRLF is the only end of a line in a client's input. Input that two servers could read differently is an error, and is not repaired.
 
 pub mod address;
 pub mod attributes;

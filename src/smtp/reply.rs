@@ -1,4 +1,4 @@
-//! Replies (RFC 5321 §4.2): Weir's own, and the upstream's, read in bounded memory and cleaned of what could break a line.
+//! Replies (RFC 5321 §4.2): Weir's own, and the upstream's, read in bounded memory and cleaned of octets that could break a line.
 
 use memchr::memchr;
 use std::fmt;
@@ -8,32 +8,32 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
-    /// Shared, since one refusal of an upstream may answer a thousand recipients.
+    /// Shared, since one refusal by an upstream may answer a thousand recipients.
     lines: Arc<[Box<str>]>,
 }
 
-/// Longest text of one line that is passed on: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5.
+/// Maximum octets of a line's text: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5.
 const MAX_TEXT: usize = 500;
 
-/// How much of an upstream's reply is kept: the first lines and the last. Policy texts run to a few; the rest is read and dropped.
+/// Maximum lines of an upstream's reply that are kept: the first lines and the last. Policy texts have a few; the rest is discarded.
 const MAX_KEPT_LINES: usize = 16;
 
-/// Of the reply to EHLO each line may be one that matters.
+/// Maximum lines of a reply to EHLO that are kept: each is an extension.
 const MAX_EXTENSIONS: usize = 256;
 
-/// How much of a reply is shown in a log line.
+/// Maximum octets of a reply in a log line.
 const MAX_SHOWN: usize = 300;
 
-/// How much of one reply is read at all before the upstream is given up as broken.
+/// Maximum octets of a reply that are read before the upstream counts as broken.
 const MAX_READ: usize = 4 << 20;
 
 impl Reply {
-    /// A reply of one line; `text` begins with the enhanced code.
+    /// Creates a reply of one line. `text` begins with the enhanced code.
     pub fn new(code: u16, text: impl AsRef<str>) -> Self {
         Self { code, lines: [clean(text.as_ref().as_bytes())].into() }
     }
 
-    /// A reply of several lines: EHLO's.
+    /// Creates a reply of several lines, for EHLO.
     pub fn lines<T: AsRef<str>>(code: u16, lines: impl IntoIterator<Item = T>) -> Self {
         Self { code, lines: lines.into_iter().map(|line| clean(line.as_ref().as_bytes())).collect() }
     }
@@ -42,7 +42,7 @@ impl Reply {
         self.code
     }
 
-    /// 2yz: done.
+    /// Returns whether the code is 2yz: success.
     pub fn is_positive(&self) -> bool {
         self.code / 100 == 2
     }
@@ -52,20 +52,20 @@ impl Reply {
         self.lines.iter().map(AsRef::as_ref)
     }
 
-    /// The same with other words in each line.
+    /// Returns the reply with the text of each line changed.
     pub fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self { code: self.code, lines: self.texts().map(|text| clean(change(text).as_bytes())).collect() }
     }
 
-    /// The same words under another code and with the enhanced code that goes with it: for an upstream's reply that the client must
-    /// not take literally, as a 421 that closes the upstream's connection and not the client's.
+    /// Returns the same text with another code and enhanced code, for an upstream's reply that would mislead the client: a 421 closes the
+    /// upstream's connection, not the client's.
     pub fn recoded(&self, code: u16, enhanced: &str) -> Self {
         let lines =
             self.texts().map(|text| clean(format!("{enhanced} {}", without_enhanced(text)).as_bytes())).collect();
         Self { code, lines }
     }
 
-    /// The reply as it may be passed on by a server that promised enhanced codes: lines without one get X.0.0 (RFC 2034 §4).
+    /// Returns the reply with an enhanced code in each line, as Weir has promised the client: lines without one get X.0.0 (RFC 2034 §4).
     pub fn enhanced(&self) -> Self {
         let class = self.code / 100;
         let enhance = |line: &str| match without_enhanced(line).len() == line.len() {
@@ -84,7 +84,7 @@ impl Reply {
     }
 }
 
-/// In one line, cut to some length, for the log.
+/// Writes the reply in one line of bounded length, for the log.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.lines.join(" ");
@@ -93,7 +93,7 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Printable ASCII of bounded length: what a log line, a header and another server's parser can bear.
+/// Returns the text as printable ASCII of bounded length, safe for a log line, a header and another server's parser.
 fn clean(text: &[u8]) -> Box<str> {
     let printable = |b: &u8| if (b' '..=b'~').contains(b) { char::from(*b) } else { '?' };
     text.iter().take(MAX_TEXT).map(printable).collect::<String>().into()
@@ -108,14 +108,14 @@ fn without_enhanced(text: &str) -> &str {
     if class && number(parts.next()) && number(parts.next()) && parts.next().is_none() { rest } else { text }
 }
 
-/// What an upstream sent that is no reply.
+/// Error in an upstream's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbage {
     /// A line that does not begin with a code from 200 to 599 and a space or hyphen.
     NoCode,
     /// Lines of one reply with different codes.
     MixedCodes,
-    /// More than a reply can be.
+    /// The reply is too long.
     TooLong,
 }
 
@@ -129,11 +129,11 @@ impl fmt::Display for Garbage {
     }
 }
 
-/// Reads replies from the octets of an upstream. A bare LF ends a line here too, as everybody has it: replies frame nothing that
-/// could be smuggled.
+/// Reader of an upstream's replies. A bare LF ends a line, too, as in all other programs: replies contain nothing that could be
+/// smuggled.
 #[derive(Default)]
 pub struct Reader {
-    /// The beginning of a line; of an overlong one, what will be kept of it.
+    /// Beginning of a line, at most the part that is kept.
     pending: Vec<u8>,
     lines: Vec<Box<str>>,
     code: Option<u16>,
@@ -142,12 +142,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Has many lines of the next reply be kept: it may be that to EHLO.
+    /// Keeps up to [`MAX_EXTENSIONS`] lines of the next reply, which may be the one to EHLO.
     pub fn expect_extensions(&mut self) {
         self.is_ehlo = true;
     }
 
-    /// Takes octets that arrived and returns how many were used and the reply, if one ended with them.
+    /// Reads octets. Returns how many were used, and the reply, if one is complete.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), Garbage> {
         let mut used = 0;
         while used < bytes.len() {
@@ -169,7 +169,7 @@ impl Reader {
         Ok((used, None))
     }
 
-    /// Whether a reply has begun and not ended.
+    /// Returns whether a reply has begun and not ended.
     pub fn is_inside(&self) -> bool {
         self.read > 0
     }
@@ -186,8 +186,8 @@ impl Reader {
             return Err(Garbage::MixedCodes);
         }
         self.code = Some(code);
-        let most = if self.is_ehlo { MAX_EXTENSIONS } else { MAX_KEPT_LINES };
-        if last || self.lines.len() < most - 1 {
+        let max = if self.is_ehlo { MAX_EXTENSIONS } else { MAX_KEPT_LINES };
+        if last || self.lines.len() < max - 1 {
             self.lines.push(clean(text));
         }
         if !last {
@@ -198,7 +198,7 @@ impl Reader {
     }
 }
 
-/// Code, whether it is the last line, and text of a reply line.
+/// Splits a reply line into its code, whether it is the last line, and its text.
 fn split(line: &[u8]) -> Option<(u16, bool, &[u8])> {
     let (digits, rest) = line.split_at_checked(3)?;
     if !(b'2'..=b'5').contains(&digits[0]) || !digits.iter().all(u8::is_ascii_digit) {

@@ -1,11 +1,11 @@
-//! SASL messages (RFC 4954, RFC 4616), but for those of [`scram`](super::scram).
+//! SASL messages of PLAIN, LOGIN and XOAUTH2 (RFC 4954, RFC 4616). SCRAM is in [`scram`](super::scram).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
 use std::fmt;
 
-/// A name and a password. Neither is ever printed by accident.
+/// User name and password. `Debug` prints neither.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Credentials {
     pub user: String,
@@ -18,7 +18,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A name and a token of OAuth 2.0 (RFC 6750). Neither is ever printed by accident.
+/// User name and token of OAuth 2.0 (RFC 6750). `Debug` prints neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bearer {
     user: String,
@@ -31,52 +31,52 @@ impl fmt::Debug for Bearer {
     }
 }
 
-/// Longest password taken, in octets: RFC 4616 §2 leaves it open; hashing more would be work given away.
+/// Maximum octets of a password. RFC 4616 §2 sets none; hashing longer ones would be work for nothing.
 pub const MAX_PASSWORD: usize = 1024;
 
-/// Longest token sent, in octets: a line of AUTH has 12,288 (RFC 4954 §4), in base64 and with the name.
+/// Maximum octets of a token: a line of AUTH has 12,288 (RFC 4954 §4), in base64 and with the name.
 pub const MAX_TOKEN: usize = 8192;
 
-/// Longest user name, in octets.
+/// Maximum octets of a user name.
 const MAX_NAME: usize = 255;
 
-/// Whether this can be a user's name: letters and digits of any script and ASCII signs but the colon, fit for headers, logs and
-/// the users file, where a control, a space or a mark that turns the direction of writing would be misread.
+/// Returns whether this is a valid user name: letters and digits of any script, and ASCII signs except the colon. In headers, logs and the
+/// users file, a control character, a space or a mark that changes the direction of writing would be misread.
 pub fn is_user_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(|c| c.is_alphanumeric() || (c.is_ascii_graphic() && c != ':'))
 }
 
-/// The prompts of LOGIN, base64 of `Username:` and `Password:` (draft-murchison-sasl-login): clients look for them.
+/// Prompts of LOGIN: base64 of `Username:` and `Password:`, which clients expect (draft-murchison-sasl-login).
 pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
 pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
 
 impl Credentials {
-    /// `None`: they are not of a form that can be sent.
+    /// Creates credentials. `None` if they cannot be sent: an invalid user name, or a password that is empty, too long or has a NUL.
     pub fn new(user: &str, password: &str) -> Option<Self> {
         let well_formed =
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
 
-    /// Returns the forms of the password that a stored hash may be of: prepared; and as it was sent, where that differs, since hashes
-    /// were once made of passwords as they were. A password that SASLprep prohibits has the second form alone.
+    /// Returns the forms of the password that a stored hash may be made of: prepared; and as sent, where that differs, since former versions
+    /// hashed passwords as sent. A password that SASLprep prohibits has only the second form.
     pub fn password_forms(&self) -> Vec<Cow<'_, str>> {
         let prepared = saslprep(&self.password).filter(|prepared| **prepared != self.password);
         prepared.into_iter().chain([Cow::Borrowed(&*self.password)]).collect()
     }
 }
 
-/// Prepares a password (RFC 4013): what looks the same is the same, however a keyboard spells it. `None`: the password is prohibited, or
-/// nothing is left of it.
+/// Prepares a password (RFC 4013), so that characters that look the same compare equal whichever keyboard typed them. `None`: the password
+/// is prohibited, or empty after preparation.
 pub fn saslprep(password: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty())
 }
 
 impl Bearer {
-    /// `None`: they are not of a form that can be sent.
+    /// Creates a bearer. `None` if it cannot be sent: an invalid user name, or a token that is empty, too long or not printable ASCII.
     pub fn new(user: &str, token: &str) -> Option<Self> {
-        // RFC 6750 §2.1 has even fewer characters; what matters is that none ends the field.
+        // RFC 6750 §2.1 allows fewer characters; these are enough to exclude one that ends the field.
         let is_token = (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
         (is_user_name(user) && is_token).then(|| Self { user: user.to_owned(), token: token.to_owned() })
     }
@@ -86,24 +86,24 @@ impl Bearer {
     }
 }
 
-/// The one message of XOAUTH2, as Google and Microsoft describe it: `user=NAME ^A auth=Bearer TOKEN ^A ^A`.
+/// Writes the only message of XOAUTH2, as Google and Microsoft describe it: `user=NAME ^A auth=Bearer TOKEN ^A ^A`.
 pub fn xoauth2(bearer: &Bearer) -> String {
     STANDARD.encode(format!("user={}\x01auth=Bearer {}\x01\x01", bearer.user, bearer.token))
 }
 
-/// The one message of PLAIN.
+/// Writes the only message of PLAIN.
 pub fn plain(credentials: &Credentials) -> String {
     STANDARD.encode(format!("\0{}\0{}", credentials.user, credentials.password))
 }
 
-/// The two messages of LOGIN: user name and password.
+/// Writes the two messages of LOGIN: user name and password.
 pub fn login(credentials: &Credentials) -> [String; 2] {
     [&credentials.user, &credentials.password].map(|text| STANDARD.encode(text))
 }
 
-/// Reads the one message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` for all that is malformed.
+/// Reads the only message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` if it is malformed.
 ///
-/// An authorization identity other than the user's own is refused: nobody sends as somebody else.
+/// An authorization identity other than the user's own is refused: no user may act as another user.
 pub fn parse_plain(message: &str) -> Option<Credentials> {
     let text = decode(message)?;
     let mut parts = text.splitn(3, '\0');
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_are_read_as_they_were_written() {
         let credentials = Credentials::new("alice", "p w\u{e9}").unwrap();
         assert_eq!(parse_plain(&plain(&credentials)), Some(credentials.clone()));
         let [user, password] = login(&credentials);

@@ -1,7 +1,7 @@
-//! SCRAM-SHA-256, the client's side (RFC 5802, RFC 7677): the server never hears the password, and shows that it knows it, too.
+//! SCRAM-SHA-256, the client's side (RFC 5802, RFC 7677): the server never gets the password, and proves that it knows the password, too.
 //!
-//! Each message of the server turns one value into the next: [`ClientFirst`], [`Challenge`], [`Proof`]. The long work in between,
-//! [`Salting::derive`], is the caller's to place. Channel binding is not offered.
+//! Each message of the server turns one value into the next: [`ClientFirst`], [`Challenge`], [`Proof`]. [`Salting::derive`] takes long,
+//! so the caller decides on which thread it runs. Channel binding is not offered.
 
 use super::sasl::Credentials;
 use base64::Engine as _;
@@ -10,35 +10,35 @@ use ring::{digest, hmac, pbkdf2};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// The least work that is taken (RFC 7677 §4): less would make what was overheard cheap to guess by.
+/// Minimum iterations (RFC 7677 §4): with fewer, an eavesdropper could guess the password cheaply.
 const MIN_ITERATIONS: u32 = 4096;
 
-/// The most: under a second. An upstream may not burn any time it likes (RFC 5802 §9).
+/// Maximum iterations, under a second of work: an upstream must not be able to waste more (RFC 5802 §9).
 const MAX_ITERATIONS: u32 = 1_000_000;
 
-/// How much of a server's error is shown: those of RFC 5802 §7 have up to 39 letters.
+/// Maximum characters of a server's error that are logged: those of RFC 5802 §7 have up to 39.
 const MAX_ERROR: usize = 100;
 
-/// What RFC 5802 §7 calls `gs2-header`: no channel binding, and no identity but the user's own.
+/// `gs2-header` of RFC 5802 §7: no channel binding, and no identity but the user's own.
 const GS2_HEADER: &str = "n,,";
 
-/// The first message: who, and a nonce.
+/// First message of the client: user name and nonce.
 pub struct ClientFirst {
     bare: String,
     nonce: String,
     password: String,
 }
 
-/// What the server wants to be proved.
+/// Challenge of the server.
 pub struct Challenge {
     salting: Salting,
     /// `AuthMessage`, up to the comma after the server's message.
-    heard: String,
-    /// Of both sides.
+    auth_message: String,
+    /// Nonce of both sides.
     nonce: String,
 }
 
-/// What the keys are derived from. The same for each login, until somebody changes the password or the server its salt.
+/// Input of the key derivation. The same for each login, until the password or the server's salt changes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Salting {
     password: String,
@@ -53,37 +53,37 @@ pub struct Keys {
     server: hmac::Tag,
 }
 
-/// The last message, and what the server must show in return.
+/// Last message of the client, and the key to verify the server's answer.
 pub struct Proof {
     message: String,
     auth_message: String,
     server_key: hmac::Key,
 }
 
-/// What is wrong with what the server said.
+/// Error in a message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     Malformed,
-    /// It uses an extension that must be understood (`m=`), and there is none.
+    /// The server requires an extension (`m=`); Weir supports none.
     Extension,
-    /// Its nonce does not begin with the client's, or adds nothing: an answer to some other login.
+    /// Its nonce does not begin with the client's, or adds nothing: an answer to another login.
     Nonce,
     Iterations,
-    /// It reports an error (`e=`), in printable ASCII.
+    /// The server reports an error (`e=`), here in printable ASCII.
     Refused(String),
-    /// It does not know the password: it may be somebody else.
+    /// The server does not know the password: it may be an impostor.
     Signature,
 }
 
 impl ClientFirst {
-    /// `nonce` is random, printable, without commas, and good for one login.
+    /// Begins a login. `nonce` is random, printable, without commas, and used for one login only.
     pub fn new(credentials: &Credentials, nonce: &str) -> Self {
         let user = prepared(&credentials.user).replace('=', "=3D").replace(',', "=2C");
         let password = prepared(&credentials.password);
         Self { bare: format!("n={user},r={nonce}"), nonce: nonce.to_owned(), password }
     }
 
-    /// What is sent first.
+    /// The message to send first.
     pub fn message(&self) -> String {
         format!("{GS2_HEADER}{}", self.bare)
     }
@@ -113,7 +113,7 @@ impl ClientFirst {
         }
         let salt = STANDARD.decode(salt).map_err(|_| Error::Malformed)?;
         let salting = Salting { password: self.password, salt, iterations: count(iterations)? };
-        Ok(Challenge { salting, heard: format!("{},{message},", self.bare), nonce: nonce.to_owned() })
+        Ok(Challenge { salting, auth_message: format!("{},{message},", self.bare), nonce: nonce.to_owned() })
     }
 }
 
@@ -125,7 +125,7 @@ impl Challenge {
     /// Answers with the keys derived from its salting.
     pub fn prove(self, keys: &Keys) -> Proof {
         let bare = format!("c={},r={}", STANDARD.encode(GS2_HEADER), self.nonce);
-        let auth_message = self.heard + &bare;
+        let auth_message = self.auth_message + &bare;
         let stored_key = digest::digest(&digest::SHA256, keys.client.as_ref());
         let signature = hmac::sign(&key(stored_key.as_ref()), auth_message.as_bytes());
         let proof: Vec<u8> = keys.client.as_ref().iter().zip(signature.as_ref()).map(|(a, b)| a ^ b).collect();
@@ -135,7 +135,7 @@ impl Challenge {
 }
 
 impl Salting {
-    /// Works for as many iterations as the server wants: from a millisecond to most of a second.
+    /// Derives the keys with the server's number of iterations: from a millisecond to most of a second of work.
     pub fn derive(&self) -> Keys {
         let mut salted = [0; digest::SHA256_OUTPUT_LEN];
         let password = self.password.as_bytes();
@@ -146,12 +146,12 @@ impl Salting {
 }
 
 impl Proof {
-    /// What is sent last.
+    /// The message to send last.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Takes `server-final-message`: whether the server knows the password, too. The comparison takes the same time for all.
+    /// Takes `server-final-message`. Checks that the server knows the password, too, in constant time.
     pub fn verify(&self, message: &str) -> Result<(), Error> {
         let mut attributes = message.split(',').map(attribute);
         let signature = match attributes.next().flatten() {
@@ -193,13 +193,13 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// SASLprep (RFC 4013). What it has no place for, as characters younger than Unicode 3.2, goes as it is: so the servers that take
-/// such a password at all have stored it.
+/// Prepares a text by SASLprep (RFC 4013). A text that it prohibits, such as one with characters younger than Unicode 3.2, is sent as it
+/// is: servers that accept such a password have stored it so.
 fn prepared(text: &str) -> String {
     stringprep::saslprep(text).map_or_else(|_| text.to_owned(), |prepared| prepared.into_owned())
 }
 
-/// `attr-val`: a letter, `=`, and a value that is not empty.
+/// Reads `attr-val`: a letter, `=`, and a value that is not empty.
 fn attribute(text: &str) -> Option<(char, &str)> {
     let (name, value) = text.split_once('=')?;
     let mut letters = name.chars();
@@ -207,12 +207,12 @@ fn attribute(text: &str) -> Option<(char, &str)> {
     (letters.next().is_none() && !value.is_empty() && !value.contains('\0')).then_some((name, value))
 }
 
-/// A server's word, fit for a log line and a terminal.
+/// Returns a server's text as printable ASCII of bounded length, safe for a log line and a terminal.
 fn printable(text: &str) -> String {
     text.chars().take(MAX_ERROR).map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
 }
 
-/// `posit-number`, within bounds.
+/// Reads `posit-number`, an iteration count within the bounds.
 fn count(digits: &str) -> Result<NonZeroU32, Error> {
     if digits.starts_with('0') || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(Error::Malformed);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_the_example_of_rfc_7677_says() {
+    fn produces_the_messages_of_the_example_of_rfc_7677() {
         assert_eq!(first().message(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         assert_eq!(
             proof().message(),

@@ -1,15 +1,15 @@
-//! `Received:` lines (RFC 5321 §4.4): the one that Weir adds, and how many there are already.
+//! `Received:` lines (RFC 5321 §4.4): writes the line that Weir adds, and counts those that a message has, to find mail loops.
 
 use memchr::memchr;
 use std::net::IpAddr;
 
-/// What a `Received:` line tells.
+/// Contents of a `Received:` line.
 #[derive(Clone, Debug)]
 pub struct Received<'a> {
-    /// What the client called itself.
+    /// The client's HELO name.
     pub helo: &'a str,
     pub client: IpAddr,
-    /// This server.
+    /// This server's host name.
     pub by: &'a str,
     /// EHLO rather than HELO.
     pub extended: bool,
@@ -40,7 +40,7 @@ impl Received<'_> {
         line
     }
 
-    /// The keyword after `with` (RFC 3848, RFC 6531 §4.3). For HELO there is only one.
+    /// Returns the keyword after `with` (RFC 3848, RFC 6531 §4.3). For HELO it is always SMTP.
     fn protocol(&self) -> String {
         if !self.extended {
             return "SMTP".to_owned();
@@ -51,7 +51,7 @@ impl Received<'_> {
     }
 }
 
-/// The address as an address literal (RFC 5321 §4.1.3).
+/// Writes an address literal (RFC 5321 §4.1.3).
 fn literal(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => format!("[{address}]"),
@@ -59,7 +59,8 @@ fn literal(address: IpAddr) -> String {
     }
 }
 
-/// Text within a comment: what could end it is escaped, what is no printable ASCII is replaced, and it fits a line (RFC 5322 §3.2.2).
+/// Writes text for a comment (RFC 5322 §3.2.2): escapes characters that could end it, replaces all but printable ASCII, and cuts the text
+/// so that it fits a line.
 fn comment(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(200) {
@@ -72,7 +73,7 @@ fn comment(text: &str) -> String {
     out
 }
 
-/// Counts the `Received:` lines of a message's header as it streams by: there is one for each server it has passed through.
+/// Counter of the `Received:` lines in a message's header: one for each server that the message has passed through.
 #[derive(Debug, Default)]
 pub struct Hops {
     count: usize,
@@ -81,12 +82,12 @@ pub struct Hops {
 
 #[derive(Clone, Copy, Debug)]
 enum HeaderLine {
-    /// So many octets of it are those of the field name that is looked for.
+    /// The line's first octets, this many, match the field name `Received`.
     Name(usize),
-    /// The name is there, and a colon may follow, also after blanks (RFC 5322 §4.5).
+    /// The field name is complete. A colon may follow, also after blanks (RFC 5322 §4.5).
     Named,
     Other,
-    /// There are no more: the body has begun.
+    /// The header has ended, and the body has begun.
     Body,
 }
 
@@ -96,7 +97,7 @@ impl Default for HeaderLine {
     }
 }
 
-/// RFC 5321 §6.3: "normally at least 100".
+/// Maximum `Received:` lines. RFC 5321 §6.3: "normally at least 100".
 const MAX_HOPS: usize = 100;
 
 const FIELD_NAME: &[u8] = b"received";
@@ -134,7 +135,7 @@ impl Hops {
         }
     }
 
-    /// Whether the message goes round in a circle.
+    /// Returns whether the message is in a mail loop.
     pub fn is_loop(&self) -> bool {
         self.count > MAX_HOPS
     }

@@ -1,10 +1,10 @@
-//! XCLIENT: a proxy in front says who the client is (Postfix's XCLIENT_README).
+//! Parser of XCLIENT, by which a proxy in front of Weir names the client (Postfix's XCLIENT_README).
 
 use super::reply::Reply;
 use super::sasl::is_user_name;
 use std::net::IpAddr;
 
-/// What the proxy says. Several commands may say it together.
+/// Attributes of a client. A proxy may spread them over several commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Xclient {
     /// ADDR.
@@ -15,10 +15,12 @@ pub struct Xclient {
     pub login: Attribute<Box<str>>,
 }
 
+/// Value of an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attribute<T> {
+    /// The command does not give the attribute.
     #[default]
-    Unsaid,
+    Absent,
     /// `[UNAVAILABLE]` or `[TEMPUNAVAIL]`.
     Unknown,
     Known(T),
@@ -27,27 +29,27 @@ pub enum Attribute<T> {
 impl<T> Attribute<T> {
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Attribute<U> {
         match self {
-            Self::Unsaid => Attribute::Unsaid,
+            Self::Absent => Attribute::Absent,
             Self::Unknown => Attribute::Unknown,
             Self::Known(value) => Attribute::Known(change(value)),
         }
     }
 
-    /// Replaces what was said before, if anything is said now.
-    pub fn put_into(self, place: &mut Option<T>) {
+    /// Replaces the former value, unless the command does not give the attribute.
+    pub fn put_into(self, value_before: &mut Option<T>) {
         match self {
-            Self::Unsaid => {}
-            Self::Unknown => *place = None,
-            Self::Known(value) => *place = Some(value),
+            Self::Absent => {}
+            Self::Unknown => *value_before = None,
+            Self::Known(value) => *value_before = Some(value),
         }
     }
 }
 
-/// The attributes, as EHLO names them.
+/// Names of the attributes, as in the reply to EHLO.
 pub const ATTRIBUTES: &str = "NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT";
 
 impl Xclient {
-    /// Reads what stands after `XCLIENT `. The error is the reply.
+    /// Reads the arguments of XCLIENT. The error is the reply.
     pub fn parse(arguments: &str) -> Result<Self, Reply> {
         let mut read = Self::default();
         let mut seen: Vec<String> = Vec::new();
@@ -77,7 +79,7 @@ impl Xclient {
             }
             "LOGIN" => self.login = Attribute::Known(Some(value).filter(|name| is_user_name(name))?.into()),
             "PROTO" => return ["SMTP", "ESMTP"].iter().any(|word| word.eq_ignore_ascii_case(value)).then_some(()),
-            // Checked for what they are, and of no use here.
+            // Checked, but not used.
             "PORT" | "DESTPORT" => return value.parse::<u16>().ok().map(|_| ()),
             "DESTADDR" => return address(value).map(|_| ()),
             _ => {}
@@ -86,7 +88,7 @@ impl Xclient {
     }
 }
 
-/// Whether a client can have connected from it.
+/// Returns whether a client can have connected from this address.
 fn is_of_a_client(address: &IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast()
 }
@@ -101,7 +103,7 @@ fn address(value: &str) -> Option<IpAddr> {
     Some(address.to_canonical()).filter(|_| !tagged || address.is_ipv6())
 }
 
-/// The text of xtext (RFC 3461 §4), without what could break a line, a log or a header. Never empty.
+/// Decodes xtext (RFC 3461 §4). `None` if the text is empty or has octets that could break a line, a log or a header.
 fn decode(text: &str) -> Option<String> {
     let mut out = Vec::new();
     let mut bytes = text.bytes();
@@ -140,19 +142,19 @@ mod tests {
             ("DESTADDR=192.0.2.1 DESTPORT=25", None),
             ("NAME=[TEMPUNAVAIL]", None),
         ] {
-            let address = address.map_or(Attribute::Unsaid, |text| Attribute::Known(text.parse().unwrap()));
+            let address = address.map_or(Attribute::Absent, |text| Attribute::Known(text.parse().unwrap()));
             assert_eq!(Xclient::parse(text), Ok(Xclient { address, ..Xclient::default() }), "{text}");
         }
     }
 
     #[test]
-    fn what_is_unknown_is_not_what_is_unsaid() {
+    fn an_unknown_attribute_is_not_an_absent_one() {
         let read = Xclient::parse("ADDR=[UNAVAILABLE] LOGIN=[TEMPUNAVAIL]").unwrap();
-        assert_eq!((read.address, read.helo, read.login), (Attribute::Unknown, Attribute::Unsaid, Attribute::Unknown));
+        assert_eq!((read.address, read.helo, read.login), (Attribute::Unknown, Attribute::Absent, Attribute::Unknown));
     }
 
     #[test]
-    fn refuses_what_is_no_attribute() {
+    fn refuses_bad_attributes() {
         for text in [
             "",
             " ",
