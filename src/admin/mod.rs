@@ -1,10 +1,10 @@
-//! HTTP for administrators and their machines: over TCP `/metrics`, `/healthz`, `/readyz`; over a Unix socket orders, too.
+//! HTTP for administrators and monitoring: `/metrics`, `/healthz` and `/readyz` over TCP; control requests over a Unix socket, too.
 
-mod acts;
+mod handlers;
 mod serve;
 mod socket;
 
-pub use acts::{Act, Acts, Ask, Coming, Outcome};
+pub use handlers::{BodyHandler, ControlHandlers, Handler, Outcome, OutcomeFuture};
 pub use serve::{MAX_CONNECTIONS, Peer, serve};
 pub use socket::{SocketError, SocketFile, bind};
 
@@ -17,26 +17,26 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where to listen.
+/// Addresses to listen on.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For whoever may look, and that is everybody who can connect.
+    /// TCP address of the read-only routes. Every client that can connect may read them.
     pub address: Option<SocketAddr>,
-    /// For whoever may give orders: a path.
+    /// Path of the Unix socket for control requests.
     pub socket: PathBuf,
 }
 
-/// Octets of the body of a request that only looks: it needs none.
-pub const MAX_LOOK: usize = 4096;
+/// Maximum octets of the body of a read-only request, which needs none.
+pub const MAX_PUBLIC_BODY: usize = 4096;
 
-/// Octets of an order: a session of many recipients that is described in JSON.
-pub const MAX_ORDER: usize = 2 << 20;
+/// Maximum octets of the body of a control request: it may describe a session of many recipients in JSON.
+pub const MAX_CONTROL_BODY: usize = 2 << 20;
 
-/// Tells whether Weir is ready; the error says why not.
+/// Check whether Weir is ready. The error is the reason if it is not.
 pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What everybody may look at.
-pub fn looks(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
+/// Returns the read-only routes.
+pub fn public_router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
     let plain_text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Router::new()
         .route("/metrics", get(move || async move { (plain_text, metrics.render()) }))

@@ -1,4 +1,4 @@
-//! HTTP connections, bounded in number, size and time: strangers who can connect neither keep others out nor fill the memory.
+//! HTTP connections, bounded in number, size and time: strangers that can connect neither block other clients nor fill the memory.
 
 use crate::policy::networks::Widths;
 use axum::Router;
@@ -23,19 +23,19 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-/// Connections at once to one listener: scrapers and administrators need a few.
+/// Maximum connections at once to one listener: scrapers and administrators need a few.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// How long the head of a request may take from the opening of the connection, and then its body. Programs send both at once.
+/// Maximum time of a request's head, from the opening of the connection, and then of its body. Programs send both at once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client may take to read an answer and to send the head of its next request.
+/// Maximum time to read an answer and to send the head of the next request.
 const NEXT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Octets of the head of a request: browsers send one or two thousand.
+/// Maximum octets of a request's head: browsers send one or two thousand.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// A client's address, as far as it has one.
+/// Address of a client, if it has one.
 pub trait Peer {
     /// The client's network: one IPv4 address or one IPv6 /64. Empty for a client of a Unix socket.
     fn network(&self) -> String;
@@ -53,7 +53,7 @@ impl Peer for tokio::net::unix::SocketAddr {
     }
 }
 
-/// Serves until `stop` ends, then until all requests that have begun are answered. A body has at most `max_body` octets.
+/// Serves until `stop` ends, then answers all requests that have begun. A body has at most `max_body` octets.
 pub async fn serve<L>(mut listener: L, router: Router, max_body: usize, stop: impl Future<Output = ()>)
 where
     L: Listener<Addr: Peer>,
@@ -67,8 +67,8 @@ where
             Some(_) = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
             (io, peer) = listener.accept() => {
                 let phase = Phase::new();
-                let talk = converse(io, router.clone(), max_body, phase.clone(), stopped.clone());
-                connections.add(peer.network(), phase, talk);
+                let connection = serve_connection(io, router.clone(), max_body, phase.clone(), stopped.clone());
+                connections.add(peer.network(), phase, connection);
             }
         }
     }
@@ -77,12 +77,12 @@ where
     while connections.tasks.join_next().await.is_some() {}
 }
 
-/// The connections of a listener.
+/// Connections of a listener.
 #[derive(Default)]
 struct Connections {
-    /// They end when this is dropped.
+    /// Tasks of the connections. They end when this is dropped.
     tasks: JoinSet<()>,
-    /// In the order in which they came.
+    /// In order of arrival.
     open: Vec<Open>,
 }
 
@@ -93,30 +93,30 @@ struct Open {
 }
 
 impl Connections {
-    /// Begins a connection. When there are [`MAX_CONNECTIONS`] already, another one is closed for it: the oldest that has no complete
-    /// request, of the network with the most connections. While all are being answered, the new one is closed.
-    fn add(&mut self, network: String, phase: Arc<Phase>, talk: impl Future<Output = ()> + Send + 'static) {
+    /// Begins a connection. If [`MAX_CONNECTIONS`] are open already, evicts the oldest one that has no complete request, of the network with
+    /// the most connections. While all are being answered, closes the new one.
+    fn add(&mut self, network: String, phase: Arc<Phase>, connection: impl Future<Output = ()> + Send + 'static) {
         self.open.retain(|open| !open.task.is_finished());
         if self.open.len() >= MAX_CONNECTIONS {
-            let Some(place) = self.least_missed() else { return };
-            self.open.remove(place).task.abort();
+            let Some(index) = self.next_to_evict() else { return };
+            self.open.remove(index).task.abort();
         }
-        let task = self.tasks.spawn(talk);
+        let task = self.tasks.spawn(connection);
         self.open.push(Open { network, phase, task });
     }
 
-    /// The place of the connection to be closed.
-    fn least_missed(&self) -> Option<usize> {
+    /// Index of the connection to evict.
+    fn next_to_evict(&self) -> Option<usize> {
         let of_network = |network: &str| self.open.iter().filter(|open| open.network == network).count();
         let waiting = self.open.iter().enumerate().filter(|(_, open)| !open.phase.is_answered.load(Ordering::Relaxed));
         // Of equals, `max_by_key` takes the last.
-        waiting.rev().max_by_key(|(_, open)| of_network(&open.network)).map(|(place, _)| place)
+        waiting.rev().max_by_key(|(_, open)| of_network(&open.network)).map(|(index, _)| index)
     }
 }
 
-/// What a connection is at.
+/// Phase of a connection: waits for the client, or answers a request.
 struct Phase {
-    /// When the connection is closed; `None` while a request is being answered.
+    /// Time at which the connection is closed; `None` while a request is being answered.
     deadline: watch::Sender<Option<Instant>>,
     /// Whether a request is being answered.
     is_answered: AtomicBool,
@@ -128,39 +128,39 @@ impl Phase {
         Arc::new(Self { deadline, is_answered: AtomicBool::new(false) })
     }
 
-    /// The client has so long for what it does next.
+    /// Gives the client `time` for its next request.
     fn wait(&self, time: Duration) {
         self.is_answered.store(false, Ordering::Relaxed);
         self.deadline.send_replace(Some(Instant::now() + time));
     }
 
-    /// A request is complete.
+    /// Notes that a request is complete.
     fn answer(&self) {
         self.is_answered.store(true, Ordering::Relaxed);
         self.deadline.send_replace(None);
     }
 
-    /// Returns when the client has not done in time what it had to do.
-    async fn is_over(&self) {
+    /// Returns when the client has missed its deadline.
+    async fn timed_out(&self) {
         let mut changes = self.deadline.subscribe();
         loop {
             let deadline = *changes.borrow_and_update();
-            let over = async {
+            let deadline_passed = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = over => return,
+                () = deadline_passed => return,
                 _ = changes.changed() => {}
             }
         }
     }
 }
 
-/// Answers the requests of a connection, one after the other.
-async fn converse(
+/// Answers the requests of a connection, one after another.
+async fn serve_connection(
     io: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     max_body: usize,
@@ -170,13 +170,13 @@ async fn converse(
     let service = service_fn(|request| answer(&router, request, max_body, &phase));
     let connection = http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
-    let mut is_over = pin!(phase.is_over());
+    let mut timed_out = pin!(phase.timed_out());
     let mut is_stopping = false;
     loop {
         tokio::select! {
-            // What a client does wrong concerns nobody else.
+            // An error of one client does not concern others, so it is not logged.
             _ = connection.as_mut() => return,
-            () = &mut is_over => return,
+            () = &mut timed_out => return,
             _ = stopped.wait_for(|stopped| *stopped), if !is_stopping => {
                 is_stopping = true;
                 connection.as_mut().graceful_shutdown();

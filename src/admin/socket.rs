@@ -1,4 +1,4 @@
-//! The Unix socket on which the running Weir takes orders. The file system says who may give them: root, and Weir's own user.
+//! Unix socket for control requests to the running Weir. File permissions decide who may send them: root and Weir's own user.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
@@ -8,19 +8,19 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
-/// The file of a socket that listens. It is removed when this is dropped.
+/// File of a listening socket. Dropping this removes the file.
 pub struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
 }
 
-/// Why no orders can be taken.
+/// Error that prevents control requests.
 #[derive(Debug)]
 pub enum SocketError {
-    /// Somebody answers there.
+    /// Another process listens there.
     InUse(PathBuf),
-    /// There is a file, which is not a socket.
+    /// A file that is not a socket is there.
     Other(PathBuf),
     Io(PathBuf, io::Error),
 }
@@ -37,10 +37,10 @@ impl fmt::Display for SocketError {
 
 impl std::error::Error for SocketError {}
 
-/// Connections waiting to be accepted.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Listens at a path, in the place of a dead Weir's socket.
+/// Listens at a path. Replaces the socket of a dead Weir.
 pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     clear(path).await?;
     listen(path).map_err(|error| SocketError::Io(path.to_owned(), error))
@@ -49,17 +49,17 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError
 fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Removed also when something of what follows fails.
+    // From here on the file is removed also if a later step fails.
     let made = std::fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), identity: (made.dev(), made.ino()) };
-    // Nobody can connect before it listens, whatever the umask is.
+    // Set before the socket listens, so that no client can connect earlier, whatever the umask is.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok((UnixListener::from_std(socket.into())?, file))
 }
 
-/// Removes a socket on which nobody listens.
+/// Removes a socket on which no process listens.
 async fn clear(path: &Path) -> Result<(), SocketError> {
     let bad = |error| SocketError::Io(path.to_owned(), error);
     let found = match std::fs::symlink_metadata(path) {
@@ -72,7 +72,7 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(bad),
-        // One that would have to wait is let in by nobody, but somebody listens.
+        // WouldBlock: the backlog is full, so a process listens.
         Err(error) if error.kind() != ErrorKind::WouldBlock => Err(bad(error)),
         _ => Err(SocketError::InUse(path.to_owned())),
     }

@@ -4,7 +4,7 @@ use super::exceptions::Order;
 use super::reloader::{Orders, Reloader};
 use super::{CommandError, draw, exit, open_files, read_config, refused, systemd};
 use crate::accounts::Accounts;
-use crate::admin::{self, Acts, Ask, Coming, Outcome, Readiness, SocketFile};
+use crate::admin::{self, BodyHandler, ControlHandlers, Outcome, OutcomeFuture, Readiness, SocketFile};
 use crate::clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -154,19 +154,24 @@ impl Running {
         let (stop, stopping) = watch::channel(false);
         let reloader = Reloader::new(server.clone(), config.problems.path, config.settings, config.watched);
         let (orders, reloading) = reloader.start(stopping.clone());
-        let looks = admin::looks(metrics, readiness(&server, stopping.clone()));
+        let public = admin::public_router(metrics, readiness(&server, stopping.clone()));
         let mut admin_tasks = JoinSet::new();
         let mut socket = None;
         if let Some((listener, file)) = bind_socket(&config.admin).await {
-            let orders = acts(&orders, &server, sessions).orders();
-            admin_tasks.spawn(administer(listener, looks.clone().merge(orders), admin::MAX_ORDER, stopping.clone()));
+            let orders = acts(&orders, &server, sessions).router();
+            admin_tasks.spawn(administer(
+                listener,
+                public.clone().merge(orders),
+                admin::MAX_CONTROL_BODY,
+                stopping.clone(),
+            ));
             socket = Some(file);
         }
         let mut admin = None;
         if let Some(address) = config.admin.address {
             let listener = bind_admin(address).await?;
             admin = listener.local_addr().ok();
-            admin_tasks.spawn(administer(listener, looks, admin::MAX_LOOK, stopping.clone()));
+            admin_tasks.spawn(administer(listener, public, admin::MAX_PUBLIC_BODY, stopping.clone()));
         }
         let mut background_tasks = JoinSet::new();
         background_tasks.spawn(server.relay.maintain());
@@ -250,11 +255,11 @@ where
 }
 
 /// Returns the handlers of administrators' commands.
-fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Options>>) -> Acts {
+fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Options>>) -> ControlHandlers {
     let orders = orders.clone();
     let reload = move || {
         let orders = orders.clone();
-        Box::pin(async move { orders.reload().await }) as Coming
+        Box::pin(async move { orders.reload().await }) as OutcomeFuture
     };
     let listeners = Arc::new(listeners);
     let test = of_server(server, move |server, case| {
@@ -272,11 +277,14 @@ fn acts(orders: &Orders, server: &Arc<Server>, listeners: Vec<Arc<session::Optio
             of_server(server, move |server, body| Box::pin(async move { order.answer(&server.store, &body).await }));
         (order.path(), act)
     };
-    Acts { reload: Box::new(reload), test, exceptions: Order::ALL.into_iter().map(exception).collect() }
+    ControlHandlers { reload: Box::new(reload), test, exceptions: Order::ALL.into_iter().map(exception).collect() }
 }
 
 /// Wraps a handler that needs the server. After the server has gone, the answer is that Weir is stopping.
-fn of_server(server: &Arc<Server>, ask: impl Fn(Arc<Server>, String) -> Coming + Send + Sync + 'static) -> Ask {
+fn of_server(
+    server: &Arc<Server>,
+    ask: impl Fn(Arc<Server>, String) -> OutcomeFuture + Send + Sync + 'static,
+) -> BodyHandler {
     let server = Arc::downgrade(server);
     Box::new(move |body| match server.upgrade() {
         Some(server) => ask(server, body),

@@ -1,0 +1,57 @@
+//! Handlers of an administrator's requests to the running Weir: reload, test, exceptions.
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Handlers of the requests that change something. `cli` wires them to the modules that do the work.
+pub struct ControlHandlers {
+    /// `POST /reload`: reads the configuration again.
+    pub reload: Handler,
+    /// `POST /test`: tells what would happen in a session, which the body describes in JSON.
+    pub test: BodyHandler,
+    /// Requests about exceptions from the limits: path and handler. The body is JSON.
+    pub exceptions: Vec<(&'static str, BodyHandler)>,
+}
+
+/// Handler of a request without a body.
+pub type Handler = Box<dyn Fn() -> OutcomeFuture + Send + Sync>;
+
+/// Handler of a request with a body.
+pub type BodyHandler = Box<dyn Fn(String) -> OutcomeFuture + Send + Sync>;
+
+/// Future of an outcome.
+pub type OutcomeFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// Outcome of a request, in words for the administrator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done(String),
+    /// The request is bad, at least in part.
+    Refused(String),
+    /// The request cannot be handled at the moment.
+    Unavailable(String),
+}
+
+impl ControlHandlers {
+    /// Returns the routes of these requests, for the Unix socket.
+    pub fn router(self) -> Router {
+        let reload = Arc::new(self.reload);
+        let handlers = self.exceptions.into_iter().chain([("/test", self.test)]);
+        let router = Router::new().route("/reload", post(move || async move { answer(reload().await) }));
+        handlers.fold(router, |router, (path, handler)| {
+            let handler = Arc::new(handler);
+            router.route(path, post(move |body: String| async move { answer(handler(body).await) }))
+        })
+    }
+}
+
+fn answer(outcome: Outcome) -> (StatusCode, String) {
+    match outcome {
+        Outcome::Done(words) => (StatusCode::OK, words),
+        Outcome::Refused(words) => (StatusCode::UNPROCESSABLE_ENTITY, words),
+        Outcome::Unavailable(words) => (StatusCode::SERVICE_UNAVAILABLE, words),
+    }
+}
