@@ -1,4 +1,5 @@
-//! HTTP connections, bounded in number, size and time: strangers that can connect neither block other clients nor fill the memory.
+//! HTTP connections, bounded in number, size and time: strangers that can connect neither block other clients nor fill
+//! the memory.
 
 use crate::policy::networks::Widths;
 use axum::Router;
@@ -26,7 +27,8 @@ use tokio::time::Instant;
 /// Maximum connections at once to one listener: scrapers and administrators need a few.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// Maximum time of a request's head, from the opening of the connection, and then of its body. Programs send both at once.
+/// Maximum time of a request's head, from the opening of the connection, and then of its body. Programs send both at
+/// once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum time to read an answer and to send the head of the next request.
@@ -93,8 +95,8 @@ struct Open {
 }
 
 impl Connections {
-    /// Begins a connection. If [`MAX_CONNECTIONS`] are open already, evicts the oldest one that has no complete request, of the network with
-    /// the most connections. While all are being answered, closes the new one.
+    /// Begins a connection. If [`MAX_CONNECTIONS`] are open already, evicts the oldest one that has no complete
+    /// request, of the network with the most connections. While all are being answered, closes the new one.
     fn add(&mut self, network: String, phase: Arc<Phase>, connection: impl Future<Output = ()> + Send + 'static) {
         self.open.retain(|open| !open.task.is_finished());
         if self.open.len() >= MAX_CONNECTIONS {
@@ -109,7 +111,7 @@ impl Connections {
     fn next_to_evict(&self) -> Option<usize> {
         let of_network = |network: &str| self.open.iter().filter(|open| open.network == network).count();
         let waiting = self.open.iter().enumerate().filter(|(_, open)| !open.phase.is_answered.load(Ordering::Relaxed));
-        // Of equals, `max_by_key` takes the last.
+        // `max_by_key` returns the last one of several equals.
         waiting.rev().max_by_key(|(_, open)| of_network(&open.network)).map(|(index, _)| index)
     }
 }
@@ -118,7 +120,7 @@ impl Connections {
 struct Phase {
     /// Time at which the connection is closed; `None` while a request is being answered.
     deadline: watch::Sender<Option<Instant>>,
-    /// Whether a request is being answered.
+    /// True while a request is being answered.
     is_answered: AtomicBool,
 }
 

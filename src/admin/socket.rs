@@ -1,4 +1,5 @@
-//! Unix socket for control requests to the running Weir. File permissions decide who may send them: root and Weir's own user.
+//! Unix socket for control requests to the running Weir. File permissions decide who may send them: root and Weir's own
+//! user.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;

@@ -16,8 +16,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Maximum time for a PROXY header. A proxy sends it at once; §2 of the protocol asks for at least 3 seconds, in which TCP repeats lost
-/// packets.
+/// Maximum time for a PROXY header. A proxy sends it at once; §2 of the protocol asks for at least 3 seconds, in which
+/// TCP repeats lost packets.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason for which there is no PROXY header.
@@ -88,7 +88,8 @@ pub fn acquire(
     }
 }
 
-/// Returns whether a client that has not logged in may be closed to make room. A proxy that may send XCLIENT counts as known.
+/// Returns whether a client that has not logged in may be closed to make room. A proxy that may send XCLIENT counts as
+/// known.
 fn standing(listener: &ListenerOptions, client: IpAddr) -> Standing {
     match listener.session.trusts(client) || listener.session.may_name_clients(client) {
         true => Standing::Known,
@@ -146,8 +147,9 @@ fn count_refused(server: &Server, listener: &ListenerOptions, reason: &str) {
     server.metrics.connections_refused.with_label_values(&[&*listener.name, reason]).inc();
 }
 
-/// Sends the reason for the rejection, without waiting: a rejected client must not hold a connection meanwhile. Sends nothing where TLS
-/// comes first: the client would take plain text for broken TLS, and a handshake costs the work that the rejection should save.
+/// Sends the reason for the rejection, without waiting: a rejected client must not hold a connection meanwhile. Sends
+/// nothing where TLS comes first: the client would take plain text for broken TLS, and a handshake costs the work that
+/// the rejection should save.
 fn send_rejection(listener: &ListenerOptions, tcp: &TcpStream, code: &str, text: &str) {
     if listener.session.tls == Security::Implicit {
         return;

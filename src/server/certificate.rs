@@ -21,7 +21,8 @@ pub struct Paths {
 
 /// Certificate, ready for handshakes.
 pub struct Certificate {
-    /// Host names of the certificate: the DNS names of its subjectAltName, in lower case, also wildcards such as `*.example.org`.
+    /// Host names of the certificate: the DNS names of its subjectAltName, in lower case, also wildcards such as
+    /// `*.example.org`.
     pub names: Vec<String>,
     /// End of its validity; `None` if that cannot be read.
     pub end: Option<Timestamp>,
@@ -97,8 +98,9 @@ impl Certificate {
     }
 }
 
-/// Returns the end of a certificate's validity (RFC 5280 §4.1.2.5, notAfter). webpki tells it only for an expired certificate, so the
-/// certificate is verified for the end of time. webpki checks expiry first, so it needs no authorities.
+/// Returns the end of a certificate's validity (RFC 5280 §4.1.2.5, notAfter). webpki tells it only for an expired
+/// certificate, so the certificate is verified for the end of time. webpki checks expiry first, so it needs no
+/// authorities.
 fn end(certificate: &EndEntityCert<'_>) -> Option<Timestamp> {
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     match certificate.verify_for_usage(&[], &[], &[], end_of_time, KeyUsage::server_auth(), None, None) {

@@ -1,4 +1,4 @@
-//! One connection: drives its session, and puts the session's questions to the accounts, the store and the relay.
+//! Driver of one connection's session: asks the accounts, the store and the relay what the session needs to know.
 
 use super::connection_limits::{ConnectionPermit, Standing};
 use super::log_throttle::Permit;
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// A connection under way.
+/// Connection of a client.
 pub struct Connection {
     server: Arc<Server>,
     listener: ListenerOptions,
@@ -94,8 +94,8 @@ impl Connection {
         }
     }
 
-    /// Serves the connection to its end. Futures of rare steps are boxed, and the connection is borrowed, as it would be stored twice
-    /// otherwise: so the future of an idle session is small.
+    /// Serves the connection to its end. Futures of rare steps are boxed, and the connection is borrowed, as it would
+    /// be stored twice otherwise: so the future of an idle session is small.
     pub async fn run(&mut self) {
         let mut tls = None;
         if self.listener.session.tls == Security::Implicit {
@@ -356,8 +356,8 @@ impl Connection {
         }
     }
 
-    /// Waits before the answer to a failed login. The connection of a client that leaves meanwhile keeps its permit as long: the client
-    /// could guess faster otherwise.
+    /// Waits before the answer to a failed login. The connection of a client that leaves meanwhile keeps its permit as
+    /// long: the client could guess faster otherwise.
     async fn pause(&mut self, mut session: Session) -> Step {
         self.apply_deferred_charges(&mut session).await;
         tokio::select! {
@@ -369,7 +369,8 @@ impl Connection {
         }
     }
 
-    /// Applies the session's deferred charges and refunds. Where the store is unavailable, the state is as after a crash: refunds are lost.
+    /// Applies the session's deferred charges and refunds. Where the store is unavailable, the
+    /// state is as after a crash: nothing is refunded.
     async fn apply_deferred_charges(&mut self, session: &mut Session) {
         let DeferredCharges { events, refunds } = session.take_deferred_charges();
         for asked in events {
@@ -409,7 +410,8 @@ impl Connection {
         }
     }
 
-    /// Closes the upstream connection if the client has abandoned a message between its pieces, so that half a message is not delivered.
+    /// Closes the upstream connection if the client has abandoned a message between its pieces, so that half a message
+    /// is not delivered.
     fn abandon_parts(&mut self) {
         if self.parts.take().is_some() {
             self.upstream = None;

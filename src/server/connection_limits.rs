@@ -1,4 +1,5 @@
-//! Connection limits: a maximum in all and for each client's network. When all are in use, chooses the connection to evict.
+//! Connection limits: a maximum in all and for each client's network. When all are in use, chooses the connection to
+//! evict.
 
 use crate::policy::networks::Widths;
 use std::cmp::Reverse;
@@ -16,8 +17,8 @@ pub struct ConnectionLimits {
     open: Mutex<OpenConnections>,
 }
 
-/// Maximum connections that are being evicted at once: each takes a moment and a file descriptor. Beyond that, new connections are
-/// refused.
+/// Maximum connections that are being evicted at once: each takes a moment and a file descriptor. Beyond that, new
+/// connections are refused.
 const MAX_EVICTING: usize = 256;
 
 #[derive(Default)]
@@ -93,8 +94,8 @@ impl ConnectionLimits {
         Arc::new(Self { max, open: Mutex::default() })
     }
 
-    /// Acquires a permit for a connection. `max_of_client` is the maximum of the client's network; `None` if `client` is a proxy and names
-    /// its clients later. Where all connections are in use, evicts a stranger's connection.
+    /// Acquires a permit for a connection. `max_of_client` is the maximum of the client's network; `None` if `client`
+    /// is a proxy and names its clients later. Where all connections are in use, evicts a stranger's connection.
     pub fn acquire(
         self: &Arc<Self>,
         client: IpAddr,
@@ -143,7 +144,8 @@ impl ConnectionLimits {
 }
 
 impl ConnectionPermit {
-    /// Counts the connection for the network of this client, which a proxy has named: one IPv4 address, or one IPv6 /64.
+    /// Counts the connection for the network of this client, which a proxy has named: one IPv4 address, or one IPv6
+    /// /64.
     pub fn assign(&mut self, client: IpAddr, max_of_client: usize) -> Result<(), Full> {
         let network = network(client);
         let mut open = self.limits.open();
@@ -199,7 +201,8 @@ impl OpenConnections {
         self.of_client.get(network).copied().unwrap_or(0)
     }
 
-    /// Returns the connection to evict if room is needed: the oldest one of the strangers' network with the most connections.
+    /// Returns the connection to evict if room is needed: the oldest one of the strangers' network with the most
+    /// connections.
     fn next_to_evict(&self) -> Option<u64> {
         let next = || self.strangers.iter().find_map(Ranking::first);
         if self.evicting < MAX_EVICTING { next() } else { None }

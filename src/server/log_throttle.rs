@@ -1,6 +1,6 @@
-//! Throttle for log lines that clients can cause, by message and source. The source is the network of a stranger (a client that has not
-//! logged in and is not trusted), or the user and network of another client. Each suppressed line is counted: on the next line of the
-//! same message and source, or in a summary.
+//! Throttle for log lines that clients can cause, by message and source. The source is the network of a stranger (a
+//! client that has not logged in and is not trusted), or the user and network of another client. Each suppressed line
+//! is counted: on the next line of the same message and source, or in a summary.
 
 use crate::policy::networks::Widths;
 use prometheus::IntCounterVec;
@@ -20,21 +20,24 @@ struct Bound {
 /// Maximum lines of one message that one network of strangers may cause: enough for an administrator to notice.
 const NETWORK_BOUND: Bound = Bound { burst: 20.0, rate: 1.0 };
 
-/// Maximum lines of one message that all strangers together may cause: a botnet, or an IPv6 /32, has any number of networks.
+/// Maximum lines of one message that all strangers together may cause: a botnet, or an IPv6 /32, has any number of
+/// networks.
 const ALL_STRANGERS_BOUND: Bound = Bound { burst: 50.0, rate: 10.0 };
 
-/// Maximum lines of one message that one user may cause from one network, or a trusted network without a login. Administrators want to
-/// know more about users, but a stolen account or a broken web form must not fill the disk either.
+/// Maximum lines of one message that one user may cause from one network, or a trusted network without a login.
+/// Administrators want to know more about users, but a stolen account or a broken web form must not fill the disk
+/// either.
 const KNOWN_BOUND: Bound = Bound { burst: 200.0, rate: 10.0 };
 
-/// Time that a source stays in memory after its last line, and between two summaries. A source's bucket is full again by then, so that
-/// forgetting the source changes nothing.
+/// Time that a source stays in memory after its last line, and between two summaries. A source's bucket is full again
+/// by then, so that forgetting the source changes nothing.
 const RETENTION: Duration = Duration::from_secs(20);
 
 /// Throttle of log lines.
 pub struct LogThrottle {
-    /// By message. Locked to look up and count. Only sources that caused a line within the last [`RETENTION`] are in memory: some hundreds
-    /// of strangers' networks for each message, as the bound on all strangers admits further networks no faster.
+    /// By message. Locked to look up and count. Only sources that caused a line within the last [`RETENTION`] are in
+    /// memory: some hundreds of strangers' networks for each message, as the bound on all strangers admits further
+    /// networks no faster.
     messages: Mutex<HashMap<&'static str, Message>>,
     suppressed: IntCounterVec,
 }
@@ -88,7 +91,8 @@ impl LogThrottle {
         Self { messages: Mutex::default(), suppressed }
     }
 
-    /// Returns a permit if this stranger may cause a line with this message now. Otherwise counts the line as suppressed.
+    /// Returns a permit if this stranger may cause a line with this message now. Otherwise counts the line as
+    /// suppressed.
     pub fn permit(&self, message: &'static str, client: IpAddr) -> Option<Permit> {
         let network = Widths::default().network(client);
         self.count(message, self.permit_at(message, Name::Stranger { network }, Instant::now()))
@@ -133,7 +137,8 @@ impl LogThrottle {
         message.permit(name, now)
     }
 
-    /// Takes the counts that are due: those of sources without a line for [`RETENTION`], or all. Forgets silent sources.
+    /// Takes the counts that are due: those of sources without a line for [`RETENTION`], or all. Forgets silent
+    /// sources.
     fn summaries(&self, now: Instant, all: bool) -> Vec<Summary> {
         let mut messages = self.messages();
         let summary = |(message, state): (&&'static str, &mut Message)| {

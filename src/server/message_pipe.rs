@@ -51,9 +51,9 @@ pub struct Parts {
 impl MessagePipe<'_> {
     /// Passes a message on. Returns its outcome and its size in octets.
     ///
-    /// The final dot goes out only if everything before it succeeded. Otherwise the upstream connection is closed, so that the upstream
-    /// does not deliver half a message. After the final dot a stop of the server does not interrupt, since the upstream may have the
-    /// message by then.
+    /// The final dot goes out only if everything before it succeeded. Otherwise the upstream connection is closed, so
+    /// that the upstream does not deliver half a message. After the final dot a stop of the server does not interrupt,
+    /// since the upstream may have the message by then.
     pub async fn pass(mut self, body: &mut Body) -> (MessageOutcome, u64) {
         let mut reader = Reader::default();
         let mut transfer = match self.begin(&body.received(clock::now())).await {
@@ -92,8 +92,8 @@ impl MessagePipe<'_> {
         }
     }
 
-    /// Passes a piece of a message on. `parts` is the state between pieces: taken from the piece before, left for the piece after. Returns
-    /// the message's outcome, if it has ended, and its size in octets.
+    /// Passes a piece of a message on. `parts` is the state between pieces: taken from the piece before, left for the
+    /// piece after. Returns the message's outcome, if it has ended, and its size in octets.
     pub async fn pass_chunk(
         mut self,
         parts: &mut Option<Box<Parts>>,

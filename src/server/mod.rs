@@ -76,8 +76,8 @@ impl Bound {
     }
 }
 
-/// Serves until `drain` turns true, then stops in order: accepts no new connections, ends idle sessions, lets transactions finish
-/// within the drain timeout.
+/// Serves until `drain` turns true, then stops in order: accepts no new connections, ends idle sessions, lets
+/// transactions finish within the drain timeout.
 pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
     let connections = ConnectionLimits::new(server.options.max_connections);
     // The tasks end when the set is dropped.

@@ -16,7 +16,8 @@ pub struct NotificationThrottle {
 
 type Name = (Arc<str>, Arc<str>, Option<Key>);
 
-/// Maximum budgets in memory. Beyond that the one with the oldest notification is evicted, and may be notified once too often.
+/// Maximum budgets in memory. Beyond that the one with the oldest notification is evicted, and may be notified once too
+/// often.
 const MAX_BUDGETS: usize = 10_000;
 
 impl NotificationThrottle {

@@ -1,7 +1,7 @@
 //! Parser of the PROXY protocol, versions 1 and 2, by which a load balancer gives the client's address. Pure.
 //!
-//! Section numbers are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. A header that two readers could
-//! understand differently is an error, like all ambiguous input from clients.
+//! Section numbers are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. A header that two
+//! readers could understand differently is an error, like all ambiguous input from clients.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,8 +12,8 @@ use std::str::FromStr;
 pub enum Header {
     /// At least `more` octets are missing. Reading `more` octets does not read past the header.
     Incomplete { more: usize },
-    /// The header is complete, in the first `length` octets. `client` is the address behind the proxy. `None`: the proxy connects for
-    /// itself (a health check) or does not know the client; the connection's own address is used.
+    /// The header is complete, in the first `length` octets. `client` is the address behind the proxy. `None`: the
+    /// proxy connects for itself (a health check) or does not know the client; the connection's own address is used.
     Complete { client: Option<IpAddr>, length: usize },
 }
 
@@ -78,7 +78,8 @@ fn parse_text(bytes: &[u8]) -> Result<Header, Fault> {
     Ok(Header::Complete { client: client_of_line(line)?, length: end + 1 })
 }
 
-/// Reads a line of version 1, without its CRLF. Destination and ports are not used, but a wrong one makes the whole header an error.
+/// Reads a line of version 1, without its CRLF. Destination and ports are not used, but a wrong one makes the whole
+/// header an error.
 fn client_of_line(line: &[u8]) -> Result<Option<IpAddr>, Fault> {
     let words: Vec<&[u8]> = line.split(|octet| *octet == b' ').collect();
     let (family, addresses, ports) = match words[..] {
@@ -154,8 +155,8 @@ fn client_of_block(header: &[u8], protocol: u8) -> Result<Option<IpAddr>, Fault>
     client.map(possible).transpose()
 }
 
-/// Checks that the extensions (§2.2, TLV) fill the header from `at` to its end, and checks the checksum, if there is one. Ignores all
-/// other extensions.
+/// Checks that the extensions (§2.2, TLV) fill the header from `at` to its end, and checks the checksum, if there is
+/// one. Ignores all other extensions.
 fn check_extensions(header: &[u8], mut at: usize) -> Result<(), Fault> {
     let mut has_checksum = false;
     while at < header.len() {
@@ -188,8 +189,8 @@ fn crc32c(octets: &[u8]) -> u32 {
     })
 }
 
-/// Returns the client's address in canonical form, if a client can have it. No TCP connection comes from the others: a proxy that sends
-/// one is broken, and all its clients would share one budget.
+/// Returns the client's address in canonical form, if a client can have it. No TCP connection comes from the others: a
+/// proxy that sends one is broken, and all its clients would share one budget.
 fn possible(client: IpAddr) -> Result<IpAddr, Fault> {
     let client = client.to_canonical();
     let is_broadcast = client == IpAddr::V4(Ipv4Addr::BROADCAST);

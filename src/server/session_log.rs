@@ -18,7 +18,7 @@ pub struct SessionLog<'a> {
     pub metrics: &'a Metrics,
     pub notification_throttle: &'a NotificationThrottle,
     pub log_throttle: &'a LogThrottle,
-    /// Whether the client has not logged in and is not trusted.
+    /// True if the client has not logged in and is not trusted.
     pub is_stranger: bool,
     pub session: &'a str,
     pub client: IpAddr,
@@ -71,7 +71,8 @@ impl SessionLog<'_> {
         if is_logged { self.permit(message) } else { None }
     }
 
-    /// Logs the number of refusals without a line of their own. Where the throttle suppresses this line, each refusal counts as suppressed.
+    /// Logs the number of refusals without a line of their own. Where the throttle suppresses this line, each refusal
+    /// counts as suppressed.
     fn unrecorded(&self, refusals: u32) {
         let Self { session, client, user, log_throttle, .. } = self;
         match self.permit("refused more often than is logged") {
@@ -206,7 +207,8 @@ impl SessionLog<'_> {
         if result == "delivered" {
             metrics.recipients.with_label_values(&["delivered"]).inc_by(*accepted as u64);
         }
-        // A delivered message always gets its line: the upstream's administrator may ask for it, and the upstream bounds the number.
+        // A delivered message always gets its line: the upstream's administrator may ask for it, and the upstream
+        // bounds the number.
         let permit =
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };

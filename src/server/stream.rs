@@ -30,7 +30,8 @@ pub enum Read {
     TimedOut,
 }
 
-/// Octets of commands read at once: a batch of a few hundred. While a client is silent, its buffer has the first size only.
+/// Octets of commands read at once: a batch of a few hundred. While a client is silent, its buffer has the first size
+/// only.
 const FIRST_READ: usize = 1024;
 pub const MAX_READ: usize = 16 * 1024;
 
@@ -103,8 +104,8 @@ impl Client {
         Ok(session::Tls { version, cipher })
     }
 
-    /// Closes the connection so that the last reply arrives even if the client is still sending. The client gets `timeout` to read it, and
-    /// as long again to stop sending.
+    /// Closes the connection so that the last reply arrives even if the client is still sending. The client gets
+    /// `timeout` to read it, and as long again to stop sending.
     pub async fn close(&mut self, timeout: Duration) {
         let shutdown = async {
             match &mut self.0 {

@@ -1,4 +1,5 @@
-//! TLS towards clients: chooses the certificate by the client's server name, issues session tickets, reloads changed certificate files.
+//! TLS towards clients: chooses the certificate by the client's server name, issues session tickets, reloads changed
+//! certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
 use crate::accounts::file::Changed;
@@ -91,8 +92,8 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates again if a file has changed since all were good. Bad files are read at each check: the key may be written
-    /// later, or may become readable.
+    /// Reads all certificates again if a file has changed since all were good. Bad files are read at each check: the
+    /// key may be written later, or may become readable.
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
@@ -120,13 +121,14 @@ impl Certificates {
     }
 }
 
-/// Creates the acceptor, for TLS 1.2 and 1.3. It lives as long as the process, so session tickets stay valid when certificates change.
+/// Creates the acceptor, for TLS 1.2 and 1.3. It lives as long as the process, so session tickets stay valid when
+/// certificates change.
 fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
-    // The client keeps its ticket (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The default session cache of
-    // rustls costs memory here, and keeps only the last 256 sessions.
+    // The client keeps its ticket (RFC 5077, RFC 8446 §4.6.1), under a key that changes every 6 hours. The default
+    // session cache of rustls costs memory here, and keeps only the last 256 sessions.
     config.ticketer = ring::Ticketer::new()?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(TlsAcceptor::from(Arc::new(config)))
@@ -185,7 +187,8 @@ impl Choice {
         Self { default, named }
     }
 
-    /// Returns the certificate for a name. An exact name is preferred to a wildcard, which stands for one label (RFC 9525 §6.3).
+    /// Returns the certificate for a name. An exact name is preferred to a wildcard, which stands for one label (RFC
+    /// 9525 §6.3).
     fn of(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
         let named = name.and_then(|name| {
             let name = name.to_ascii_lowercase();

@@ -1,4 +1,5 @@
-//! Waiting while a client's input goes on: a delayed answer, and a password check that ends early when the client leaves.
+//! Waiting while a client's input goes on: a delayed answer, and a password check that ends early when the client
+//! leaves.
 
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
@@ -35,7 +36,7 @@ pub async fn delay(
         };
         match read {
             Read::Some => input.shrink(),
-            // It has closed its side after its last command, and may still read the reply.
+            // The client has closed its side after its last command, and may still read the reply.
             Read::Gone if !input.is_empty() => is_closed = true,
             Read::Gone => return Waited::ClientGone,
             Read::TimedOut => return Waited::Elapsed,
@@ -49,7 +50,7 @@ pub async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
         while input.unused().len() < MAX_READ {
             match client.read(input, MAX_READ, Duration::MAX).await {
                 Read::Some | Read::TimedOut => input.shrink(),
-                // It has closed its side after its last command, and may still read the reply.
+                // The client has closed its side after its last command, and may still read the reply.
                 Read::Gone if !input.is_empty() => break,
                 Read::Gone => return,
             }

@@ -32,7 +32,8 @@ impl Admit {
         self.asked.facts.has_account = has_account;
     }
 
-    /// Returns whether the client is a new one. The session's slots of limits "N at once" then belong to the former client.
+    /// Returns whether the client is a new one. The session's slots of limits "N at once" then belong to the former
+    /// client.
     pub fn is_of_new_client(&self) -> bool {
         matches!(self.purpose, Purpose::Connect)
     }
@@ -42,8 +43,8 @@ impl Admit {
         &mut self.session
     }
 
-    /// Takes one verdict per event, in order. Where a verdict is missing, the client gets a temporary failure. `now` is the time of the
-    /// decision.
+    /// Takes one verdict per event, in order. Where a verdict is missing, the client gets a temporary failure. `now` is
+    /// the time of the decision.
     pub fn answer(mut self: Box<Self>, mut verdicts: Vec<Verdict>, now: Timestamp) -> Step {
         let stages: Vec<Stage> = self.asked.events.iter().filter_map(Event::stage).collect();
         for (verdict, stage) in verdicts.iter_mut().zip(stages) {
@@ -233,7 +234,7 @@ impl Session {
         state.note_route(&mut verdict);
         match std::mem::take(&mut verdict.ruling) {
             Ruling::Refuse(refusal) => {
-                // Charges of limits in shadow mode, which assume that the event takes place.
+                // Limits in shadow mode have charged the event, which another limit refuses.
                 state.deferred_charges.refund(verdict.charges);
                 Err(state.refused(*refusal, stage, None, None))
             }

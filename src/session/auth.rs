@@ -11,8 +11,8 @@ use crate::smtp::sasl::{self, Credentials};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Delay of the answer to a failed login. Guessing passwords costs time, as with Dovecot's `auth_failure_delay`, and a network that
-/// guesses on all its connections causes at most one check per connection and second.
+/// Delay of the answer to a failed login. Guessing passwords costs time, as with Dovecot's `auth_failure_delay`, and a
+/// network that guesses on all its connections causes at most one check per connection and second.
 pub const FAILED_LOGIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The answer to a [`Login`].

@@ -16,7 +16,8 @@ use crate::smtp::reply::Reply;
 use crate::smtp::trace::Received;
 use crate::time::{Timestamp, format_duration};
 
-/// Multiple of the maximum size beyond which the session ends: Weir does not read and discard the rest of such a message.
+/// Multiple of the maximum size beyond which the session ends: Weir does not read and discard the rest of such a
+/// message.
 const FAR_TOO_LARGE: u64 = 2;
 
 impl Session {
@@ -32,8 +33,8 @@ impl Session {
         (Asked { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
     }
 
-    /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error is the message's
-    /// outcome.
+    /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error
+    /// is the message's outcome.
     pub fn apply_end_verdict(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
         let Some(mut verdict) = verdict else { return Err(MessageOutcome::Undecided) };
         self.0.note_route(&mut verdict);
@@ -152,8 +153,8 @@ impl State {
         .to_line()
     }
 
-    /// Discards the octets of a refused piece. The message is incomplete without the piece, so the transaction ends, and the pieces
-    /// after it are refused, too (RFC 3030 §2).
+    /// Discards the octets of a refused piece. The message is incomplete without the piece, so the transaction ends,
+    /// and the pieces after it are refused, too (RFC 3030 §2).
     pub(super) fn drop_chunk(&mut self, chunk: command::Chunk) {
         self.abandon(self.now);
         // Weir does not wait for a piece that would take for ever.
@@ -179,8 +180,8 @@ impl State {
         }
     }
 
-    /// Ends a transaction that gets no message. Records it if it had recipients: they may have been charged, and the log shows where the
-    /// budget went.
+    /// Ends a transaction that gets no message. Records it if it had recipients: they may have been charged, and the
+    /// log shows where the budget went.
     pub(super) fn abandon(&mut self, now: Timestamp) {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.asked > 0) {
             self.end_transaction(MessageOutcome::Abandoned, 0, None, now);
@@ -315,8 +316,8 @@ impl Session {
         if is_charged { self.relay_or_answer() } else { self.ask() }
     }
 
-    /// Ends the session because the message did not come in time. `outcome` is [`MessageOutcome::TooSlow`], [`MessageOutcome::TooLong`] or
-    /// [`MessageOutcome::Revoked`].
+    /// Ends the session because the message did not come in time. `outcome` is [`MessageOutcome::TooSlow`],
+    /// [`MessageOutcome::TooLong`] or [`MessageOutcome::Revoked`].
     pub fn message_overdue(self, outcome: MessageOutcome) -> Step {
         let size = self.0.transaction.as_ref().and_then(|transaction| transaction.chunked).unwrap_or(0);
         let now = self.0.now;

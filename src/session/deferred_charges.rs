@@ -1,4 +1,5 @@
-//! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or the transaction ended.
+//! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or the
+//! transaction ended.
 
 use crate::policy::event::Event;
 use crate::policy::facts::Facts;

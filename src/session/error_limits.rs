@@ -15,7 +15,8 @@ const MAX_ERRORS: u32 = 20;
 /// Maximum commands that lead to no message; RCPT and DATA do not count.
 const MAX_IDLE_COMMANDS: u32 = 200;
 
-/// Maximum refusals, mostly of recipients: a mailing may have many that do not exist; a harvester of addresses has more.
+/// Maximum refusals, mostly of recipients: a mailing may have many that do not exist; a harvester of addresses has
+/// more.
 const MAX_REFUSALS: u32 = 1000;
 
 /// Maximum refusals of a client that has accepted recipients and may still send them the message.

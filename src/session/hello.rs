@@ -24,8 +24,8 @@ impl StartTls {
         self.0.close()
     }
 
-    /// Goes on after the handshake. Discards everything learnt before it, the unused input, too: an attacker on the network path could
-    /// have injected it (RFC 3207 §4.2).
+    /// Goes on after the handshake. Discards everything learnt before it, the unused input, too: an attacker on the
+    /// network path could have injected it (RFC 3207 §4.2).
     pub fn established(self, tls: Tls, input: &mut Input, now: Timestamp) -> Step {
         let mut session = self.0;
         input.clear();
@@ -80,7 +80,7 @@ impl Session {
             named.helo.put_into(&mut state.helo);
             named.login.map(Arc::from).put_into(&mut state.user);
             state.groups = Arc::default();
-            // It was the former client's.
+            // The route was for the former client's mail.
             state.next_route = None;
             state.hello = None;
             state.records.push(Record::ClientNamed { peer: state.peer });

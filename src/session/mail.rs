@@ -59,8 +59,8 @@ impl State {
         self.next_route.as_mut()?.take(sender, self.user.as_ref())
     }
 
-    /// Forgets the route when a message that went by it was accepted and no limit chose a route again. A message that was not accepted
-    /// will be sent again, and keeps the route.
+    /// Forgets the route when a message that went by it was accepted and no limit chose a route again. A message that
+    /// was not accepted will be sent again, and keeps the route.
     pub(super) fn end_next_route(&mut self) {
         self.next_route.take_if(|route| route.is_taken());
     }

@@ -1,11 +1,12 @@
-//! One client's dialogue: octets of commands in, steps out. Pure: the session touches no socket and no clock, so a test runs a whole
-//! dialogue in microseconds.
+//! SMTP dialogue with one client: octets of commands in, steps out. Pure: the session touches no socket and no clock,
+//! so a test runs a whole dialogue in microseconds.
 //!
-//! [`Session::step`] handles the lines at hand and returns the first thing that the session cannot do alone: a question, which owns
-//! the session until it is answered. Pipelined MAIL and RCPT form a batch: one question to policy and one to the upstream; replies
-//! come in order.
+//! [`Session::step`] handles the lines at hand and returns the first thing that the session cannot do alone: a
+//! question, which owns the session until it is answered. Pipelined MAIL and RCPT form a batch: one question to policy
+//! and one to the upstream; replies come in order.
 //!
-//! [`Step`] and its questions are in `step.rs`, their answers beside the command that asks; all work on the state in `state.rs`.
+//! [`Step`] and its questions are in `step.rs`, their answers beside the command that asks; all work on the state in
+//! `state.rs`.
 
 mod admit;
 mod auth;
@@ -51,8 +52,8 @@ use std::sync::Arc;
 const MAX_BATCH: usize = 500;
 
 impl Session {
-    /// Begins a session, with the question whether this client may connect. `id` names it in replies, headers and logs; `tls` is set
-    /// where TLS came first.
+    /// Begins a session, with the question whether this client may connect. `id` names it in replies, headers and logs;
+    /// `tls` is set where TLS came first.
     pub fn begin(options: Arc<Options>, id: Arc<str>, client: IpAddr, tls: Option<Tls>, now: Timestamp) -> Step {
         let mut session = Self(Box::new(State::new(options, id, client, tls, now)));
         match session.0.may_name_clients() {
@@ -65,8 +66,8 @@ impl Session {
         }
     }
 
-    /// Handles the input at hand as far as the session can alone. `offered`: the upstream's extensions, as far as they are known.
-    /// `counts_commands`: policy is to be asked about every command line.
+    /// Handles the input at hand as far as the session can alone. `offered`: the upstream's extensions, as far as they
+    /// are known. `counts_commands`: policy is to be asked about every command line.
     pub fn step(mut self, input: &mut Input, now: Timestamp, offered: Extensions, counts_commands: bool) -> Step {
         self.0.now = now;
         self.0.offered = offered;
@@ -217,7 +218,8 @@ impl Session {
         self.close()
     }
 
-    /// Notes that the session ends to make room for another connection: [`Session::shut_down`] and [`MessageOutcome::Stopping`] then say so.
+    /// Notes that the session ends to make room for another connection: [`Session::shut_down`] and
+    /// [`MessageOutcome::Stopping`] then say so.
     pub fn evict(&mut self) {
         self.0.is_evicted = true;
     }
@@ -320,7 +322,8 @@ impl Session {
     }
 }
 
-/// Returns whether the next octet cannot begin a command: a TLS handshake, or another protocol. Such a client may never send a line end.
+/// Returns whether the next octet cannot begin a command: a TLS handshake, or another protocol. Such a client may never
+/// send a line end.
 fn is_noise(input: &Input) -> bool {
     let first = input.next();
     first.is_some_and(|byte| !(b' '..=b'~').contains(&byte) && byte != b'\r' && byte != b'\n')

@@ -5,10 +5,10 @@ use std::sync::Arc;
 /// The upstream that gets the mail from the next MAIL on.
 pub(super) struct NextRoute {
     upstream: Arc<str>,
-    /// Sender and user of the transaction in which the limit chose: other senders on the same connection are not rerouted. `None`: the
-    /// limit chose outside of a transaction, and the route holds for the next sender.
+    /// Sender and user of the transaction in which the limit chose: other senders on the same connection are not
+    /// rerouted. `None`: the limit chose outside of a transaction, and the route holds for the next sender.
     owner: Option<(String, Option<Arc<str>>)>,
-    /// Whether the present transaction goes by this route.
+    /// True if the present transaction goes by this route.
     is_taken: bool,
 }
 

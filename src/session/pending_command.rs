@@ -11,8 +11,8 @@ pub(super) enum PendingCommand {
     Mail(Mail),
     /// RCPT: policy is to be asked, then the upstream. With the charges for it that may have to be refunded.
     Rcpt(Rcpt, Vec<RefundableCharge>),
-    /// DATA or the first BDAT: policy is to be asked, then the upstream. Always alone in its batch, since it depends on the replies to
-    /// the recipients.
+    /// DATA or the first BDAT: policy is to be asked, then the upstream. Always alone in its batch, since it depends on
+    /// the replies to the recipients.
     Data,
     /// Answered.
     Answered(Reply),

@@ -32,7 +32,8 @@ pub enum Answer {
     Reply(Reply),
     /// The upstream refused MAIL, and so the recipient.
     MailRefused(Reply),
-    /// The upstream cannot be reached, does not answer or answers nonsense, for this reason; or it closes the connection with this reply.
+    /// The upstream cannot be reached, does not answer or answers nonsense, for this reason; or it closes the
+    /// connection with this reply.
     Away {
         reason: String,
         words: Option<Reply>,
@@ -191,7 +192,7 @@ impl State {
                 PendingCommand::Answered(no_transaction())
             }
             (Ruling::Refuse(refusal), pending) => {
-                // Charges of limits in shadow mode, which assume that the event takes place.
+                // Limits in shadow mode have charged the event, which another limit refuses.
                 self.deferred_charges.refund(charges);
                 let (from, to) = self.parties(&pending);
                 PendingCommand::Answered(self.refused(*refusal, stage, from, to))
@@ -243,7 +244,7 @@ impl State {
             }
             _ => {
                 self.error_limits.count_refusal();
-                // Charges per message stay until the message is refused or not sent: other recipients may still get it.
+                // Keep the charges per message: other recipients may still get it.
                 let (of_message, of_recipient) =
                     charges.into_iter().partition(|charged| charged.until == RefundWhen::MessageSent);
                 self.keep_charges(of_message);

@@ -7,8 +7,8 @@ use super::transaction::Upstream;
 use crate::smtp::envelope::Rcpt;
 use crate::smtp::reply::Reply;
 
-/// Octets of the envelope for each recipient that a message may have. An address takes some 30, and its ORCPT 40; either may be far
-/// longer (RFC 5321 §4.5.3.1, RFC 3461 §4.2), but not in all of a thousand recipients.
+/// Octets of the envelope for each recipient that a message may have. An address takes some 30, and its ORCPT 40;
+/// either may be far longer (RFC 5321 §4.5.3.1, RFC 3461 §4.2), but not in all of a thousand recipients.
 const OCTETS_PER_RECIPIENT: usize = 256;
 
 /// Octets that the envelope may have with any maximum of recipients: a hundred of the longest (RFC 5321 §4.5.3.1.8).
@@ -63,7 +63,8 @@ impl State {
         self.refuse_rcpt(refusal)
     }
 
-    /// Refuses a recipient without asking policy or the upstream. Counts it, so that a client cannot send such recipients for ever.
+    /// Refuses a recipient without asking policy or the upstream. Counts it, so that a client cannot send such
+    /// recipients for ever.
     fn refuse_rcpt(&mut self, reply: Reply) -> PendingCommand {
         self.error_limits.count_refusal();
         PendingCommand::Answered(reply)

@@ -28,7 +28,7 @@ pub enum Record {
     },
     Refused {
         refused: Refused,
-        /// Whether the refusal gets a line: not when the session has had very many.
+        /// True if the refusal gets a line: not after very many in one session.
         is_logged: bool,
     },
     /// A limit was exceeded without refusing: in shadow or soft mode, or by its other actions.

@@ -41,8 +41,9 @@ impl State {
         reply
     }
 
-    /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new suspensions, notifications.
-    /// After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one client cannot fill it.
+    /// Records the parts of a verdict that the client does not see: exceeded limits that did not refuse, new
+    /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
+    /// client cannot fill it.
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
         for hit in std::mem::take(&mut verdict.remarks) {
             self.limit_hits += 1;

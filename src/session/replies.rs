@@ -24,8 +24,8 @@ pub(super) fn within_transaction() -> Reply {
     Reply::new(503, "5.5.1 Not in the middle of a transaction")
 }
 
-/// Reply where the upstream is unavailable: a temporary failure, nothing is lost. Uses the upstream's own words, if it gave some.
-/// `id` is the session's: under it the log has the reason.
+/// Reply where the upstream is unavailable: a temporary failure, nothing is lost. Uses the upstream's own words, if it
+/// gave some. `id` is the session's: under it the log has the reason.
 pub(super) fn upstream_away(id: &str, words: Option<Reply>) -> Reply {
     match words {
         Some(words) => words.recoded(451, "4.3.2"),
@@ -51,8 +51,8 @@ pub(super) fn too_many(hostname: &str, why: &str) -> Reply {
     Reply::new(421, format!("4.7.0 {hostname} {why}"))
 }
 
-/// Reply to a command that a limit refuses at this stage, and whether the reply ends the session. `reference` finds the refusal in the
-/// log.
+/// Reply to a command that a limit refuses at this stage, and whether the reply ends the session. `reference` finds the
+/// refusal in the log.
 pub fn refusal_reply(refusal: &Refusal, stage: Stage, hostname: &str, reference: &str) -> (Reply, bool) {
     let code = code(refusal, stage);
     let closes = refusal.ends_session(Some(stage)) || code.basic == 421;

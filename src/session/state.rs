@@ -58,7 +58,7 @@ pub(super) struct State {
     /// Time of the last [`Session::step`](super::Session::step).
     pub now: Timestamp,
     pub error_limits: ErrorLimits,
-    /// Whether any limit counts command lines.
+    /// True if a limit counts command lines.
     pub counts_commands: bool,
     pub session_counters: SessionCounters,
     pub deferred_charges: DeferredCharges,
@@ -149,8 +149,8 @@ impl State {
         exceeded.is_some()
     }
 
-    /// Returns the error limit that the client has exceeded, in words. A client with accepted recipients may still send them the
-    /// message, however many other recipients were refused.
+    /// Returns the error limit that the client has exceeded, in words. A client with accepted recipients may still send
+    /// them the message, however many other recipients were refused.
     pub fn exceeded_error_limit(&self) -> Option<&'static str> {
         let may_go_on = self.transaction.as_ref().is_some_and(|transaction| !transaction.recipients.is_empty());
         let limits = &self.error_limits;
@@ -158,7 +158,8 @@ impl State {
         limits.exceeded().or(refused.then_some("Too much has been refused"))
     }
 
-    /// Records a refusal. After [`MAX_RECORDED`] refusals the log gets no more lines, so that one client cannot fill it.
+    /// Records a refusal. After [`MAX_RECORDED`] refusals the log gets no more lines, so that one client cannot fill
+    /// it.
     pub fn record_refusal(&mut self, refused: Refused) {
         let count = match refused.by {
             RefusedBy::Limit { .. } | RefusedBy::Suspension { .. } => self.limit_refusals,
@@ -170,7 +171,8 @@ impl State {
         self.records.push(Record::Refused { refused, is_logged: count <= MAX_RECORDED });
     }
 
-    /// Returns a reference for a refusal, which stands in the reply and in the log. Refusals without a log line share the last one's.
+    /// Returns a reference for a refusal, which stands in the reply and in the log. Refusals without a log line share
+    /// the last one's.
     pub fn next_reference(&mut self) -> String {
         self.limit_refusals += 1;
         format!("{}-{}", self.id, self.limit_refusals.min(MAX_RECORDED))
@@ -203,7 +205,8 @@ impl State {
         self.user.is_none() && self.options.must_log_in(self.client)
     }
 
-    /// Returns whether AUTH is offered and accepted: not where TLS could protect the password and is not in use (RFC 4954 §4).
+    /// Returns whether AUTH is offered and accepted: not where TLS could protect the password and is not in use (RFC
+    /// 4954 §4).
     pub fn offers_auth(&self) -> bool {
         let protected = self.tls.is_some() || self.options.tls == Security::None;
         self.options.auth != Requirement::None && protected
@@ -221,7 +224,8 @@ impl State {
         }
     }
 
-    /// Returns the context that policy gets: what is known of the session and its transaction, or of `mail`, which may begin one.
+    /// Returns the context that policy gets: what is known of the session and its transaction, or of `mail`, which may
+    /// begin one.
     pub fn facts(&self, mail: Option<&Mail>) -> Facts {
         let mail = mail.or(self.transaction.as_ref().map(|transaction| &transaction.mail));
         let helo = self.hello.as_ref().map(|hello| &*hello.name).or(self.helo.as_deref());

@@ -1,4 +1,5 @@
-//! Steps of a session: each kind of question that the session asks its driver. A question owns the session until it is answered.
+//! Steps of a session: each kind of question that the session asks its driver. A question owns the session until it is
+//! answered.
 
 use super::state::State;
 use crate::policy::request::Asked;
@@ -54,7 +55,7 @@ pub struct Login {
 /// Question to the accounts: the groups of a user that a proxy named.
 pub struct GroupLookup {
     pub(super) session: Session,
-    /// Whether the proxy named another client than before.
+    /// True if the proxy named another client than before.
     pub(super) is_another: bool,
 }
 

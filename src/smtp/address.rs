@@ -1,4 +1,5 @@
-//! Parser of mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3). Strict; the address is kept and passed on as written.
+//! Parser of mailboxes and paths (RFC 5321 §4.1.2), also in UTF-8 (RFC 6531 §3.3). Strict; the address is kept and
+//! passed on as written.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -63,8 +64,8 @@ impl fmt::Display for Path {
     }
 }
 
-/// Maximum octets of a path, with its brackets (RFC 5321 §4.5.3.1.3). The 64 octets of §4.5.3.1.1 for a local part are not enforced:
-/// real bounce addresses are longer, and the upstream may accept them.
+/// Maximum octets of a path, with its brackets (RFC 5321 §4.5.3.1.3). The 64 octets of §4.5.3.1.1 for a local part are
+/// not enforced: real bounce addresses are longer, and the upstream may accept them.
 const MAX_PATH: usize = 256;
 const MAX_DOMAIN: usize = 255;
 
@@ -130,8 +131,8 @@ fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
 }
 
-/// Returns whether a character beyond ASCII is allowed in an address. Not allowed are characters that end lines, are invisible, or change
-/// the direction of writing: a log line must show the true address.
+/// Returns whether a character beyond ASCII is allowed in an address. Not allowed are characters that end lines, are
+/// invisible, or change the direction of writing: a log line must show the true address.
 pub fn is_fit(c: char) -> bool {
     let is_invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{70f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -142,7 +143,8 @@ pub fn is_fit(c: char) -> bool {
     !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible && is_character
 }
 
-/// Returns whether this is a domain of letters, digits, hyphens and underscores (common, though not in RFC 5321). One label is enough.
+/// Returns whether this is a domain of letters, digits, hyphens and underscores (common, though not in RFC 5321). One
+/// label is enough.
 pub fn is_domain(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -153,8 +155,8 @@ pub fn is_domain(text: &str) -> bool {
     text.len() <= MAX_DOMAIN && text.split('.').all(label)
 }
 
-/// Returns whether this is a domain with letters beyond ASCII (U-labels, RFC 6531 §3.3). The characters that IDNA treats as dots are
-/// not allowed.
+/// Returns whether this is a domain with letters beyond ASCII (U-labels, RFC 6531 §3.3). The characters that IDNA
+/// treats as dots are not allowed.
 fn is_unicode_domain(text: &str) -> bool {
     let is_letter = |c: char| match c.is_ascii() {
         true => c.is_ascii_alphanumeric() || c == '-' || c == '_',
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_rfc_5321_calls_a_path() {
+    fn reads_paths_of_rfc_5321() {
         let long = format!("{}@b", "a".repeat(252));
         for (text, address, rest) in [
             ("<>", "", ""),
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_path() {
+    fn refuses_invalid_paths() {
         let long_path = format!("<{}@b>", "a".repeat(253));
         let long_domain = format!("<a@{}>", "d".repeat(64));
         for text in [
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_local_part_and_domain_apart() {
+    fn separates_local_part_and_domain() {
         let Some((Path::Mailbox(mailbox), "")) = parse_path("<\"a@b\"@c.example>") else { panic!() };
         assert_eq!((mailbox.local_part(), mailbox.domain()), ("\"a@b\"", "c.example"));
     }

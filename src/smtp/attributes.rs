@@ -1,4 +1,5 @@
-//! Writer of XCLIENT and XFORWARD, by which a server tells the next one of its client (Postfix's XCLIENT_README and XFORWARD_README).
+//! Writer of XCLIENT and XFORWARD, by which a server tells the next one of its client (Postfix's XCLIENT_README and
+//! XFORWARD_README).
 
 use std::net::IpAddr;
 
@@ -41,8 +42,8 @@ impl Attributes {
     }
 }
 
-/// Writes the command lines for these values, in this order, without the attributes that the server does not accept. `None` is an
-/// unknown value. An overlong value counts as unknown, since a part of it could be another client's value.
+/// Writes the command lines for these values, in this order, without the attributes that the server does not accept.
+/// `None` is an unknown value. An overlong value counts as unknown, since a part of it could be another client's value.
 pub fn commands(verb: &str, taken: Attributes, values: &[(&str, Option<String>)]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (name, value) in values.iter().filter(|(name, _)| taken.has(name)) {

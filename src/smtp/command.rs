@@ -43,8 +43,8 @@ pub struct Chunk {
 const FOREIGN: [&str; 11] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI", "PROXY"];
 
-/// Returns whether a line that is no command, or the beginning of an overlong line, belongs to another protocol, mostly HTTP. An attacker
-/// can make a browser send such a request with SMTP commands in its body.
+/// Returns whether a line that is no command, or the beginning of an overlong line, belongs to another protocol, mostly
+/// HTTP. An attacker can make a browser send such a request with SMTP commands in its body.
 pub fn is_foreign(line: &[u8]) -> bool {
     let mut words = line.split(|b| *b == b' ');
     let verb = words.next().unwrap_or_default();
@@ -59,8 +59,9 @@ pub fn not_smtp() -> Reply {
     Reply::new(421, "4.5.2 This is SMTP")
 }
 
-/// Reads a command line, without its CRLF. The error is the reply: 500 for no command, 501 for wrong arguments, 502 for commands that
-/// Weir does not implement, 555 for unknown parameters. After 421 the following input cannot be trusted to be commands.
+/// Reads a command line, without its CRLF. The error is the reply: 500 for no command, 501 for wrong arguments, 502 for
+/// commands that Weir does not implement, 555 for unknown parameters. After 421 the following input cannot be trusted
+/// to be commands.
 pub fn parse(line: &[u8]) -> Result<Command, Reply> {
     let text = std::str::from_utf8(line).ok().filter(|text| !text.contains(char::is_control));
     let Some(text) = text else {
@@ -107,8 +108,8 @@ fn hello(extended: bool, name: &str) -> Result<Command, Reply> {
     Ok(Command::Hello(Hello { extended, name: name.into() }))
 }
 
-/// Returns whether Weir accepts this HELO name. Real clients send any name here, and RFC 5321 §4.1.4 forbids refusing them for it; only
-/// names that would break a header are refused.
+/// Returns whether Weir accepts this HELO name. Real clients send any name here, and RFC 5321 §4.1.4 forbids refusing
+/// them for it; only names that would break a header are refused.
 pub fn is_host_name(name: &str) -> bool {
     let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
     (1..=255).contains(&name.len()) && name.bytes().all(harmless)

@@ -1,7 +1,9 @@
-//! Reader of a message's octets, after DATA or in BDAT pieces: finds the end, counts the octets and refuses ambiguous ones.
+//! Reader of a message's octets, after DATA or in BDAT pieces: finds the end, counts the octets and refuses ambiguous
+//! ones.
 //!
-//! Octets after DATA are passed on unchanged: dots stay stuffed, since the upstream reads DATA by the same rules. Octets that only some
-//! servers take for the end of the message are an error: the upstream never sees them (SMTP smuggling).
+//! Octets after DATA are passed on unchanged: dots stay stuffed, since the upstream reads DATA by the same rules.
+//! Octets that only some servers take for the end of the message are an error: the upstream never sees them (SMTP
+//! smuggling).
 
 use super::line::Ambiguity;
 use memchr::memchr3;
@@ -47,8 +49,8 @@ impl Default for Reader {
     }
 }
 
-/// Returns whether a line that begins with this octet continues the header line above it: white space (RFC 5322 §2.2.3). Programs that
-/// use C's `isspace` treat VT and FF as white space, too.
+/// Returns whether a line that begins with this octet continues the header line above it: white space (RFC 5322
+/// §2.2.3). Programs that use C's `isspace` treat VT and FF as white space, too.
 fn continues_header(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t' | 0x0b | 0x0c)
 }
@@ -59,7 +61,8 @@ impl Reader {
         self.size
     }
 
-    /// Returns whether the message's first line, dots unstuffed, would continue a header line that is put above the message.
+    /// Returns whether the message's first line, dots unstuffed, would continue a header line that is put above the
+    /// message.
     pub fn is_continuation(&self) -> bool {
         self.is_continuation
     }
@@ -113,7 +116,8 @@ impl Reader {
     }
 }
 
-/// Converter of a message in BDAT pieces (RFC 3030) to DATA format, in which it goes to the upstream. As strict as [`Reader`].
+/// Converter of a message in BDAT pieces (RFC 3030) to DATA format, in which it goes to the upstream. As strict as
+/// [`Reader`].
 #[derive(Debug)]
 pub struct Chunks {
     state: State,
@@ -138,8 +142,8 @@ impl Chunks {
         self.is_continuation
     }
 
-    /// Reads octets of a piece, and appends them to `out` in DATA format: stuffs dots at the beginning of a line, and holds a CR until its LF
-    /// comes. After an error no more of the message may be passed on.
+    /// Reads octets of a piece, and appends them to `out` in DATA format: stuffs dots at the beginning of a line, and
+    /// holds a CR until its LF comes. After an error no more of the message may be passed on.
     pub fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Ambiguity> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {

@@ -173,8 +173,8 @@ fn twice(verb: &str, name: &str) -> Reply {
     Reply::new(501, format!("5.5.4 {verb} parameter {name} given twice"))
 }
 
-/// Reads the path after `FROM:` or `TO:`, and the parameters. A space before the path is accepted: it is common and harmless, though RFC
-/// 5321 §3.3 forbids it.
+/// Reads the path after `FROM:` or `TO:`, and the parameters. A space before the path is accepted: it is common and
+/// harmless, though RFC 5321 §3.3 forbids it.
 fn path_after<'a>(keyword: &str, arguments: &'a str) -> Option<(Path, impl Iterator<Item = &'a str>)> {
     let head = arguments.get(..keyword.len())?;
     if !head.eq_ignore_ascii_case(keyword) {
@@ -254,8 +254,8 @@ fn submitter(value: &str) -> Result<(), Reply> {
     Err(Reply::new(501, "5.5.4 AUTH is <> or an address as xtext"))
 }
 
-/// Returns whether this is xtext: printable ASCII without `=`, and `+` only before two hexadecimal digits (RFC 3461 §4). Lower-case
-/// digits are accepted, since they are common.
+/// Returns whether this is xtext: printable ASCII without `=`, and `+` only before two hexadecimal digits (RFC 3461
+/// §4). Lower-case digits are accepted, since they are common.
 fn is_xtext(text: &str) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

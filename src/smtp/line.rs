@@ -2,8 +2,8 @@
 
 use memchr::{memchr, memchr2};
 
-/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 asks for 512, and for more with each extension; Postfix accepts
-/// 2048, which is enough for DSN parameters.
+/// Maximum octets of a command line, with its CRLF. RFC 5321 §4.5.3.1.4 asks for 512, and for more with each extension;
+/// Postfix accepts 2048, which is enough for DSN parameters.
 pub const MAX_COMMAND: usize = 2048;
 
 /// Maximum octets of a line of a SASL exchange, with its CRLF (RFC 4954 §4).
@@ -110,7 +110,8 @@ impl Input {
         }
     }
 
-    /// Discards all octets: input from before a TLS handshake must not be used after it (STARTTLS injection, CVE-2011-0411).
+    /// Discards all octets: input from before a TLS handshake must not be used after it (STARTTLS injection,
+    /// CVE-2011-0411).
     pub fn clear(&mut self) {
         *self = Self::default();
     }

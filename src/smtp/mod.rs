@@ -1,6 +1,7 @@
 //! Parsers and writers of SMTP, for clients and upstreams. Pure: no sockets, no clock.
 //!
-//! CRLF is the only end of a line in a client's input. Input that two servers could read differently is an error, and is not repaired.
+//! CRLF is the only end of a line in a client's input. Input that two servers could read differently is an error, and
+//! is not repaired.
 
 pub mod address;
 pub mod attributes;

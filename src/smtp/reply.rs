@@ -1,10 +1,12 @@
-//! Replies (RFC 5321 §4.2): Weir's own, and the upstream's, read in bounded memory and cleaned of octets that could break a line.
+//! Replies (RFC 5321 §4.2): Weir's own, and the upstream's, read in bounded memory and cleaned of octets that could
+//! break a line.
 
 use memchr::memchr;
 use std::fmt;
 use std::sync::Arc;
 
-/// A reply: a code and one or more lines of text, each of printable ASCII that begins with its enhanced code where it has one.
+/// A reply: a code and one or more lines of text, each of printable ASCII that begins with its enhanced code where it
+/// has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
@@ -15,7 +17,8 @@ pub struct Reply {
 /// Maximum octets of a line's text: with code and CRLF within the 512 octets of RFC 5321 §4.5.3.1.5.
 const MAX_TEXT: usize = 500;
 
-/// Maximum lines of an upstream's reply that are kept: the first lines and the last. Policy texts have a few; the rest is discarded.
+/// Maximum lines of an upstream's reply that are kept: the first lines and the last. Policy texts have a few; the rest
+/// is discarded.
 const MAX_KEPT_LINES: usize = 16;
 
 /// Maximum lines of a reply to EHLO that are kept: each is an extension.
@@ -57,15 +60,16 @@ impl Reply {
         Self { code: self.code, lines: self.texts().map(|text| clean(change(text).as_bytes())).collect() }
     }
 
-    /// Returns the same text with another code and enhanced code, for an upstream's reply that would mislead the client: a 421 closes the
-    /// upstream's connection, not the client's.
+    /// Returns the same text with another code and enhanced code, for an upstream's reply that would mislead the
+    /// client: a 421 closes the upstream's connection, not the client's.
     pub fn recoded(&self, code: u16, enhanced: &str) -> Self {
         let lines =
             self.texts().map(|text| clean(format!("{enhanced} {}", without_enhanced(text)).as_bytes())).collect();
         Self { code, lines }
     }
 
-    /// Returns the reply with an enhanced code in each line, as Weir has promised the client: lines without one get X.0.0 (RFC 2034 §4).
+    /// Returns the reply with an enhanced code in each line, as Weir has promised the client: lines without one get
+    /// X.0.0 (RFC 2034 §4).
     pub fn enhanced(&self) -> Self {
         let class = self.code / 100;
         let enhance = |line: &str| match without_enhanced(line).len() == line.len() {
@@ -129,8 +133,8 @@ impl fmt::Display for Garbage {
     }
 }
 
-/// Reader of an upstream's replies. A bare LF ends a line, too, as in all other programs: replies contain nothing that could be
-/// smuggled.
+/// Reader of an upstream's replies. A bare LF ends a line, too, as in all other programs: replies contain nothing that
+/// could be smuggled.
 #[derive(Default)]
 pub struct Reader {
     /// Beginning of a line, at most the part that is kept.
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_garbage_from_replies() {
+    fn refuses_garbage() {
         for (bytes, garbage) in [
             (&b"hello\r\n"[..], Garbage::NoCode),
             (b"25 ok\r\n", Garbage::NoCode),
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_reply_to_ehlo_many_lines_are_kept() {
+    fn many_lines_of_a_reply_to_ehlo_are_kept() {
         let bytes =
             [&b"250-x\r\n".repeat(300)[..], b"250 STARTTLS\r\n", &b"250-x\r\n".repeat(300), b"250 x\r\n"].concat();
         let mut reader = Reader::default();

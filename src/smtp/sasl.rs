@@ -40,8 +40,9 @@ pub const MAX_TOKEN: usize = 8192;
 /// Maximum octets of a user name.
 const MAX_NAME: usize = 255;
 
-/// Returns whether this is a valid user name: letters and digits of any script, and ASCII signs except the colon. In headers, logs and the
-/// users file, a control character, a space or a mark that changes the direction of writing would be misread.
+/// Returns whether this is a valid user name: letters and digits of any script, and ASCII signs except the colon. In
+/// headers, logs and the users file, a control character, a space or a mark that changes the direction of writing would
+/// be misread.
 pub fn is_user_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(|c| c.is_alphanumeric() || (c.is_ascii_graphic() && c != ':'))
@@ -52,29 +53,31 @@ pub const LOGIN_USER: &str = "VXNlcm5hbWU6";
 pub const LOGIN_PASSWORD: &str = "UGFzc3dvcmQ6";
 
 impl Credentials {
-    /// Creates credentials. `None` if they cannot be sent: an invalid user name, or a password that is empty, too long or has a NUL.
+    /// Creates credentials. `None` if they cannot be sent: an invalid user name, or a password that is empty, too long
+    /// or has a NUL.
     pub fn new(user: &str, password: &str) -> Option<Self> {
         let well_formed =
             is_user_name(user) && (1..=MAX_PASSWORD).contains(&password.len()) && !password.contains('\0');
         well_formed.then(|| Self { user: user.to_owned(), password: password.to_owned() })
     }
 
-    /// Returns the forms of the password that a stored hash may be made of: prepared; and as sent, where that differs, since former versions
-    /// hashed passwords as sent. A password that SASLprep prohibits has only the second form.
+    /// Returns the forms of the password that a stored hash may be made of: prepared; and as sent, where that differs,
+    /// since former versions hashed passwords as sent. A password that SASLprep prohibits has only the second form.
     pub fn password_forms(&self) -> Vec<Cow<'_, str>> {
         let prepared = saslprep(&self.password).filter(|prepared| **prepared != self.password);
         prepared.into_iter().chain([Cow::Borrowed(&*self.password)]).collect()
     }
 }
 
-/// Prepares a password (RFC 4013), so that characters that look the same compare equal whichever keyboard typed them. `None`: the password
-/// is prohibited, or empty after preparation.
+/// Prepares a password (RFC 4013), so that characters that look the same compare equal whichever keyboard typed them.
+/// `None`: the password is prohibited, or empty after preparation.
 pub fn saslprep(password: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty())
 }
 
 impl Bearer {
-    /// Creates a bearer. `None` if it cannot be sent: an invalid user name, or a token that is empty, too long or not printable ASCII.
+    /// Creates a bearer. `None` if it cannot be sent: an invalid user name, or a token that is empty, too long or not
+    /// printable ASCII.
     pub fn new(user: &str, token: &str) -> Option<Self> {
         // RFC 6750 §2.1 allows fewer characters; these are enough to exclude one that ends the field.
         let is_token = (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
@@ -101,7 +104,8 @@ pub fn login(credentials: &Credentials) -> [String; 2] {
     [&credentials.user, &credentials.password].map(|text| STANDARD.encode(text))
 }
 
-/// Reads the only message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` if it is malformed.
+/// Reads the only message of PLAIN, base64 of `[authzid] NUL authcid NUL password` (RFC 4616 §2). `None` if it is
+/// malformed.
 ///
 /// An authorization identity other than the user's own is refused: no user may act as another user.
 pub fn parse_plain(message: &str) -> Option<Credentials> {

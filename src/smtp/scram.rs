@@ -1,7 +1,8 @@
-//! SCRAM-SHA-256, the client's side (RFC 5802, RFC 7677): the server never gets the password, and proves that it knows the password, too.
+//! SCRAM-SHA-256, the client's side (RFC 5802, RFC 7677): the server never gets the password, and proves that it knows
+//! the password, too.
 //!
-//! Each message of the server turns one value into the next: [`ClientFirst`], [`Challenge`], [`Proof`]. [`Salting::derive`] takes long,
-//! so the caller decides on which thread it runs. Channel binding is not offered.
+//! Each message of the server turns one value into the next: [`ClientFirst`], [`Challenge`], [`Proof`].
+//! [`Salting::derive`] takes long, so the caller decides on which thread it runs. Channel binding is not offered.
 
 use super::sasl::Credentials;
 use base64::Engine as _;
@@ -193,8 +194,8 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Prepares a text by SASLprep (RFC 4013). A text that it prohibits, such as one with characters younger than Unicode 3.2, is sent as it
-/// is: servers that accept such a password have stored it so.
+/// Prepares a text by SASLprep (RFC 4013). A text that it prohibits, such as one with characters younger than Unicode
+/// 3.2, is sent as it is: servers that accept such a password have stored it so.
 fn prepared(text: &str) -> String {
     stringprep::saslprep(text).map_or_else(|_| text.to_owned(), |prepared| prepared.into_owned())
 }

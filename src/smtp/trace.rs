@@ -1,4 +1,5 @@
-//! `Received:` lines (RFC 5321 §4.4): writes the line that Weir adds, and counts those that a message has, to find mail loops.
+//! `Received:` lines (RFC 5321 §4.4): writes the line that Weir adds, and counts those that a message has, to find mail
+//! loops.
 
 use memchr::memchr;
 use std::net::IpAddr;
@@ -59,8 +60,8 @@ fn literal(address: IpAddr) -> String {
     }
 }
 
-/// Writes text for a comment (RFC 5322 §3.2.2): escapes characters that could end it, replaces all but printable ASCII, and cuts the text
-/// so that it fits a line.
+/// Writes text for a comment (RFC 5322 §3.2.2): escapes characters that could end it, replaces all but printable ASCII,
+/// and cuts the text so that it fits a line.
 fn comment(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(200) {
