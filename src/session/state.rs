@@ -55,7 +55,7 @@ pub(super) struct State {
     pub next_route: Option<NextRoute>,
     pub output: Vec<u8>,
     pub records: Vec<Record>,
-    /// Time of the last [`Session::step`](super::Session::step).
+    /// Time of the last `Session::step`.
     pub now: Timestamp,
     pub error_limits: ErrorLimits,
     /// True if a limit counts command lines.

@@ -29,7 +29,7 @@ pub enum Step {
     Admit(Box<Admit>),
     /// Send the output, then wait: for the time, or until the client leaves.
     Delay(Delayed),
-    /// A login failed: wait for [`FAILED_LOGIN_PAUSE`](super::FAILED_LOGIN_PAUSE), then go on.
+    /// A login failed: wait for `FAILED_LOGIN_PAUSE`, then go on.
     Pause(Session),
     /// Send these commands to the upstream.
     Relay(Relay),

@@ -182,6 +182,13 @@ pub fn is_address_literal(text: &str) -> bool {
     }
 }
 
+/// Returns whether Weir accepts this HELO name. Real clients send any name here, and RFC 5321 §4.1.4 forbids refusing
+/// them for it; only names that would break a header are refused.
+pub fn is_host_name(name: &str) -> bool {
+    let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
+    (1..=255).contains(&name.len()) && name.bytes().all(harmless)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! Parser of a client's commands. Strict; its error is the reply that the client gets.
 
+use super::address::is_host_name;
 use super::envelope::{Mail, Rcpt};
 use super::reply::Reply;
 use super::xclient::Xclient;
@@ -106,13 +107,6 @@ fn hello(extended: bool, name: &str) -> Result<Command, Reply> {
         return Err(Reply::new(501, "5.5.4 Say EHLO and your host name"));
     }
     Ok(Command::Hello(Hello { extended, name: name.into() }))
-}
-
-/// Returns whether Weir accepts this HELO name. Real clients send any name here, and RFC 5321 §4.1.4 forbids refusing
-/// them for it; only names that would break a header are refused.
-pub fn is_host_name(name: &str) -> bool {
-    let harmless = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]+/~=%#$!*&^'{}|`?".contains(&b);
-    (1..=255).contains(&name.len()) && name.bytes().all(harmless)
 }
 
 fn auth(arguments: &str) -> Result<Command, Reply> {

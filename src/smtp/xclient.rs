@@ -1,5 +1,6 @@
 //! Parser of XCLIENT, by which a proxy in front of Weir names the client (Postfix's XCLIENT_README).
 
+use super::address::is_host_name;
 use super::reply::Reply;
 use super::sasl::is_user_name;
 use std::net::IpAddr;
@@ -74,9 +75,7 @@ impl Xclient {
     fn take(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "ADDR" => self.address = Attribute::Known(Some(address(value)?).filter(is_of_a_client)?),
-            "HELO" => {
-                self.helo = Attribute::Known(Some(value).filter(|name| super::command::is_host_name(name))?.into())
-            }
+            "HELO" => self.helo = Attribute::Known(Some(value).filter(|name| is_host_name(name))?.into()),
             "LOGIN" => self.login = Attribute::Known(Some(value).filter(|name| is_user_name(name))?.into()),
             "PROTO" => return ["SMTP", "ESMTP"].iter().any(|word| word.eq_ignore_ascii_case(value)).then_some(()),
             // Checked, but not used.
