@@ -1,4 +1,4 @@
-//! Scripts of dialogues in `dialogues/*.talk`, played with the session itself and the real policy: no sockets, no waiting.
+//! Scripts of dialogues in `dialogues/*.smtp`, played with the session itself and the real policy: no sockets, no waiting.
 //!
 //! A script has a line for each thing said, and `#` comments:
 //!

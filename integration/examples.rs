@@ -1,4 +1,4 @@
-//! The examples of limits in `conf/examples`: each is loaded, and exercised by a talk, `examples/NAME.talk` (policy.rs says what may
+//! The examples of limits in `conf/examples`: each is loaded, and exercised by a talk, `examples/NAME.policy` (policy.rs says what may
 //! stand there). All that is said, and what the upstreams get, has to be what stands in `examples/NAME.golden`.
 //!
 //!     TALK=NAME cargo nextest run -E 'test(examples::)'       one alone
@@ -18,7 +18,7 @@ const HEAD: &str = "before-limits.toml";
 
 #[test]
 fn every_example_goes_as_written() {
-    let mut talks = files(&talks(), "talk");
+    let mut talks = files(&talks(), "policy");
     let only = std::env::var("TALK").ok();
     talks.retain(|path| only.as_ref().is_none_or(|only| name_of(path) == *only));
     let (waiting, failed) = (Mutex::new(talks), Mutex::new(Vec::new()));
@@ -43,7 +43,7 @@ fn every_example_has_a_talk_and_a_line_in_the_list() {
     let names = |files: Vec<PathBuf>| files.iter().map(|path| name_of(path)).collect::<BTreeSet<_>>();
     let examples = names(examples());
     assert!(examples.len() > 20, "only {} examples", examples.len());
-    assert_eq!(names(files(&talks(), "talk")), examples);
+    assert_eq!(names(files(&talks(), "policy")), examples);
     assert_eq!(names(files(&talks(), "golden")), examples);
     let list = std::fs::read_to_string(folder().join("README.md")).unwrap();
     let listed = list.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next());

@@ -1,4 +1,4 @@
-//! The policy language, sentence by sentence: dialogues with a running Weir in `policy/NAME.talk`, under the limits of
+//! The policy language, sentence by sentence: dialogues with a running Weir in `policy/NAME.policy`, under the limits of
 //! `policy/NAME.toml` and the files that lie beside it as `NAME-FILE`.
 //!
 //! A talk begins with what it shows, in the very words of `policy/sentences.txt`: `#! words`. Then it has a line for each thing that
@@ -137,7 +137,7 @@ fn folder() -> PathBuf {
 }
 
 fn talks() -> Vec<PathBuf> {
-    files(&folder(), "talk")
+    files(&folder(), "policy")
 }
 
 /// The files of a folder that end so.
@@ -178,7 +178,7 @@ pub fn played_in(new: impl FnOnce() -> Play, name: &str, script: &str) -> Result
     let outcome = outcome
         .unwrap_or_else(|panic| Err(panic.downcast_ref::<String>().map_or("it panicked", |text| text).to_owned()));
     let line = script.lines().nth(n).unwrap_or_default();
-    outcome.map_err(|why| format!("{name}.talk:{}: {line}\n{why}", n + 1))
+    outcome.map_err(|why| format!("{name}.policy:{}: {line}\n{why}", n + 1))
 }
 
 /// Name, password and groups.
@@ -233,7 +233,7 @@ impl Play {
             let entry = entry.unwrap();
             if let Some(file) = entry.file_name().to_string_lossy().strip_prefix(&format!("{name}-"))
                 && !file.ends_with(".toml")
-                && !file.ends_with(".talk")
+                && !file.ends_with(".policy")
             {
                 std::fs::copy(entry.path(), site.path(file)).unwrap();
             }
