@@ -1,41 +1,23 @@
-//! The examples of limits in `conf/examples`: each is loaded, and exercised by a talk, `examples/NAME.policy` (policy.rs says what may
-//! stand there). All that is said, and what the upstreams get, has to be what stands in `examples/NAME.golden`.
+//! Tests of the example limits in `conf/examples`: each is loaded and exercised by a talk, `examples/NAME.policy`, in
+//! the grammar of `talk/mod.rs`. The transcript of clients and upstreams must equal `examples/NAME.golden`.
 //!
-//!     TALK=NAME cargo nextest run -E 'test(examples::)'       one alone
-//!     GOLDEN=write cargo nextest run -E 'test(examples::)'    writes the golden files anew: read the difference before you commit it
+//!     TALK=NAME cargo nextest run -E 'test(examples::)'       plays one talk
+//!     GOLDEN=write cargo nextest run -E 'test(examples::)'    rewrites the golden files; read the diff then
 
 use crate::harness::{Site, Upstream, run, weir};
-use crate::policy::{Play, USERS, files, head, name_of, played_in};
+use crate::talk::{Talk, USERS, files, head, name_of, play, play_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
-/// So many talks at once: most of them wait most of the time.
+/// Number of talks at the same time. A talk waits most of the time.
 const AT_ONCE: usize = 8;
 
-/// What examples of limits stand behind when an administrator tries them.
+/// Configuration before the limits when an administrator tries an example.
 const HEAD: &str = "before-limits.toml";
 
 #[test]
-fn every_example_goes_as_written() {
-    let mut talks = files(&talks(), "policy");
-    let only = std::env::var("TALK").ok();
-    talks.retain(|path| only.as_ref().is_none_or(|only| name_of(path) == *only));
-    let (waiting, failed) = (Mutex::new(talks), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                loop {
-                    let Some(path) = waiting.lock().unwrap().pop() else { break };
-                    if let Err(why) = compared(&path) {
-                        failed.lock().unwrap().push(why);
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "{} examples went otherwise:\n\n{}", failed.len(), failed.join("\n\n"));
+fn examples_go_as_written() {
+    play_all(files(&talks(), "policy"), AT_ONCE, compare);
 }
 
 #[test]
@@ -57,7 +39,7 @@ fn every_example_has_a_talk_and_a_line_in_the_list() {
 }
 
 #[test]
-fn every_example_is_good_where_there_are_users_and_where_it_is_only_tried() {
+fn every_example_is_valid_with_users_and_when_only_tried() {
     let before = std::fs::read_to_string(folder().join(HEAD)).unwrap();
     for path in examples() {
         let limits = std::fs::read_to_string(&path).unwrap();
@@ -70,7 +52,7 @@ fn every_example_is_good_where_there_are_users_and_where_it_is_only_tried() {
         std::fs::write(site.path("weir.toml"), format!("{before}{limits}")).unwrap();
         let (code, said) = check();
         assert_eq!(code, Some(0), "{}: {said}", name_of(&path));
-        // Nobody logs in there, and so nobody is in a group, as that would need users and certificates.
+        // This configuration has no users and certificates, so it has no logins and no groups.
         let is_of_users =
             |line: &str| line.ends_with("no listener has logins") || line.contains("no user is in the group");
         let mut warnings = said.lines().filter(|line| line.starts_with("warning: "));
@@ -83,18 +65,19 @@ fn recommended_policies_stop_a_flood_and_find_a_trickle() {
     std::thread::scope(|scope| {
         for name in ["university", "isp", "company"] {
             scope.spawn(move || {
-                // One a second is stopped the sooner, and takes long to simulate.
-                let flood = flooded(name, "1/5s");
+                // A flood of one a second would be refused sooner, but takes long to simulate.
+                let flood = simulate_flood(name, "1/5s");
                 assert!(flood["delivered"].as_u64().unwrap() <= 50, "{name}: {flood}");
-                let trickle = flooded(name, "6/h");
+                let trickle = simulate_flood(name, "6/h");
                 assert!(trickle["seconds-to-first-refusal"].as_f64().unwrap() < 86_400.0, "{name}: {trickle}");
             });
         }
     });
 }
 
-/// What `weir simulate` says of a stolen account that writes to strangers so often for a day.
-fn flooded(example: &str, speed: &str) -> serde_json::Value {
+/// Simulates a stolen account that sends to new recipients at this speed for a day. Returns the last line of `weir
+/// simulate --json`.
+fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
     let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
     let site = Site::with_users("", &[]);
     std::fs::write(site.path("weir.toml"), read(HEAD) + &read(&format!("{example}.toml"))).unwrap();
@@ -121,7 +104,8 @@ fn examples() -> Vec<PathBuf> {
     examples
 }
 
-/// Where an example is at home: everybody may send and some can log in, and there is a slow lane.
+/// Returns a site for an example: every client may send, [`USERS`] can log in, and limits can route to an upstream
+/// `slow`.
 fn site(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     let (upstream, slow) = (Upstream::start(), Upstream::start());
     let head = head(&upstream, Some(&slow));
@@ -130,7 +114,7 @@ fn site(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     (site, upstream, slow)
 }
 
-/// The files that lie beside an example: `NAME-FILE`.
+/// Copies the files beside an example, named `NAME-FILE`, to the site.
 fn copy_beside(example: &str, site: &Site) {
     for entry in std::fs::read_dir(folder()).unwrap() {
         let (path, file) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
@@ -141,15 +125,15 @@ fn copy_beside(example: &str, site: &Site) {
     }
 }
 
-/// Plays the talk of an example, and compares what was said.
-fn compared(talk: &Path) -> Result<(), String> {
+/// Plays the talk of an example, and compares its transcript with the golden file.
+fn compare(talk: &Path) -> Result<(), String> {
     let (name, script) = (name_of(talk), std::fs::read_to_string(talk).unwrap());
-    let play = || {
+    let start = || {
         let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
         let (site, upstream, slow) = site(&name, &limits);
-        Play::at(site, upstream, Some(slow))
+        Talk::at(site, upstream, Some(slow))
     };
-    let got = played_in(play, &name, &script)?;
+    let got = play(start, &name, &script)?;
     let golden = talk.with_extension("golden");
     if std::env::var("GOLDEN").is_ok_and(|how| how == "write") {
         std::fs::write(golden, got).unwrap();

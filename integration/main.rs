@@ -1,6 +1,6 @@
-//! Everything that tests Weir from outside. One binary: it links once.
+//! Integration tests. All are in one binary, which links once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by them")]
 
 mod admin_http;
 mod announced_client;
@@ -38,8 +38,8 @@ mod slow_clients;
 mod smuggling;
 mod state;
 mod strangers;
+mod talk;
 mod test_command;
-mod transcript;
 mod upstream_bound;
 mod upstream_changes;
 mod upstream_failover;

@@ -1,46 +1,49 @@
-//! What was said in a talk, so that it can be compared with what was said before: every line of clients and replies to them, and what
-//! the upstreams got. What is different each time has a word instead: references, waits, levels.
+//! Transcript of a talk, for comparison with a golden file: every line of clients, every reply, and the envelopes and
+//! messages at the upstreams. Text that differs from run to run has a placeholder: references, waits, levels.
 
 use crate::harness::Upstream;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A transcript, which all speakers of a talk write.
+/// Transcript, shared by all clients of a talk.
 #[derive(Clone, Default)]
-pub struct Transcript(Rc<RefCell<Written>>);
+pub struct Transcript(Rc<RefCell<Lines>>);
 
 #[derive(Default)]
-struct Written {
+struct Lines {
     lines: Vec<String>,
-    /// Of each upstream, how many commands and messages have been noted.
+    /// Number of commands and messages noted so far, by upstream.
     noted: HashMap<&'static str, (usize, usize)>,
 }
 
 impl Transcript {
-    /// Something that is in the talk as well.
+    /// Adds a line of the script.
     pub fn remark(&self, line: &str) {
         self.0.borrow_mut().lines.push(line.to_owned());
     }
 
-    pub fn said(&self, who: &str, line: &str) {
-        // Of a message its beginning says enough.
+    /// Adds a line that a client has sent.
+    pub fn said(&self, client: &str, line: &str) {
+        // The first line stands for a whole message.
         let line = match line.split_once("\r\n") {
             Some((first, _)) => format!("{first} … ({} octets and a dot)", line.len() - 1),
             None => line.to_owned(),
         };
-        self.0.borrow_mut().lines.push(format!("{who} -> {line}"));
+        self.0.borrow_mut().lines.push(format!("{client} -> {line}"));
     }
 
-    pub fn heard(&self, who: &str, reply: &str) {
+    /// Adds a reply that a client has read.
+    pub fn heard(&self, client: &str, reply: &str) {
         let line = match reply.split_once('\n') {
             Some((first, _)) => format!("{first} …"),
-            None => steady(reply),
+            None => with_placeholders(reply),
         };
-        self.0.borrow_mut().lines.push(format!("{who} <- {line}"));
+        self.0.borrow_mut().lines.push(format!("{client} <- {line}"));
     }
 
-    /// Notes what an upstream has got since: envelopes and messages. What else it is asked comes when it comes.
+    /// Adds the upstream's envelopes and messages since the last call. Other commands (EHLO, RSET) come at no fixed
+    /// time and are left out.
     pub fn note(&self, name: &'static str, upstream: &Upstream) {
         let (commands, messages) = (upstream.commands(), upstream.acknowledged());
         let mut written = self.0.borrow_mut();
@@ -57,13 +60,13 @@ impl Transcript {
         written.lines.extend(got);
     }
 
-    /// All of it.
+    /// Returns the transcript, with repetitions folded.
     pub fn text(&self) -> String {
         folded(&self.0.borrow().lines).join("\n") + "\n"
     }
 }
 
-/// How long a message is without the header that Weir puts on top.
+/// Returns the length of a message in octets, without the `Received:` header of Weir.
 fn octets_of(message: &[u8]) -> usize {
     let text = String::from_utf8_lossy(message);
     let mut lines = text.split_inclusive("\r\n").peekable();
@@ -74,8 +77,8 @@ fn octets_of(message: &[u8]) -> usize {
     text.len() - header
 }
 
-/// A reply with words for what is different each time.
-fn steady(reply: &str) -> String {
+/// Replaces the parts of a reply that differ from run to run.
+fn with_placeholders(reply: &str) -> String {
     let mut words: Vec<String> = reply.split(' ').map(str::to_owned).collect();
     for at in 0..words.len() {
         let follows = |words: &[String], before: &[&str]| at >= before.len() && words[at - before.len()..at] == *before;
@@ -86,14 +89,14 @@ fn steady(reply: &str) -> String {
             let end = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
             words[at] = format!("WAIT{end}");
         } else if word.parse::<f64>().is_ok() && words.get(at + 1).is_some_and(|next| next == "of") {
-            // It falls by the second.
+            // The level decays by the second.
             words[at] = "LEVEL".to_owned();
         }
     }
     words.join(" ")
 }
 
-/// `(hocvofwl8x005-1)`, or without the number.
+/// Recognises a reference: `(hocvofwl8x005-1)`, or without the number.
 fn is_reference(word: &str) -> bool {
     let inner = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or_default();
     let (session, number) = inner.split_once('-').unwrap_or((inner, "1"));
@@ -101,7 +104,8 @@ fn is_reference(word: &str) -> bool {
     session.len() > 8 && session.bytes().all(is_base_36) && number.parse::<u32>().is_ok()
 }
 
-/// Lines that repeat, two by two or one by one, as their numbers count on or stay, are told by the first and the last.
+/// Folds repeated lines, or pairs of lines, to the first and the last. Lines repeat if they differ only in numbers that
+/// grow by one.
 fn folded(lines: &[String]) -> Vec<String> {
     let (mut text, mut at) = (Vec::new(), 0);
     while at < lines.len() {
@@ -122,7 +126,8 @@ fn folded(lines: &[String]) -> Vec<String> {
     text
 }
 
-/// How often the first so many lines come, with every number in them one more each time or the same each time.
+/// Counts how often the first `unit` lines are repeated. From one repetition to the next each number stays or grows by
+/// one.
 fn repeats(lines: &[String], unit: usize) -> usize {
     let blocks: Vec<Vec<Piece<'_>>> =
         lines.chunks_exact(unit).map(|block| block.iter().flat_map(|line| pieces(line)).collect()).collect();
@@ -158,7 +163,7 @@ fn pieces(line: &str) -> Vec<Piece<'_>> {
 }
 
 #[test]
-fn what_repeats_is_told_by_the_first_and_the_last() {
+fn repeated_lines_fold_to_the_first_and_the_last() {
     let lines = |text: &[&str]| text.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
     let pair = |n: u32| [format!("a -> RCPT TO:<{n}@d>"), "a <- 250 2.1.5 Ok".to_owned()];
     let told = folded(&(1..=9).flat_map(pair).collect::<Vec<_>>());
@@ -170,7 +175,7 @@ fn what_repeats_is_told_by_the_first_and_the_last() {
 }
 
 #[test]
-fn what_is_different_each_time_has_a_word() {
+fn text_that_differs_from_run_to_run_has_a_placeholder() {
     for (reply, told) in [
         (
             "450 4.7.1 99.9 of 100 recipients per 1d; try again in 14m24s (hocvofwl8x005-1)",
@@ -180,6 +185,6 @@ fn what_is_different_each_time_has_a_word() {
         ("450 4.7.1 later; try again in 1h, or not", "450 4.7.1 later; try again in WAIT, or not"),
         ("550 5.1.1 No such user (really)", "550 5.1.1 No such user (really)"),
     ] {
-        assert_eq!(steady(reply), told);
+        assert_eq!(with_placeholders(reply), told);
     }
 }

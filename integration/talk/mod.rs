@@ -1,0 +1,452 @@
+//! Policy talks: scripts that drive a running Weir over sockets and check replies, log, metrics and upstream.
+//! `policy/*.policy` and `examples/*.policy` use this grammar.
+//!
+//! A talk begins with the sentences of `policy/sentences.txt` that it shows, in their exact words: `#! words`. Each
+//! following line is one event. A client has a name of one word:
+//!
+//!     a 192.0.2.7 connects            connects and says EHLO; XCLIENT gives its address, unless it is loopback
+//!     a 192.0.2.7 knocks              without EHLO and without waiting for the greeting; both may end in "at LISTENER"
+//!     a logs in alice sesame          logs in and expects 235; every password is "sesame"
+//!     a tries alice guess             logs in; the reply is checked by a later line
+//!     a secures                       STARTTLS, then XCLIENT and EHLO again
+//!     a mails x@example.org: 1@d 2@d  MAIL and RCPT, all accepted; 1..9@d are nine addresses; the sender may be empty
+//!     a sends x@example.org: 1@d 2@d  the same, and a message, which is accepted
+//!     a -> RCPT TO:<b@example.net>    sends this line; consecutive lines are sent in one piece
+//!     a => Subject: hello             sends a line of a message; no reply is due
+//!     a gives 2000 octets             sends a body of this size and the final dot
+//!     a <- 250 2.1.5 Ok               expects exactly this reply
+//!     a <~ 450 4.7.1 2 of             expects a reply that begins so; in both, {1h} matches 59m30s to 1h
+//!     together a b <~ 250 450         expects these replies from a and b, in either order
+//!     a was late 1s                   the last reply came at least 1s after the last send
+//!     a -- closed                     Weir has closed the connection
+//!     a leaves                        QUIT
+//!     a says no more                  the client closes its sending side
+//!     a breaks off                    the client drops the connection
+//!     upstream says RCPT 550 5.1.1 X  its answer from now on, to RCPT, MAIL, DATA, or END (of the message)
+//!     upstream vanishes RCPT          the upstream cuts the connection at this command from now on
+//!     upstream is well                the upstream works again
+//!     upstream has 2                  the upstream has accepted 2 messages
+//!     slow has 2                      the same for the upstream "slow", which exists where a limit routes to it
+//!     metric weir_x{limit="y"} 3      the metric reaches 3, and is not larger
+//!     metric weir_x{limit="y"} falls to 0   the metric is 0 at some time
+//!     log contains A & B              a log line contains all of these words
+//!     log lacks A & B                 no log line so far contains all of them
+//!     filter LIMIT 40                 the limit's only budget has a filter of distinct values of 40 octets
+//!     change FILE: OLD => NEW         replaces the text in the file by one rename; NEW may contain \n
+//!     reload                          runs `weir reload`
+//!     reload by itself                waits until Weir has noticed the last change and reloaded
+//!     weir revoke LIMIT "a b"         runs this command for the Weir of the talk; it succeeds
+//!     weir says A & B                 the output of the last command contains all of these words
+//!     restart                         kills Weir with SIGKILL and starts it again
+//!     wait until it fits              waits as long as the last refusal demands
+
+mod client;
+mod site;
+mod transcript;
+
+pub use site::{USERS, head, today};
+
+use crate::harness::{Fault, PATIENCE, Process, Site, Stage, Upstream, run, wait_for, weir};
+use base64::Engine as _;
+use client::{TalkClient, body};
+use rustix::process::Signal;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use transcript::Transcript;
+use weir::time::parse_duration;
+
+/// Environment variable with the name of the one talk to play, for work on that talk.
+const ONLY: &str = "TALK";
+
+/// Plays all scripts with `play`, `at_once` at a time, as talks mostly wait. Panics with all failures.
+pub fn play_all(mut scripts: Vec<PathBuf>, at_once: usize, play: impl Fn(&Path) -> Result<(), String> + Sync) {
+    let only = std::env::var(ONLY).ok();
+    scripts.retain(|path| only.as_ref().is_none_or(|only| name_of(path) == *only));
+    let (waiting, failed) = (Mutex::new(scripts), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let Some(path) = waiting.lock().unwrap().pop() else { break };
+                    if let Err(why) = play(&path) {
+                        failed.lock().unwrap().push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} talks failed:\n\n{}", failed.len(), failed.join("\n\n"));
+}
+
+/// Returns the files of a folder with this extension, sorted.
+pub fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|found| found == extension));
+    files.sort();
+    files
+}
+
+/// Returns a file's name without its extension.
+pub fn name_of(path: &Path) -> String {
+    path.file_stem().unwrap().to_string_lossy().into_owned()
+}
+
+/// Plays a script and returns its transcript. The error names the line that failed, and the reason.
+pub fn play(start: impl FnOnce() -> Talk, name: &str, script: &str) -> Result<String, String> {
+    let at = Mutex::new(0);
+    let play = || {
+        let mut talk = start();
+        for (n, line) in script.lines().enumerate() {
+            *at.lock().unwrap() = n;
+            if ["# ", "change ", "upstream "].iter().any(|words| line.starts_with(words)) {
+                talk.transcript.remark(line);
+            }
+            talk.line(line)?;
+            talk.note_upstreams();
+        }
+        talk.end()
+    };
+    // Harness functions report failures by a panic.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
+    let n = at.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let outcome = outcome.unwrap_or_else(|panic| {
+        Err(panic.downcast_ref::<String>().map_or("panic without a message", |text| text).to_owned())
+    });
+    let line = script.lines().nth(n).unwrap_or_default();
+    outcome.map_err(|why| format!("{name}.policy:{}: {line}\n{why}", n + 1))
+}
+
+/// A talk being played.
+pub struct Talk {
+    weir: Process,
+    site: Site,
+    upstream: Upstream,
+    /// Upstream `slow`, where a limit routes to it.
+    slow: Option<Upstream>,
+    transcript: Transcript,
+    clients: HashMap<String, TalkClient>,
+    /// Last refusal that a client has read, and when.
+    refusal: Option<(Instant, String)>,
+    /// Number of reloads before the last `change`.
+    reloads_before: Option<f64>,
+    /// Output of the last command.
+    output: String,
+}
+
+impl Talk {
+    /// Starts Weir at a site with these upstreams.
+    pub fn at(site: Site, upstream: Upstream, slow: Option<Upstream>) -> Self {
+        let weir = site.start();
+        let (clients, transcript) = (HashMap::new(), Transcript::default());
+        Self {
+            weir,
+            site,
+            upstream,
+            slow,
+            transcript,
+            clients,
+            refusal: None,
+            reloads_before: None,
+            output: String::new(),
+        }
+    }
+
+    /// Adds the upstreams' new envelopes and messages to the transcript. Does so only when no reply is due: before
+    /// that, they can still be under way.
+    fn note_upstreams(&mut self) {
+        if self.clients.values().all(|client| client.unread == 0 && client.unsent.is_empty()) {
+            self.transcript.note("upstream", &self.upstream);
+            if let Some(slow) = &self.slow {
+                self.transcript.note("slow", slow);
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(());
+        }
+        let (subject, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if !rest.starts_with("-> ") && !rest.starts_with("=> ") {
+            self.clients.values_mut().for_each(TalkClient::send);
+        }
+        match subject {
+            "upstream" => self.upstream(rest),
+            "slow" => self.slow(rest),
+            "metric" => self.metric(rest),
+            "log" => self.log(rest),
+            "filter" => self.filter(rest),
+            "change" => self.change(rest),
+            "reload" => self.reload(rest),
+            "restart" => {
+                self.clients.clear();
+                self.weir.signal(Signal::KILL);
+                self.weir.log_to_the_end();
+                self.weir = self.site.start();
+                Ok(())
+            }
+            "together" => self.together(rest),
+            "weir" => self.command(rest),
+            "wait" if rest == "until it fits" => self.wait(),
+            name => self.client(name, rest),
+        }
+    }
+
+    fn client(&mut self, name: &str, rest: &str) -> Result<(), String> {
+        let words: Vec<&str> = rest.split(' ').collect();
+        if let [address, verb @ ("connects" | "knocks"), at @ ..] = &words[..] {
+            let address: IpAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
+            let usual = if address.is_loopback() { "direct" } else { "relay" };
+            let listener = if let ["at", listener] = at { *listener } else { usual };
+            let mut client = TalkClient::connect(name, address, (&self.weir, listener), &self.transcript)?;
+            if *verb == "connects" {
+                client.greet()?;
+            }
+            self.clients.insert(name.to_owned(), client);
+            return Ok(());
+        }
+        let client = self.clients.get_mut(name).ok_or("unknown line")?;
+        match rest.split_at_checked(3).unwrap_or((rest, "")) {
+            ("-> ", said) => {
+                client.say(said);
+                return Ok(());
+            }
+            ("=> ", said) => {
+                client.transcript.said(&client.name, said);
+                client.unsent += &format!("{said}\r\n");
+                return Ok(());
+            }
+            ("<- " | "<~ ", expected) => {
+                let got = client.read_reply()?;
+                let same = is_as_expected(&got, expected, rest.starts_with("<~"));
+                if got.starts_with(['4', '5']) {
+                    self.refusal = Some((Instant::now(), got.clone()));
+                }
+                return if same { Ok(()) } else { Err(format!("got: {got}")) };
+            }
+            _ => {}
+        }
+        match words[..] {
+            ["--", "closed"] if client.unread == 0 => {
+                if client.connection.is_closed() {
+                    client.transcript.heard(&client.name, "(closed)");
+                    Ok(())
+                } else {
+                    Err("it is not".to_owned())
+                }
+            }
+            ["logs", "in", user, password] => client.log_in(user, password).and_then(|()| client.expect("235")),
+            ["tries", user, password] => client.log_in(user, password),
+            ["was", "late", time] => {
+                let time = parse_duration(time).map_err(|error| error.to_string())?;
+                let late = client.reply_at - client.sent_at;
+                if late >= time { Ok(()) } else { Err(format!("only {late:?}")) }
+            }
+            ["secures"] => client.secure(&self.site.path("certificate.pem")),
+            ["gives", octets, "octets"] => {
+                let octets = octets.parse().map_err(|_| "no number")?;
+                client.say(&format!("{}.", body(octets)));
+                Ok(())
+            }
+            ["mails", ..] => client.mail(rest, false),
+            ["sends", ..] => client.mail(rest, true),
+            ["leaves"] => {
+                client.ask("QUIT", "221")?;
+                self.clients.remove(name).map_or(Ok(()), TalkClient::end)
+            }
+            ["says", "no", "more"] => {
+                client.send();
+                client.connection.close_its_side();
+                Ok(())
+            }
+            ["breaks", "off"] => {
+                self.clients.remove(name);
+                Ok(())
+            }
+            _ => Err("unknown line".to_owned()),
+        }
+    }
+
+    fn together(&mut self, rest: &str) -> Result<(), String> {
+        let (names, expected) = rest.split_once(" <~ ").ok_or("together NAME NAME <~ CODE CODE")?;
+        let mut got = Vec::new();
+        for name in names.split(' ') {
+            got.push(self.clients.get_mut(name).ok_or("unknown client")?.read_reply()?);
+        }
+        got.sort();
+        let mut codes: Vec<&str> = expected.split(' ').collect();
+        codes.sort_unstable();
+        let same = got.len() == codes.len() && got.iter().zip(codes).all(|(got, code)| got.starts_with(code));
+        if same { Ok(()) } else { Err(format!("got: {got:#?}")) }
+    }
+
+    fn upstream(&mut self, rest: &str) -> Result<(), String> {
+        let stage = |name: &str| match name {
+            "MAIL" => Ok(Stage::Mail),
+            "RCPT" => Ok(Stage::Rcpt),
+            "DATA" => Ok(Stage::Data),
+            "END" => Ok(Stage::End),
+            _ => Err(format!("{name} is no command")),
+        };
+        match rest.splitn(3, ' ').collect::<Vec<_>>()[..] {
+            // Leaks a few octets once per talk.
+            ["says", at, reply] => self.upstream.fail(Some((stage(at)?, Fault::Say(reply.to_owned().leak())))),
+            ["vanishes", at] => self.upstream.fail(Some((stage(at)?, Fault::Cut))),
+            ["is", "well"] => self.upstream.fail(None),
+            ["has", count] => return has(&self.upstream, count),
+            _ => return Err("unknown line".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn slow(&self, rest: &str) -> Result<(), String> {
+        let slow = self.slow.as_ref().ok_or("no limit routes to it")?;
+        has(slow, rest.strip_prefix("has ").ok_or("slow has NUMBER")?)
+    }
+
+    /// Waits until the metric reaches the value: Weir counts just after it has replied. A larger value is a failure, as
+    /// counters never fall.
+    fn metric(&self, rest: &str) -> Result<(), String> {
+        let (name, value) = rest.rsplit_once(' ').ok_or("metric NAME VALUE")?;
+        if let Some(name) = name.strip_suffix(" falls to") {
+            wait_for(rest, || Some(self.weir.metric(name)).filter(|got| got.to_string() == value));
+            return Ok(());
+        }
+        let value: f64 = value.parse().map_err(|_| "no number")?;
+        let got = wait_for(name, || Some(self.weir.metric(name)).filter(|got| *got >= value));
+        if got > value { Err(format!("got: {got}")) } else { Ok(()) }
+    }
+
+    fn log(&self, rest: &str) -> Result<(), String> {
+        let (verb, words) = rest.split_once(' ').ok_or("log contains WORDS")?;
+        let look = || {
+            let mut lines = self.weir.log_lines().into_iter();
+            lines.find(|line| words.split(" & ").all(|word| line.contains(word)))
+        };
+        match verb {
+            "contains" => drop(wait_for(words, look)),
+            "lacks" => return look().map_or(Ok(()), |line| Err(format!("got: {line}"))),
+            _ => return Err("unknown line".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn filter(&self, rest: &str) -> Result<(), String> {
+        let (limit, octets) = rest.split_once(' ').ok_or("filter LIMIT OCTETS")?;
+        let output = run(weir().args(["state", "dump", "-c"]).arg(self.site.path("weir.toml")), "");
+        let lines: Vec<serde_json::Value> =
+            str::from_utf8(&output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [budget] = lines.iter().filter(|line| line["limit"] == limit).collect::<Vec<_>>()[..] else {
+            return Err(format!("{limit} does not have exactly one budget in {lines:#?}"));
+        };
+        let seen = base64::engine::general_purpose::STANDARD.decode(budget["seen"].as_str().unwrap()).unwrap();
+        // The size follows a checksum of 4 octets and a time of 8.
+        let size = u32::from_le_bytes(seen[12..16].try_into().unwrap());
+        if size.to_string() == octets { Ok(()) } else { Err(format!("got: {size}")) }
+    }
+
+    /// Runs a command, whose words may be in quotes, or checks the output of the last one.
+    fn command(&mut self, rest: &str) -> Result<(), String> {
+        if let Some(words) = rest.strip_prefix("says ") {
+            let output = &self.output;
+            return if words.split(" & ").all(|word| output.contains(word)) {
+                Ok(())
+            } else {
+                Err(format!("got: {output}"))
+            };
+        }
+        let quoted = rest.split('"').enumerate();
+        let words =
+            quoted.flat_map(|(n, part)| if n % 2 == 1 { vec![part] } else { part.split_whitespace().collect() });
+        let output = run(weir().args(words).arg("-c").arg(self.site.path("weir.toml")), "");
+        self.output = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    }
+
+    /// Returns the number of reloads, accepted and refused.
+    fn reloads(&self) -> f64 {
+        ["taken", "refused"]
+            .iter()
+            .map(|result| self.weir.metric(&format!("weir_reloads_total{{result=\"{result}\"}}")))
+            .sum()
+    }
+
+    fn change(&mut self, rest: &str) -> Result<(), String> {
+        let words = rest.split_once(": ").and_then(|(file, words)| Some((file, words.split_once(" => ")?)));
+        let (file, (old, new)) = words.ok_or("change FILE: OLD => NEW")?;
+        let before = std::fs::read_to_string(self.site.path(file)).map_err(|error| error.to_string())?;
+        if !before.contains(old) {
+            return Err(format!("there is no {old} in\n{before}"));
+        }
+        self.reloads_before = Some(self.reloads());
+        std::fs::write(self.site.path("new"), before.replace(old, &new.replace("\\n", "\n"))).unwrap();
+        std::fs::rename(self.site.path("new"), self.site.path(file)).unwrap();
+        Ok(())
+    }
+
+    fn reload(&mut self, rest: &str) -> Result<(), String> {
+        let before = self.reloads_before.take();
+        match (rest, before) {
+            ("", _) => {
+                let output = run(weir().args(["reload", "-c"]).arg(self.site.path("weir.toml")), "");
+                // Exit code 78: Weir has read the file and refused it.
+                match output.status.code() {
+                    Some(0 | 78) => Ok(()),
+                    _ => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+                }
+            }
+            ("by itself", Some(before)) => {
+                wait_for("reload", || (self.reloads() > before).then_some(()));
+                Ok(())
+            }
+            _ => Err("unknown line".to_owned()),
+        }
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        let (heard, reply) = self.refusal.as_ref().ok_or("nothing has been refused")?;
+        let words = reply.split_once("try again in ").and_then(|(_, rest)| rest.split([' ', ';', ',']).next());
+        let wait = words.and_then(|words| parse_duration(words).ok()).ok_or_else(|| format!("how long? {reply}"))?;
+        if wait > Duration::from_secs(5) {
+            return Err(format!("that is too long for a test: {wait:?}"));
+        }
+        std::thread::sleep((*heard + wait).saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
+    /// Ends the talk and returns its transcript. Fails if a reply was not checked.
+    fn end(mut self) -> Result<String, String> {
+        for client in self.clients.values_mut() {
+            client.send();
+            if client.unread > 0 {
+                let got = client.read_reply();
+                return Err(format!("{} also got {got:?}", client.name));
+            }
+        }
+        self.note_upstreams();
+        Ok(self.transcript.text())
+    }
+}
+
+/// Compares a reply, or its beginning, with the expected text, in which `{1h}` stands for about that time.
+fn is_as_expected(got: &str, expected: &str, is_beginning: bool) -> bool {
+    let Some((before, (time, after))) = expected.split_once('{').and_then(|(a, b)| Some((a, b.split_once('}')?)))
+    else {
+        return if is_beginning { got.starts_with(expected) } else { got == expected };
+    };
+    let Some(rest) = got.strip_prefix(before) else { return false };
+    let (said, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len()));
+    let (Ok(said), Ok(time)) = (parse_duration(said), parse_duration(time)) else { return false };
+    said <= time && time - said <= PATIENCE && is_as_expected(rest, after, is_beginning)
+}
+
+/// Checks the number of messages that an upstream has accepted.
+fn has(upstream: &Upstream, count: &str) -> Result<(), String> {
+    let got = upstream.acknowledged().len();
+    if got.to_string() == count { Ok(()) } else { Err(format!("got: {got}")) }
+}
