@@ -11,10 +11,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(90);
 
 fn start() -> (Site, Process) {
-    let site = Site::new(
-        "listener.s = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
-         upstream = [{ address = \"127.0.0.1:9\", tls = \"none\" }]\n",
-    );
+    let site = Site::builder().open_listener().upstream("127.0.0.1:9", "").build();
     let weir = site.start();
     (site, weir)
 }

@@ -83,11 +83,10 @@ fn postfix_logs_the_client_of_each_message_by_xforward() {
 #[test]
 fn another_weir_is_told_address_name_and_user() {
     let upstream = Upstream::start();
-    let behind = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"starttls\", auth = \"required\", xclient = [\"127.0.0.0/8\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
-        upstream.address()
-    ));
+    let behind = Site::builder()
+        .listener("s", "tls = \"starttls\", auth = \"required\", xclient = [\"127.0.0.0/8\"]")
+        .upstream(upstream.address(), "")
+        .build();
     let second = behind.start();
     let address = format!("localhost:{}", second.address("s").port());
     let ca = format!("tls = \"required\", ca = \"{}\"", behind.path("certificate.pem").display());

@@ -84,13 +84,10 @@ const LISTENERS: &str = "listener.implicit = { address = \"127.0.0.1:0\", tls = 
 
 /// A site whose further certificates are in these files.
 fn site(also: &[&str], more: &str) -> Site {
-    let site = Site::new(&format!("{LISTENERS}{more}"));
-    let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
     let tables: Vec<_> =
         also.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
-    let end = format!("key = \"key.pem\", also = [{}] }}", tables.join(", "));
-    std::fs::write(site.path("weir.toml"), config.replace("key = \"key.pem\" }", &end)).unwrap();
-    site
+    let keys = format!("certificate = \"certificate.pem\", key = \"key.pem\", also = [{}]", tables.join(", "));
+    Site::builder().tls(keys).more(LISTENERS).more(more).build()
 }
 
 /// Puts a file in the place of another, as install(1) and certbot do.

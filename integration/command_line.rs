@@ -1,20 +1,20 @@
 //! The commands as a person at a terminal meets them.
 
-use crate::harness::{SENTENCE, Site, run, weir};
+use crate::harness::{Outcome, SENTENCE, Site, outcome, run, weir};
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 const MINIMAL: &str = "listener.s = { address = \"127.0.0.1:0\" }\nupstream = [{ address = \"127.0.0.1:2525\" }]\n";
 
-fn outcome(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+/// Returns the outcome of a command that fails with this message.
+fn failure(code: i32, err: &str) -> Outcome {
+    Outcome { code: Some(code), out: String::new(), err: err.to_owned() }
 }
 
 #[test]
 fn check_says_good_and_exits_0() {
     let site = Site::new(MINIMAL);
-    let (code, out, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, out, err } = site.run(&["check"], "");
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.ends_with("weir.toml: good: 1 listener, 0 limits\n"), "{out}");
 }
@@ -79,11 +79,12 @@ fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
     let limit = "[[limit]]\nname = \"NAME\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"9 / 1d\"\n";
     let limits = limit.replace("NAME", "one") + &limit.replace("NAME", "two");
     let site = Site::new(&format!("{MINIMAL}listener.\"a b\" = {{ address = \"127.0.0.1:0\" }}\n{limits}"));
-    let (code, out, err) = outcome(&run(weir().args(["check", "--print", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, out, err } = site.run(&["check", "--print"], "");
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("idle-timeout = \"5m\"                      # default\n"), "{out}");
     std::fs::write(site.path("printed.toml"), &out).unwrap();
-    let (code, again, err) = outcome(&run(weir().args(["check", "--print", "-c"]).arg(site.path("printed.toml")), ""));
+    let Outcome { code, out: again, err } =
+        outcome(run(weir().args(["check", "--print", "-c"]).arg(site.path("printed.toml")), ""));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let values = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.split(" #").next().unwrap().trim_end().to_owned()).collect()
@@ -127,7 +128,7 @@ fn files_that_everybody_may_read_are_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let site = Site::new(MINIMAL);
     std::fs::set_permissions(site.path("users"), std::fs::Permissions::from_mode(0o644)).unwrap();
-    let (code, _, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, err, .. } = site.run(&["check"], "");
     assert_eq!(code, Some(0));
     assert!(err.contains("warning: ") && err.contains("users can be read by everybody: chmod o= it"), "{err}");
 }
@@ -212,18 +213,18 @@ fn a_certificate_of_weir_itself_that_has_expired_is_warned_of() {
     params.not_after = rcgen::date_time_ymd(2020, 1, 2);
     std::fs::write(site.path("weir.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(site.path("weir-key.pem"), key.serialize_pem()).unwrap();
-    let (code, _, err) = outcome(&run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, err, .. } = site.run(&["check"], "");
     assert!(code == Some(0) && err.contains("weir.pem: its validity ended on 2020-01-02T00:00:00Z"), "{err}");
 }
 
 #[test]
 fn misuse_exits_64_with_usage_and_help_exits_0() {
     for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {
-        let (code, out, err) = outcome(&run(weir().args(arguments), ""));
+        let Outcome { code, out, err } = outcome(run(weir().args(arguments), ""));
         assert_eq!((code, out.as_str()), (Some(64), ""), "{arguments:?}");
         assert!(err.contains("Usage"), "{err}");
     }
-    let (code, out, _) = outcome(&run(weir().arg("--help"), ""));
+    let Outcome { code, out, .. } = outcome(run(weir().arg("--help"), ""));
     assert!(code == Some(0) && out.contains("serve") && out.contains("demo"), "{out}");
 }
 
@@ -236,7 +237,7 @@ fn an_output_that_cannot_be_written_is_no_panic() {
     {
         let full = std::fs::File::create("/dev/full").unwrap();
         let output = weir().args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        let (code, _, err) = outcome(&output);
+        let Outcome { code, err, .. } = outcome(output);
         assert_eq!((code, err.as_str()), (Some(74), "weir: standard output: No space left on device (os error 28)\n"));
     }
     let full = std::fs::File::create("/dev/full").unwrap();
@@ -246,9 +247,9 @@ fn an_output_that_cannot_be_written_is_no_panic() {
 #[test]
 fn manual_pages_and_completions_are_made() {
     let folder = tempfile::tempdir().unwrap();
-    let (code, page, _) = outcome(&run(weir().arg("man"), ""));
+    let Outcome { code, out: page, .. } = outcome(run(weir().arg("man"), ""));
     assert!(code == Some(0) && page.contains(".TH weir 1") && page.contains("weir\\-serve(1)"), "{page}");
-    assert_eq!(outcome(&run(weir().arg("man").arg(folder.path()), "")).0, Some(0));
+    assert_eq!(outcome(run(weir().arg("man").arg(folder.path()), "")).code, Some(0));
     assert!(folder.path().join("weir-user-add.1").exists());
     let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
     assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
@@ -257,7 +258,7 @@ fn manual_pages_and_completions_are_made() {
         assert!(text.contains("Example:"), "{}: no example", page.display());
     }
     for shell in ["bash", "zsh", "fish"] {
-        let (code, script, _) = outcome(&run(weir().args(["completions", shell]), ""));
+        let Outcome { code, out: script, .. } = outcome(run(weir().args(["completions", shell]), ""));
         assert!(code == Some(0) && script.contains("demo"), "{shell}: {script}");
     }
 }
@@ -274,7 +275,7 @@ fn the_reference_page_is_that_of_the_comments() {
 #[test]
 fn a_configuration_that_is_not_there_exits_66() {
     for command in ["check", "serve"] {
-        let (code, _, err) = outcome(&run(weir().args([command, "-c", "no/such.toml"]), ""));
+        let Outcome { code, err, .. } = outcome(run(weir().args([command, "-c", "no/such.toml"]), ""));
         assert_eq!(
             (code, err.as_str()),
             (Some(66), "weir: configuration no/such.toml: No such file or directory (os error 2)\n")
@@ -287,7 +288,7 @@ fn a_port_that_is_taken_exits_69_and_names_the_listener() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let site = Site::new(&MINIMAL.replace("127.0.0.1:0", &address.to_string()));
-    let (code, _, err) = outcome(&run(weir().args(["serve", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, err, .. } = site.run(&["serve"], "");
     assert_eq!(code, Some(69));
     assert!(err.contains(&format!("weir: listener \"s\" cannot listen on {address}: Address already in use")), "{err}");
 }
@@ -296,7 +297,7 @@ fn a_port_that_is_taken_exits_69_and_names_the_listener() {
 fn a_second_weir_on_the_same_state_is_refused() {
     let site = Site::new(MINIMAL);
     let _first = site.start();
-    let (code, _, err) = outcome(&run(weir().args(["serve", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, err, .. } = site.run(&["serve"], "");
     assert_eq!(code, Some(74));
     assert!(err.contains("state.db: another Weir is using it"), "{err}");
 }
@@ -305,8 +306,8 @@ fn a_second_weir_on_the_same_state_is_refused() {
 fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
     let site = Site::new(MINIMAL);
     let config = site.path("weir.toml");
-    let add = |name: &str, input: &str| outcome(&run(weir().args(["user", "add", "-c"]).arg(&config).arg(name), input));
-    assert_eq!(add("bob", "a b:c").0, Some(0));
+    let add = |name: &str, input: &str| outcome(run(weir().args(["user", "add", "-c"]).arg(&config).arg(name), input));
+    assert_eq!(add("bob", "a b:c").code, Some(0));
     for (name, input, words) in [
         ("alice", "x\n", "weir: there is a user \"alice\" already\n"),
         ("carol", "", "weir: a password has 1 to 1024 octets, and no line break or NUL\n"),
@@ -316,17 +317,17 @@ fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
             "weir: a user name has up to 255 letters, digits and signs; no colon, no space, and no \"#\" at its beginning\n",
         ),
     ] {
-        assert_eq!(add(name, input), (Some(65), String::new(), words.to_owned()));
+        assert_eq!(add(name, input), failure(65, words));
     }
     let user = |what: &str, name: &str, input: &str| {
-        outcome(&run(weir().args(["user", what, "-c"]).arg(&config).args(Some(name).filter(|n| !n.is_empty())), input))
+        outcome(run(weir().args(["user", what, "-c"]).arg(&config).args(Some(name).filter(|n| !n.is_empty())), input))
     };
-    assert_eq!(user("disable", "bob", "").0, Some(0));
-    assert_eq!(user("list", "", "").1, "alice\nbob  (disabled)\n");
-    assert_eq!(user("enable", "bob", "").0, Some(0));
-    assert_eq!(user("passwd", "bob", "other\n").0, Some(0));
-    assert_eq!(user("delete", "dave", ""), (Some(67), String::new(), "weir: there is no user \"dave\"\n".to_owned()));
-    assert_eq!(user("list", "", "").1, "alice\nbob\n");
+    assert_eq!(user("disable", "bob", "").code, Some(0));
+    assert_eq!(user("list", "", "").out, "alice\nbob  (disabled)\n");
+    assert_eq!(user("enable", "bob", "").code, Some(0));
+    assert_eq!(user("passwd", "bob", "other\n").code, Some(0));
+    assert_eq!(user("delete", "dave", ""), failure(67, "weir: there is no user \"dave\"\n"));
+    assert_eq!(user("list", "", "").out, "alice\nbob\n");
     let users = std::fs::read_to_string(site.path("users")).unwrap();
     assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(SENTENCE));
 }
@@ -336,19 +337,19 @@ fn groups_of_a_user_are_given_listed_and_replaced() {
     let site = Site::new(MINIMAL);
     let user = |arguments: &[&str], input: &str| {
         let (what, rest) = arguments.split_first().unwrap();
-        outcome(&run(weir().args(["user", what, "-c"]).arg(site.path("weir.toml")).args(rest), input))
+        outcome(run(weir().args(["user", what, "-c"]).arg(site.path("weir.toml")).args(rest), input))
     };
-    assert_eq!(user(&["add", "bob", "--group", "students", "--group", "Staff"], "sesame\n").0, Some(0));
-    assert_eq!(user(&["list"], "").1, "alice\nbob  staff, students\n");
-    assert_eq!(user(&["groups", "alice", "guests"], "").0, Some(0));
-    assert_eq!(user(&["groups", "bob"], "").0, Some(0));
-    assert_eq!(user(&["disable", "alice"], "").0, Some(0));
-    assert_eq!(user(&["list"], "").1, "alice  guests  (disabled)\nbob\n");
+    assert_eq!(user(&["add", "bob", "--group", "students", "--group", "Staff"], "sesame\n").code, Some(0));
+    assert_eq!(user(&["list"], "").out, "alice\nbob  staff, students\n");
+    assert_eq!(user(&["groups", "alice", "guests"], "").code, Some(0));
+    assert_eq!(user(&["groups", "bob"], "").code, Some(0));
+    assert_eq!(user(&["disable", "alice"], "").code, Some(0));
+    assert_eq!(user(&["list"], "").out, "alice  guests  (disabled)\nbob\n");
     let words = "weir: \"list:x\" is no name for a group: groups have up to 64 letters, digits, hyphens, dots and underscores\n";
-    assert_eq!(user(&["groups", "bob", "list:x"], ""), (Some(65), String::new(), words.to_owned()));
-    assert_eq!(user(&["add", "carol", "--group", "list:x"], "sesame\n"), (Some(65), String::new(), words.to_owned()));
+    assert_eq!(user(&["groups", "bob", "list:x"], ""), failure(65, words));
+    assert_eq!(user(&["add", "carol", "--group", "list:x"], "sesame\n"), failure(65, words));
     let nobody = "weir: there is no user \"dave\"\n";
-    assert_eq!(user(&["groups", "dave", "staff"], ""), (Some(67), String::new(), nobody.to_owned()));
+    assert_eq!(user(&["groups", "dave", "staff"], ""), failure(67, nobody));
 }
 
 /// A demo that is running. It is killed when this is dropped.
@@ -379,7 +380,7 @@ fn the_demo_does_what_it_says() {
     let (mut demo, lines) = demo();
     // The commands are the indented lines; typed into a shell as they stand.
     let commands: String = lines.iter().filter(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
-    let (code, out, err) = outcome(&run(Command::new("bash").args(["-c", &commands]), ""));
+    let Outcome { code, out, err } = outcome(run(Command::new("bash").args(["-c", &commands]), ""));
     assert_eq!(code, Some(0), "{out}\n{err}");
     for n in 1..=5 {
         assert!(out.contains(&format!("message {n} sent\n")), "{out}\n{err}");

@@ -79,7 +79,7 @@ fn recommended_policies_stop_a_flood_and_find_a_trickle() {
 /// simulate --json`.
 fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
     let read = |file: &str| std::fs::read_to_string(folder().join(file)).unwrap();
-    let site = Site::with_users("", &[]);
+    let site = Site::builder().users(&[]).build();
     std::fs::write(site.path("weir.toml"), read(HEAD) + &read(&format!("{example}.toml"))).unwrap();
     copy_beside(example, &site);
     let mut command = weir();
@@ -109,7 +109,8 @@ fn examples() -> Vec<PathBuf> {
 fn site(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     let (upstream, slow) = (Upstream::start(), Upstream::start());
     let head = head(&upstream, Some(&slow));
-    let site = Site::with_users(&format!("help-url = \"https://example.org/mail\"\n{head}{limits}"), &USERS);
+    let text = format!("help-url = \"https://example.org/mail\"\n{head}{limits}");
+    let site = Site::builder().more(&text).users(&USERS).build();
     copy_beside(example, &site);
     (site, upstream, slow)
 }

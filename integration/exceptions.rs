@@ -1,9 +1,8 @@
 //! Grants and suspensions as administrators meet them: `weir grant`, `revoke`, `suspend`, `release`, `reset`, `exceptions`.
 
-use crate::harness::{Client, Process, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Outcome, Process, Site, Upstream, outcome, run, wait_for, weir};
 use crate::state::{TEN, accepted, site};
 use std::net::Ipv4Addr;
-use std::process::Output;
 
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
@@ -19,21 +18,15 @@ const KINDS: &str = "\
     { name = \"bounced\", count = \"rejections\", of = \"recipients\", at-least = 20, per = [\"client\"], rate = \"30% / 1d\" }, \
     { name = \"watcher\", watch = \"ten\", stage = \"mail\", action = [{ at = 0.5, warn = true }] }";
 
-/// Runs a command against the Weir of a site: its exit code, and what it says on standard output and standard error.
-fn order(site: &Site, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = weir();
-    command.env_remove("SUDO_USER").env("USER", "night-shift");
-    said(&run(command.args(arguments).arg("-c").arg(site.path("weir.toml")), ""))
+/// Runs a control command as the system user `night-shift`.
+fn order(site: &Site, arguments: &[&str]) -> Outcome {
+    let mut command = site.command(arguments);
+    outcome(run(command.env_remove("SUDO_USER").env("USER", "night-shift"), ""))
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-/// The same, of one that succeeds.
+/// Runs a control command that must succeed; returns its standard output.
 fn done(site: &Site, arguments: &[&str]) -> String {
-    let (code, out, err) = order(site, arguments);
+    let Outcome { code, out, err } = order(site, arguments);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}: {out}");
     out
 }
@@ -131,7 +124,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_done() {
         (&["suspend", "helo=x"], "\"helo\" is not who sends"),
         (&["suspend", "a\u{1f}b"], "control character"),
     ] {
-        let (code, out, err) = order(&site, &[arguments, &term[..]].concat());
+        let Outcome { code, out, err } = order(&site, &[arguments, &term[..]].concat());
         assert_eq!((code, out.as_str()), (Some(65), ""), "{arguments:?}: {err}");
         assert!(err.starts_with("weir: ") && err.contains(words), "{arguments:?}: {err}");
     }
@@ -151,14 +144,14 @@ fn what_makes_no_sense_is_refused_and_nothing_is_done() {
         (&["reset", "message", "a@d"], 65, "limit \"message\" counts within a message"),
         (&["reset", "there", "127.2.0.1"], 65, "limit \"there\" counts what is there at the moment"),
     ] {
-        let (got, out, err) = order(&site, arguments);
+        let Outcome { code: got, out, err } = order(&site, arguments);
         assert_eq!((got, out.as_str()), (Some(code), ""), "{arguments:?}: {err}");
         assert!(err.contains(words), "{arguments:?}: {err}");
     }
     assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
     assert_eq!(done(&site, &["exceptions", "--audit"]), "nothing was done so far\n");
     assert_eq!(process.terminate(), Some(0));
-    let (code, _, err) = order(&site, &["exceptions"]);
+    let Outcome { code, err, .. } = order(&site, &["exceptions"]);
     assert_eq!(code, Some(69), "{err}");
     assert!(err.contains("no Weir is running"), "{err}");
     let missing = run(weir().args(["exceptions", "-c"]).arg(site.path("none.toml")), "");
@@ -177,12 +170,12 @@ fn who_gave_the_command_is_who_used_sudo() {
             };
         }
         let arguments = ["suspend", whom, "--for", "1d", "--reason", "x", "-c"];
-        said(&run(command.args(arguments).arg(site.path("weir.toml")), ""))
+        outcome(run(command.args(arguments).arg(site.path("weir.toml")), ""))
     };
-    assert_eq!(suspend("a", Some("carol"), Some("root")).0, Some(0));
-    assert_eq!(suspend("b", None, Some("root")).0, Some(0));
-    assert_eq!(suspend("c", None, None).0, Some(0));
-    let (code, _, err) = suspend("d", Some("two words"), None);
+    assert_eq!(suspend("a", Some("carol"), Some("root")).code, Some(0));
+    assert_eq!(suspend("b", None, Some("root")).code, Some(0));
+    assert_eq!(suspend("c", None, None).code, Some(0));
+    let Outcome { code, err, .. } = suspend("d", Some("two words"), None);
     assert_eq!(code, Some(65), "{err}");
     let by = exceptions(&site).iter().map(|one| one["by"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     assert_eq!(by, ["carol".to_owned(), "root".to_owned(), format!("uid-{}", rustix::process::getuid().as_raw())]);
@@ -297,7 +290,7 @@ fn a_budget_that_is_reset_is_as_if_nothing_had_been_counted() {
     assert_eq!(accepted(&weir, ALICE, 12), 10);
     // What was seen is forgotten with it.
     let level = |limit: &str| {
-        let dump = state(&site, "dump", "").1;
+        let dump = state(&site, "dump", "").out;
         let lines = dump.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let mut found = lines.filter(|line| line["limit"] == limit && line["level"].as_f64().is_some());
         found.next().unwrap()["level"].as_f64().unwrap().round()
@@ -313,9 +306,9 @@ fn a_budget_that_is_reset_is_as_if_nothing_had_been_counted() {
     assert!(trail.contains("was 10 of 10 recipients per 1d, 7 of 20") && trail.contains(": all is well\n"), "{trail}");
 }
 
-/// `weir state`.
-fn state(site: &Site, what: &str, input: &str) -> (Option<i32>, String, String) {
-    said(&run(weir().args(["state", what, "-c"]).arg(site.path("weir.toml")), input))
+/// Runs `weir state COMMAND`.
+fn state(site: &Site, command: &str, input: &str) -> Outcome {
+    site.run(&["state", command], input)
 }
 
 #[test]
@@ -361,21 +354,21 @@ fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
     done(&site, &["suspend", "c", "--for", "1d", "--reason", "y"]);
     done(&site, &["release", "c"]);
     assert_eq!(accepted(&weir, ALICE, 15), 15);
-    let info = state(&site, "info", "").1;
+    let info = state(&site, "info", "").out;
     assert!(info.contains("exceptions: 1 grant, 1 suspension; audit: 4 records\n"), "{info}");
     assert_eq!(weir.terminate(), Some(0));
-    let dump = state(&site, "dump", "").1;
+    let dump = state(&site, "dump", "").out;
     assert_eq!(dump.matches("\"granted\":\"20").count(), 1, "{dump}");
     for name in ["state.db", "state.db-wal", "state.db-shm"] {
         let _ = std::fs::remove_file(site.path(name));
     }
     let load = |text: &str| state(&site, "load", text);
-    let (code, out, err) = load(&dump);
+    let Outcome { code, out, err } = load(&dump);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.ends_with(" budgets, 2 exceptions, 4 records loaded\n"), "{out}");
     // Twice is once.
-    assert_eq!(load(&dump).0, Some(0));
-    let again = state(&site, "dump", "").1;
+    assert_eq!(load(&dump).code, Some(0));
+    let again = state(&site, "dump", "").out;
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(sorted(&again), sorted(&dump));
     assert_eq!(again.lines().count(), dump.lines().count());
@@ -388,7 +381,7 @@ fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
         ("{\"audit\":\"granted\"}", "is not a record: \"at\" is missing"),
         ("{\"audit\":\"eaten\",\"at\":\"1\"}", "is not a record: \"eaten\" is not an action"),
     ] {
-        let (code, _, err) = load(line);
+        let Outcome { code, err, .. } = load(line);
         assert_eq!(code, Some(65), "{line}: {err}");
         assert!(err.contains(words), "{line}: {err}");
     }
@@ -404,7 +397,8 @@ fn without_a_state_file_exceptions_hold_and_are_written_when_it_is_there() {
     // Something else is in its place.
     std::fs::create_dir(site.path("state.db")).unwrap();
     let weir = site.start();
-    let (code, out, _) = order(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"]);
+    let Outcome { code, out, .. } =
+        order(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"]);
     assert_eq!(code, Some(0));
     assert!(out.contains("it holds, but is not in the state file yet") && out.contains("state.db"), "{out}");
     done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "y"]);

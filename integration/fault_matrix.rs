@@ -2,7 +2,7 @@
 //! client is told 2xx if, and if it is there only if, the upstream acknowledged its message; each message arrives once; and nothing
 //! is left behind.
 
-use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, succeed, wait_for};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -31,7 +31,7 @@ const TROUBLES: [Trouble; 6] = [
 ];
 
 /// What one client came to know.
-struct Outcome {
+struct ClientResult {
     id: u64,
     /// The last reply, if it waited for one.
     told: Option<String>,
@@ -53,13 +53,14 @@ fn connections_used_before() {
 
 fn every_fault_at_every_stage(pool: &str) {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ name = \"u\", address = \"{}\", tls = \"none\", {pool} }}]\n\
-         session = {{ upstream-timeout = \"1s\", max-connections-per-client = 3600 }}\n\
-         limit = [{{ name = \"all\", count = \"recipients\", per = [], rate = \"10M / 3650d\" }}]\n",
-        upstream.address()
-    ));
+    let site = Site::builder()
+        .open_listener()
+        .upstream(upstream.address(), &format!("name = \"u\", {pool}"))
+        .more(
+            "session = { upstream-timeout = \"1s\", max-connections-per-client = 3600 }\n\
+             limit = [{ name = \"all\", count = \"recipients\", per = [], rate = \"10M / 3650d\" }]\n",
+        )
+        .build();
     let weir = site.start();
     let ids = AtomicU64::new(1);
     let good = |count: usize| batch(&weir, &ids, count, None);
@@ -89,7 +90,7 @@ fn every_fault_at_every_stage(pool: &str) {
                 }
             };
             settle(&weir);
-            let all: Vec<Outcome> = primed.into_iter().chain(outcomes).collect();
+            let all: Vec<ClientResult> = primed.into_iter().chain(outcomes).collect();
             let [charged, asked] = count_recipients(&all);
             (least, most) = (least + charged, most + asked);
             let (delivered, refused) = check(&upstream, &all, (stage, trouble));
@@ -130,7 +131,7 @@ impl Footprint {
 }
 
 /// Sends so many messages, many at once, each in a session of its own; all vanish at a stage, if one is given.
-fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -> Vec<Outcome> {
+fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -> Vec<ClientResult> {
     let left = AtomicUsize::new(count);
     let one_after_the_other = || {
         let more = || left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
@@ -176,13 +177,13 @@ impl Sender {
         (self.random >> 33) % below
     }
 
-    fn send(mut self) -> Outcome {
+    fn send(mut self) -> ClientResult {
         let told = self.dialogue().err();
         let told = told.filter(|told| !told.is_empty());
         if told.is_none() && self.by_chance(2) == 0 {
             self.client.reset_when_dropped();
         }
-        Outcome { id: self.id, told, charged: self.charged, asked: self.asked }
+        ClientResult { id: self.id, told, charged: self.charged, asked: self.asked }
     }
 
     /// Whether it vanishes here, having read no reply to what it said last.
@@ -265,7 +266,7 @@ impl Sender {
 }
 
 /// Compares what the clients were told with what the upstream acknowledged: how many messages were delivered, how many refused.
-fn check(upstream: &Upstream, outcomes: &[Outcome], when: (Stage, Trouble)) -> (usize, usize) {
+fn check(upstream: &Upstream, outcomes: &[ClientResult], when: (Stage, Trouble)) -> (usize, usize) {
     let mut arrived = HashMap::<u64, usize>::new();
     for message in upstream.acknowledged() {
         let text = String::from_utf8(message).unwrap();
@@ -273,7 +274,7 @@ fn check(upstream: &Upstream, outcomes: &[Outcome], when: (Stage, Trouble)) -> (
         *arrived.entry(id.parse().unwrap()).or_default() += 1;
     }
     let (mut delivered, mut refused) = (0, 0);
-    for Outcome { id, told, .. } in outcomes {
+    for ClientResult { id, told, .. } in outcomes {
         let times = arrived.get(id).copied().unwrap_or(0);
         match told {
             Some(reply) if reply.starts_with("250 2.0.0") => {
@@ -312,14 +313,13 @@ fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
 }
 
 /// Recipients that must have been charged, and those that may have been.
-fn count_recipients(outcomes: &[Outcome]) -> [usize; 2] {
+fn count_recipients(outcomes: &[ClientResult]) -> [usize; 2] {
     [outcomes.iter().map(|outcome| outcome.charged).sum(), outcomes.iter().map(|outcome| outcome.asked).sum()]
 }
 
 /// What the only budget holds.
 fn charged(site: &Site) -> f64 {
-    let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
-    let text = String::from_utf8(dump.stdout).unwrap();
+    let text = succeed(&mut site.command(&["state", "dump"]), "");
     let line: serde_json::Value = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())

@@ -7,12 +7,13 @@ const LIMIT: f64 = 100.0;
 const PERIOD: f64 = 86_400.0;
 
 fn site(upstream: &Upstream) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         limit = [{{ name = \"user-recipients\", count = \"recipients\", per = [\"user\"], rate = \"100 / 1d\" }}]\n",
-        upstream.address()
-    ))
+    Site::builder()
+        .listener("s", "tls = \"none\"")
+        .upstream(upstream.address(), "")
+        .more(
+            "limit = [{ name = \"user-recipients\", count = \"recipients\", per = [\"user\"], rate = \"100 / 1d\" }]\n",
+        )
+        .build()
 }
 
 /// The rate after one more event, so many seconds after the last.

@@ -1,25 +1,22 @@
 //! Groups of the users file, and limits that match on them: for whoever logs in, and for whom a proxy vouches.
 
-use crate::harness::{Client, Site, Upstream, run, weir};
+use crate::harness::{Client, Site, Upstream, succeed};
 
 /// Students may send to two recipients a day; the others are free.
 const LIMIT: &str = "[[limit]]\nname = \"students\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2.5 / 1d\"\n\
     match = { group = \"Students\" }\n";
 
 fn site(upstream: &Upstream) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.2\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{LIMIT}",
-        upstream.address()
-    ))
+    Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.2\"]")
+        .upstream(upstream.address(), "")
+        .more(LIMIT)
+        .build()
 }
 
 /// Puts a user into groups.
 fn put(site: &Site, user: &str, groups: &[&str]) {
-    let mut command = weir();
-    command.args(["user", "groups", "-c"]).arg(site.path("weir.toml")).arg(user).args(groups);
-    let output = run(&mut command, "");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeed(site.command(&["user", "groups"]).arg(user).args(groups), "");
 }
 
 /// How many of four messages get through.

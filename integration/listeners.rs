@@ -6,14 +6,14 @@ use std::time::Duration;
 
 fn site(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         listener.starttls = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
-         listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
-         listener.trusting = {{ address = \"127.0.0.1:0\", tls = \"starttls\", trusted = [\"127.0.0.0/8\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
-        upstream.address()
-    ));
+    let site = Site::builder()
+        .listener("plain", "tls = \"none\", auth = \"none\"")
+        .listener("starttls", "tls = \"starttls\"")
+        .listener("implicit", "tls = \"implicit\"")
+        .listener("trusting", "tls = \"starttls\", trusted = [\"127.0.0.0/8\"]")
+        .upstream(upstream.address(), "")
+        .more(more)
+        .build();
     (upstream, site)
 }
 

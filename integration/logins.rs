@@ -14,10 +14,9 @@ const BUSY: &str = "weir_logins_total{result=\"busy\"}";
 
 fn site(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
-    let listener = "listener.s = { address = \"127.0.0.1:0\", tls = \"none\" }\n";
-    let to = format!("upstream = [{{ address = \"{}\", tls = \"none\" }}]\n", upstream.address());
-    let site = Site::with_users(&format!("{listener}{to}{limits}"), users);
-    (upstream, site)
+    let site =
+        Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "").more(limits).users(users);
+    (upstream, site.build())
 }
 
 /// A site whose only user, alice, has a password that takes some tenths of a second to check.

@@ -1,6 +1,6 @@
 //! A client that invents senders uses up its limit's new budgets for the hour, and no more memory or disk; known senders do not notice.
 
-use crate::harness::{Client, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Process, SENTENCE, Site, Upstream, succeed, wait_for};
 use base64::Engine as _;
 use std::net::Ipv4Addr;
 
@@ -18,13 +18,15 @@ fn shared(weir: &Process) -> f64 {
 #[test]
 fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         limit = [{{ name = \"per-sender\", count = \"messages\", per = [\"sender\"], rate = \"30.5 / 1d\", stage = \"mail\" }}]\n",
-        upstream.address()
-    ));
-    site.edit("state = { path = \"state.db\" }", "state = { path = \"state.db\", max-new-budgets = 50 }");
+    let site = Site::builder()
+        .open_listener()
+        .upstream(upstream.address(), "")
+        .state("path = \"state.db\", max-new-budgets = 50")
+        .more(
+            "limit = [{ name = \"per-sender\", count = \"messages\", per = [\"sender\"], rate = \"30.5 / 1d\", \
+             stage = \"mail\" }]\n",
+        )
+        .build();
     let server = site.start();
     assert!(send(&server, "known@example.org").starts_with("250"));
     let passed = (0..500).filter(|n| send(&server, &format!("{n}@example.net")).starts_with("250")).count();
@@ -45,8 +47,7 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     let warnings = server.log_lines().iter().filter(|line| line.contains("max-new-budgets")).count();
     assert_eq!(warnings, 1, "once an hour");
     assert_eq!(server.terminate(), Some(0));
-    let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
-    let dump = String::from_utf8(dump.stdout).unwrap();
+    let dump = succeed(&mut site.command(&["state", "dump"]), "");
     assert!(dump.contains("\"owner\":{\"sender\":\"<new>\"}"), "{dump}");
     assert!((51..60).contains(&dump.lines().count()), "{} budgets", dump.lines().count());
 }
@@ -62,17 +63,16 @@ fn log_in(server: &Process, host: u8, user: &str, password: &str) -> String {
 #[test]
 fn users_with_an_account_share_no_budget_with_those_whom_guessers_invent() {
     let upstream = Upstream::start();
-    let site = Site::with_users(
-        &format!(
-            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\" }}\n\
-             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-             limit = [{{ name = \"per-user\", count = \"login-failures\", per = [\"user\"], rate = \"2 / 1h\", \
-             algorithm = \"token-bucket\" }}]\n",
-            upstream.address()
-        ),
-        &[("alice", SENTENCE, "")],
-    );
-    site.edit("state = { path = \"state.db\" }", "state = { path = \"state.db\", max-new-budgets = 1 }");
+    let site = Site::builder()
+        .listener("s", "tls = \"none\"")
+        .upstream(upstream.address(), "")
+        .state("path = \"state.db\", max-new-budgets = 1")
+        .more(
+            "limit = [{ name = \"per-user\", count = \"login-failures\", per = [\"user\"], rate = \"2 / 1h\", \
+             algorithm = \"token-bucket\" }]\n",
+        )
+        .users(&[("alice", SENTENCE, "")])
+        .build();
     let server = site.start();
     let replies: Vec<String> = (0..5).map(|n| log_in(&server, 2, &format!("invented-{n}"), "guess")).collect();
     let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();

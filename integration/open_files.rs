@@ -7,11 +7,11 @@ use std::net::TcpStream;
 use std::process::Command;
 
 fn site(upstream: &Upstream, more: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", trusted = [\"127.0.0.1\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
-        upstream.address()
-    ))
+    Site::builder()
+        .listener("s", "tls = \"none\", auth = \"none\", trusted = [\"127.0.0.1\"]")
+        .upstream(upstream.address(), "")
+        .more(more)
+        .build()
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn start(name: &str) -> Talk {
     let upstream = Upstream::start();
     let slow = limits.contains("route = \"slow\"").then(Upstream::start);
     let head = head(&upstream, slow.as_ref());
-    let site = Site::with_users(&format!("{head}{}", limits.replace("{today}", &today())), &USERS);
+    let site = Site::builder().more(&head).more(&limits.replace("{today}", &today())).users(&USERS).build();
     for entry in std::fs::read_dir(folder()).unwrap() {
         let entry = entry.unwrap();
         if let Some(file) = entry.file_name().to_string_lossy().strip_prefix(&format!("{name}-"))

@@ -8,17 +8,16 @@ const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn site(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
-    let listener = |more: &str| format!("{{ address = \"127.0.0.1:0\", proxy-protocol = [\"127.0.0.2\"], {more} }}");
-    let site = Site::new(&format!(
-        "listener.plain = {}\nlistener.trusting = {}\nlistener.starttls = {}\nlistener.implicit = {}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
-        listener("tls = \"none\", auth = \"none\""),
-        listener("tls = \"none\", trusted = [\"192.0.2.0/24\"]"),
-        listener("tls = \"starttls\""),
-        listener("tls = \"implicit\""),
-        upstream.address()
-    ));
-    (upstream, site)
+    let mut site = Site::builder().upstream(upstream.address(), "").more(more);
+    for (name, keys) in [
+        ("plain", "tls = \"none\", auth = \"none\""),
+        ("trusting", "tls = \"none\", trusted = [\"192.0.2.0/24\"]"),
+        ("starttls", "tls = \"starttls\""),
+        ("implicit", "tls = \"implicit\""),
+    ] {
+        site = site.listener(name, &format!("proxy-protocol = [\"127.0.0.2\"], {keys}"));
+    }
+    (upstream, site.build())
 }
 
 /// A header of version 1.

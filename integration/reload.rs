@@ -1,6 +1,6 @@
 //! A configuration that is read again under way: by SIGHUP, because its file has changed, by `weir reload`.
 
-use crate::harness::{Client, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Outcome, Process, SENTENCE, Site, Upstream, outcome, run, wait_for};
 use crate::state::{TEN, accepted, site};
 use rustix::fs::inotify;
 use rustix::process::Signal;
@@ -9,7 +9,6 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Output;
 
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 
@@ -47,18 +46,9 @@ fn change(site: &Site, from: &str, to: &str) {
     put(site, &config.replace(from, to));
 }
 
-/// `weir reload`: its exit code, and what it says on standard output and standard error.
-fn reload(site: &Site) -> (Option<i32>, String, String) {
-    ask("reload", site)
-}
-
-fn ask(command: &str, site: &Site) -> (Option<i32>, String, String) {
-    said(&run(weir().args([command, "-c"]).arg(site.path("weir.toml")), ""))
-}
-
-fn said(output: &Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+/// Runs `weir reload`.
+fn reload(site: &Site) -> Outcome {
+    site.run(&["reload"], "")
 }
 
 fn wait_for_metric(weir: &Process, name: &str, least: f64) {
@@ -72,7 +62,7 @@ fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric:
     match way {
         Way::Signal => weir.signal(Signal::HUP),
         Way::File => {}
-        Way::Command => assert_eq!(reload(site).0, Some(if metric == TAKEN { 0 } else { 78 })),
+        Way::Command => assert_eq!(reload(site).code, Some(if metric == TAKEN { 0 } else { 78 })),
     }
     wait_for_metric(weir, metric, before + 1.0);
 }
@@ -135,7 +125,7 @@ fn orders_are_carried_out_though_no_file_has_changed() {
     let weir = site.start();
     weir.signal(Signal::HUP);
     wait_for_metric(&weir, TAKEN, 1.0);
-    let (code, out, err) = reload(&site);
+    let Outcome { code, out, err } = reload(&site);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.ends_with("weir.toml: read again: 1 limit\n"), "{out}");
     assert_eq!(weir.metric(TAKEN), 2.0);
@@ -147,16 +137,16 @@ fn a_bad_file_is_drawn_as_check_draws_it() {
     let site = ten(&upstream);
     let weir = site.start();
     change(&site, "10 / 1d", "20 / 1x");
-    let checked = ask("check", &site);
-    let (code, out, err) = reload(&site);
+    let checked = site.run(&["check"], "");
+    let Outcome { code, out, err } = reload(&site);
     assert_eq!((code, out.as_str()), (Some(78), ""));
-    let (drawn, _) = checked.2.rsplit_once("\n\n").unwrap();
-    assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.2);
+    let (drawn, _) = checked.err.rsplit_once("\n\n").unwrap();
+    assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.err);
     assert!(err.ends_with("weir.toml: not taken: the former limits and upstreams stay\n"), "{err}");
     // One that is not there is bad, too, and the log has it.
     std::fs::remove_file(site.path("weir.toml")).unwrap();
     assert!(weir.logged("No such file").contains("limits and upstreams not taken"));
-    assert_eq!(reload(&site).0, Some(66));
+    assert_eq!(reload(&site).code, Some(66));
 }
 
 #[test]
@@ -202,7 +192,7 @@ fn limits_that_are_read_again_keep_their_history() {
     let gone = |name: &str| format!("no such limit any more: {name}: its budgets are kept for 30d, if it comes back\n");
     let reload = |from, to| {
         change(&site, from, to);
-        let (code, out, err) = reload(&site);
+        let Outcome { code, out, err } = reload(&site);
         assert_eq!(code, Some(0), "{err}");
         out
     };
@@ -231,12 +221,12 @@ fn what_needs_a_restart_is_named_until_it_has_been() {
     change(&site, "hostname = \"weir.example\"", session);
     let words = "needs a restart: [log] format, [session] idle-timeout, hostname";
     for _ in 0..2 {
-        let (code, out, _) = reload(&site);
+        let Outcome { code, out, .. } = reload(&site);
         assert!(code == Some(0) && out.ends_with(&format!("read again: 1 limit\n{words}\n")), "{out}");
         assert!(weir.logged(words).contains("level=warn"));
     }
     change(&site, session, "hostname = \"weir.example\"");
-    assert!(!reload(&site).1.contains("needs a restart"));
+    assert!(!reload(&site).out.contains("needs a restart"));
 }
 
 #[test]
@@ -247,7 +237,7 @@ fn limits_are_taken_also_where_another_file_is_bad_and_that_is_said() {
     std::fs::write(site.path("certificate.pem"), "nonsense").unwrap();
     std::fs::write(site.path("users"), "nonsense").unwrap();
     change(&site, "10 / 1d", "20 / 1d");
-    let (code, _, err) = reload(&site);
+    let Outcome { code, err, .. } = reload(&site);
     assert_eq!(code, Some(78));
     for words in
         ["there is no certificate in it", "line 1: a line is name:hash", "read again: 1 limit", "the former in place"]
@@ -266,7 +256,7 @@ fn limits_are_taken_also_where_another_file_is_bad_and_that_is_said() {
 fn where_no_weir_is_running_that_is_said() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
-    let (code, out, err) = reload(&site);
+    let Outcome { code, out, err } = reload(&site);
     assert_eq!((code, out.as_str()), (Some(69), ""));
     assert!(err.contains("no Weir is running that takes orders at ") && err.contains("state.sock"), "{err}");
 }
@@ -287,7 +277,7 @@ fn the_running_weir_is_found_by_what_can_be_read_of_a_bad_file() {
                 good.lines().filter(|line| !line.starts_with("limit")).collect::<Vec<_>>().join("\n")
             ),
         );
-        let (code, _, err) = reload(&site);
+        let Outcome { code, err, .. } = reload(&site);
         assert_eq!(code, Some(78), "{bad}: {err}");
         assert!(weir.metric(REFUSED) > before, "{bad}");
     }
@@ -311,7 +301,7 @@ fn only_weirs_own_user_and_root_may_give_orders() {
         true => drop(command.uid(65_534).gid(65_534)),
         false => open(&site.path("state.sock"), 0),
     }
-    let (code, out, err) = said(&run(command.args(["reload", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, out, err } = outcome(run(command.args(["reload", "-c"]).arg(site.path("weir.toml")), ""));
     assert_eq!((code, out.as_str()), (Some(77), ""), "{err}");
     assert!(err.contains("only root and the user that Weir runs as may give it orders"), "{err}");
     assert_eq!(weir.metric(TAKEN), 0.0);
@@ -323,9 +313,9 @@ fn the_socket_of_a_dead_weir_is_replaced_and_ones_own_is_removed_at_the_end() {
     let site = ten(&upstream);
     site.start().kill();
     assert!(std::fs::metadata(site.path("state.sock")).unwrap().file_type().is_socket());
-    assert_eq!(reload(&site).0, Some(69));
+    assert_eq!(reload(&site).code, Some(69));
     let weir = site.start();
-    assert_eq!(reload(&site).0, Some(0));
+    assert_eq!(reload(&site).code, Some(0));
     assert_eq!(weir.terminate(), Some(0));
     assert!(!site.path("state.sock").exists());
 }
@@ -342,7 +332,7 @@ fn the_socket_of_another_weir_and_a_file_that_is_none_stay_as_they_are() {
     assert!(line.contains("another Weir takes orders there") && line.contains("level=error"), "{line}");
     assert_eq!(accepted(&other, ALICE, 20), 10, "mail flows all the same");
     assert_eq!(other.terminate(), Some(0));
-    assert_eq!(reload(&first).0, Some(0));
+    assert_eq!(reload(&first).code, Some(0));
     assert_eq!(running.metric(TAKEN), 1.0);
     assert_eq!(running.terminate(), Some(0));
 
@@ -358,9 +348,9 @@ fn two_weirs_of_one_state_file_leave_the_first_its_socket() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
-    let (code, _, err) = said(&run(&mut site.serve(), ""));
+    let Outcome { code, err, .. } = site.run(&["serve"], "");
     assert_eq!(code, Some(74), "{err}");
-    assert_eq!(reload(&site).0, Some(0));
+    assert_eq!(reload(&site).code, Some(0));
     assert_eq!(weir.metric(TAKEN), 1.0);
 }
 
@@ -370,7 +360,7 @@ fn orders_are_taken_also_where_there_is_no_http_over_tcp() {
     let site = ten(&upstream);
     change(&site, "admin = { address = \"127.0.0.1:0\" }", "admin = { socket = \"orders\" }");
     let mut child = site.serve().stderr(std::process::Stdio::piped()).spawn().unwrap();
-    wait_for("answer", || (reload(&site).0 == Some(0)).then_some(()));
+    wait_for("answer", || (reload(&site).code == Some(0)).then_some(()));
     child.kill().unwrap();
     let log = child.wait_with_output().unwrap().stderr;
     let log = String::from_utf8(log).unwrap();
@@ -384,7 +374,7 @@ fn users_that_are_read_again_may_log_in() {
     let weir = site.start();
     assert_eq!(weir.get("/reload").0, 404, "nobody gives orders over TCP");
     site.add_user("bob");
-    assert_eq!(reload(&site).0, Some(0));
+    assert_eq!(reload(&site).code, Some(0));
     weir.logged("users file read again");
     let mut client = Client::connect_silently(weir.address("s"));
     client.expect("220");

@@ -78,14 +78,13 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
 fn stand_nowhere() {
     for format in ["logfmt", "json"] {
         let upstream = Upstream::start();
-        let site = Site::new(&format!(
-            "listener.starttls = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
-             listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
-             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-             log = {{ format = \"{format}\" }}\n\
-             [[limit]]\nname = \"l\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1.5 / 1d\"\n",
-            upstream.address()
-        ));
+        let site = Site::builder()
+            .listener("starttls", "tls = \"starttls\"")
+            .listener("implicit", "tls = \"implicit\"")
+            .upstream(upstream.address(), "")
+            .more(&format!("log = {{ format = \"{format}\" }}\n"))
+            .more("[[limit]]\nname = \"l\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1.5 / 1d\"\n")
+            .build();
         let config = site.path("weir.toml");
         let told = |command: &[&str], input: &str| {
             let output = run(weir().args(command).arg("-c").arg(&config), input);

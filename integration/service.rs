@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::Barrier;
 
 fn site(upstream: &Upstream, more: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         listener.tls = {{ address = \"127.0.0.1:0\", tls = \"implicit\", auth = \"optional\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{more}",
-        upstream.address()
-    ))
+    Site::builder()
+        .open_listener()
+        .listener("tls", "tls = \"implicit\", auth = \"optional\"")
+        .upstream(upstream.address(), "")
+        .more(more)
+        .build()
 }
 
 fn begin_transaction(weir: &Process) -> Client {

@@ -1,15 +1,15 @@
 //! `weir simulate`: history in, decisions out, compared with an independent copy of the formulas.
 
-use crate::harness::{run, weir};
+use crate::harness::{Outcome, outcome, run, weir};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 /// A folder with a configuration of these limits.
-struct Site(tempfile::TempDir);
+struct Folder(tempfile::TempDir);
 
-impl Site {
+impl Folder {
     fn new(limits: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
@@ -24,13 +24,11 @@ impl Site {
         self.0.path().join(name)
     }
 
-    /// Exit code, standard output and standard error.
-    fn simulate(&self, arguments: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
+    /// Runs `weir simulate` with these arguments.
+    fn simulate(&self, arguments: &[&str], input: &[u8]) -> Outcome {
         let mut command = weir();
         command.arg("simulate").arg("-c").arg(self.path("weir.toml")).args(arguments).current_dir(self.0.path());
-        let output = run(&mut command, input);
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
+        outcome(run(&mut command, input))
     }
 }
 
@@ -94,8 +92,8 @@ fn decisions_are_those_of_an_independent_formula() {
     let expected = refused_by_average(&rows, 10.0, 3600.0);
     let count = expected.iter().filter(|refused| **refused).count();
     assert!(count > 100 && count < rows.len() - 100, "{count} of {}", rows.len());
-    let site = Site::new(EWMA);
-    let (code, out, err) = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
+    let site = Folder::new(EWMA);
+    let Outcome { code, out, err } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let mut decisions = lines_of_json(&out);
     let summary = decisions.pop().unwrap();
@@ -115,8 +113,8 @@ fn decisions_are_those_of_an_independent_formula() {
 #[test]
 fn limits_on_messages_and_recipients_stand_side_by_side() {
     let rows = history();
-    let site = Site::new(&format!("{EWMA}{BUCKET}"));
-    let (_, out, _) = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
+    let site = Folder::new(&format!("{EWMA}{BUCKET}"));
+    let Outcome { out, .. } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
     let (decisions, summaries) = lines.split_at(lines.len() - 2);
     for (summary, name) in summaries.iter().zip(["average", "bucket"]) {
@@ -136,7 +134,7 @@ fn limits_on_messages_and_recipients_stand_side_by_side() {
         assert!(refused > 0);
         assert_eq!(summary["refused"], refused, "{name}");
     }
-    let (code, text, _) = site.simulate(&["-"], csv(&rows).as_bytes());
+    let Outcome { code, out: text, .. } = site.simulate(&["-"], csv(&rows).as_bytes());
     assert_eq!(code, Some(0));
     for words in [
         "average: 10 recipients per 1h, ewma",
@@ -151,7 +149,7 @@ fn limits_on_messages_and_recipients_stand_side_by_side() {
 #[test]
 fn history_comes_as_json_and_gzipped_as_well() {
     let rows = history();
-    let site = Site::new(EWMA);
+    let site = Folder::new(EWMA);
     let json: String = rows
         .iter()
         .map(|(t, sender, recipient)| format!("{{\"t\":{t},\"sender\":\"{sender}\",\"recipient\":\"{recipient}\"}}\n"))
@@ -160,9 +158,9 @@ fn history_comes_as_json_and_gzipped_as_well() {
     zipped.write_all(csv(&rows).as_bytes()).unwrap();
     std::fs::write(site.path("history.csv.gz"), zipped.finish().unwrap()).unwrap();
     std::fs::write(site.path("history.jsonl"), json).unwrap();
-    let (_, expected, _) = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
+    let Outcome { out: expected, .. } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
     for name in ["history.csv.gz", "history.jsonl"] {
-        let (code, out, err) = site.simulate(&["--json", name], b"");
+        let Outcome { code, out, err } = site.simulate(&["--json", name], b"");
         assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
         assert!(out == expected, "{name} is decided otherwise");
     }
@@ -170,8 +168,8 @@ fn history_comes_as_json_and_gzipped_as_well() {
 
 #[test]
 fn what_is_wrong_with_a_history_is_said() {
-    let site = Site::new(EWMA);
-    let (code, out, err) = site.simulate(&["-"], b"t,sender,recipient\n1,a,b\nx,a,b\n3,a,b\n2,a,b\n");
+    let site = Folder::new(EWMA);
+    let Outcome { code, out, err } = site.simulate(&["-"], b"t,sender,recipient\n1,a,b\nx,a,b\n3,a,b\n2,a,b\n");
     assert_eq!(code, Some(65), "half of the rows are bad");
     assert!(out.starts_with("2 messages to 2 recipients by 1 users"), "{out}");
     assert!(
@@ -180,21 +178,21 @@ fn what_is_wrong_with_a_history_is_said() {
     );
     assert!(err.contains("2 bad rows of 4 were left out\n"), "{err}");
     let rows = csv(&history()) + "x,a,b\n";
-    let (code, _, err) = site.simulate(&["-"], rows.as_bytes());
+    let Outcome { code, err, .. } = site.simulate(&["-"], rows.as_bytes());
     assert!(code == Some(0) && err.contains("1 bad rows of "), "{err}");
     // What was read before an input breaks off is reported.
     let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     zipped.write_all(rows.as_bytes()).unwrap();
     let zipped = zipped.finish().unwrap();
-    let (code, out, err) = site.simulate(&["-"], &zipped[..zipped.len() / 2]);
+    let Outcome { code, out, err } = site.simulate(&["-"], &zipped[..zipped.len() / 2]);
     assert!(code == Some(74) && err.contains("rows before") && out.contains("average: 10 recipients"), "{err}\n{out}");
     // A limit that never held has nothing to say.
-    let clients = Site::new(&EWMA.replace("[\"user\"]", "[\"client\"]"));
-    let (_, out, _) = clients.simulate(&["-"], rows.as_bytes());
+    let clients = Folder::new(&EWMA.replace("[\"user\"]", "[\"client\"]"));
+    let Outcome { out, .. } = clients.simulate(&["-"], rows.as_bytes());
     assert!(out.contains("average: held for no message"), "{out}");
-    let (_, out, _) = clients.simulate(&["--flood", "user1 1/s 10rcpt from 0", "-"], rows.as_bytes());
+    let Outcome { out, .. } = clients.simulate(&["--flood", "user1 1/s 10rcpt from 0", "-"], rows.as_bytes());
     assert!(out.contains("9 got mail before the first refusal, after 0s"), "{out}");
-    let (code, _, err) = clients.simulate(&["--plot", "x.svg", "-"], rows.as_bytes());
+    let Outcome { code, err, .. } = clients.simulate(&["--plot", "x.svg", "-"], rows.as_bytes());
     assert!(code == Some(73) && err.contains("no limit can be drawn"), "{err}");
     let zipped = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 75, 76];
     for (input, exit, words) in [
@@ -203,29 +201,30 @@ fn what_is_wrong_with_a_history_is_said() {
         (b"t,sender,recipient\nx,a,b\n", 65, "there is no message in it"),
         (&zipped, 66, "standard input: "),
     ] {
-        let (code, _, err) = site.simulate(&["-"], input);
+        let Outcome { code, err, .. } = site.simulate(&["-"], input);
         assert_eq!(code, Some(exit), "{err}");
         assert!(err.contains(words), "{err}");
     }
-    assert_eq!(site.simulate(&["nowhere.csv"], b"").0, Some(66));
-    let (code, _, err) = site.simulate(&["--flood", "alice", "-"], b"");
+    assert_eq!(site.simulate(&["nowhere.csv"], b"").code, Some(66));
+    let Outcome { code, err, .. } = site.simulate(&["--flood", "alice", "-"], b"");
     assert!(code == Some(64) && err.contains("alice 1/s 100rcpt from"), "{err}");
-    let (code, _, err) = site.simulate(&["--plot", "no/such/folder.svg", "-"], b"t,sender,recipient\n1,a,b\n");
+    let Outcome { code, err, .. } =
+        site.simulate(&["--plot", "no/such/folder.svg", "-"], b"t,sender,recipient\n1,a,b\n");
     assert!(code == Some(73) && err.contains("no/such/folder.svg"), "{err}");
 }
 
 #[test]
 fn a_flood_is_bounded_and_the_history_of_others_is_not() {
-    let site = Site::new(EWMA);
+    let site = Folder::new(EWMA);
     // Alice has sent to 5 an hour ago, and Bob sends now and then.
     let mut rows: Vec<(u64, String, String)> = (0..5).map(|n| (0, "alice".into(), format!("friend{n}"))).collect();
     rows.extend((1..24).map(|hour| (hour * 3600, "bob".into(), "friend".into())));
     let flood = ["--flood", "alice 1/s 3rcpt from 3600", "-"];
-    let (code, out, err) = site.simulate(&flood, csv(&rows).as_bytes());
+    let Outcome { code, out, err } = site.simulate(&flood, csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     // What is left of 5 after an hour is 5/e; the first that makes 10 is refused.
     assert!(out.contains("8 got mail before the first refusal, after 2s;"), "{out}");
-    let (_, out, _) = site.simulate(&[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
+    let Outcome { out, .. } = site.simulate(&[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
     let flood = lines.last().unwrap();
     let strangers = lines
@@ -240,8 +239,8 @@ fn a_flood_is_bounded_and_the_history_of_others_is_not() {
 
 #[test]
 fn a_plot_has_a_panel_for_each_limit() {
-    let site = Site::new(&format!("{EWMA}{BUCKET}"));
-    let (code, _, err) = site.simulate(&["--plot", "out.svg", "-"], csv(&history()).as_bytes());
+    let site = Folder::new(&format!("{EWMA}{BUCKET}"));
+    let Outcome { code, err, .. } = site.simulate(&["--plot", "out.svg", "-"], csv(&history()).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let svg = std::fs::read_to_string(site.path("out.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
@@ -280,22 +279,22 @@ fn what_the_history_does_not_say_is_named_for_each_limit_that_needs_it() {
         ("bounces", "count = \"rejections\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the rejections"),
         ("eye", "watch = \"lines\"\nstage = \"mail\"".into(), "the commands"),
     ];
-    let site = Site::new(&cases.iter().map(|(name, rest, _)| limit(name, rest)).collect::<String>());
-    let (code, out, err) = site.simulate(&["-"], csv(&history()).as_bytes());
+    let site = Folder::new(&cases.iter().map(|(name, rest, _)| limit(name, rest)).collect::<String>());
+    let Outcome { code, out, err } = site.simulate(&["-"], csv(&history()).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for (name, _, unsaid) in cases {
         let words = format!("\n{name}: held for no message: the history does not say {unsaid}\n");
         assert!(out.contains(&words), "{words:?} is not in\n{out}");
     }
-    let (_, out, _) = site.simulate(&["--json", "-"], csv(&history()).as_bytes());
+    let Outcome { out, .. } = site.simulate(&["--json", "-"], csv(&history()).as_bytes());
     let lines = lines_of_json(&out);
     assert!(lines.iter().filter(|line| line["recipient"].is_string()).all(|line| line["decision"] == "pass"));
     let both = lines.iter().find(|line| line["limit"] == "both").unwrap();
     assert_eq!(both["unknown"], serde_json::json!(["client", "helo"]));
     // One that could have held, but is for others, lacks nothing.
     let site =
-        Site::new(&limit("others", &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]")));
-    let (_, out, _) = site.simulate(&["-"], csv(&history()).as_bytes());
+        Folder::new(&limit("others", &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]")));
+    let Outcome { out, .. } = site.simulate(&["-"], csv(&history()).as_bytes());
     assert!(out.contains("\nothers: held for no message: its conditions match none\n"), "{out}");
 }
 
@@ -309,7 +308,7 @@ fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
 #[test]
 fn every_kind_of_limit_that_the_history_can_tell_of_is_followed() {
     let bucket = "algorithm = \"token-bucket\"\n";
-    let site = Site::new(
+    let site = Folder::new(
         &[
             limit("octets", &format!("count = \"bytes\"\nper = [\"user\"]\nrate = \"100 / 1000d\"\n{bucket}")),
             limit("wide", "count = \"recipients\"\nrate = \"2 / message\""),
@@ -336,7 +335,7 @@ fn every_kind_of_limit_that_the_history_can_tell_of_is_followed() {
     // 100, the last is the fifth that gets to its end. Of those of the other user nobody knows how large they are.
     let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
         7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
-    let (code, out, err) = site.simulate(&["-"], rows.as_bytes());
+    let Outcome { code, out, err } = site.simulate(&["-"], rows.as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for (name, summary) in [
         ("octets", "octets: 100 bytes per 1000d, token-bucket\n  refused      1 of 6 events (16.667 %)"),
@@ -350,7 +349,7 @@ fn every_kind_of_limit_that_the_history_can_tell_of_is_followed() {
     assert!(summary_of(&out, "mild").contains("\n  warned of    "), "{out}");
     let pair: Vec<&str> = out.lines().filter(|line| line.starts_with("pair: ")).collect();
     assert_eq!(pair, ["pair: 500 recipients per 1h, ewma", "pair: 4.5 recipients per 1000d, ewma"]);
-    let (_, out, _) = site.simulate(&["--json", "-"], rows.as_bytes());
+    let Outcome { out, .. } = site.simulate(&["--json", "-"], rows.as_bytes());
     let lines = lines_of_json(&out);
     let refusals = |of: &str| -> Vec<(f64, Value)> {
         let by = |line: &&Value| line["decision"] == "refuse" && line["limit"] == of;

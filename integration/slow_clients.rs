@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 fn site(upstream: SocketAddr, session: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ name = \"u\", address = \"{upstream}\", tls = \"none\", max-idle-connections = 0 }}]\n\
-         session = {{ {session} }}\n"
-    ))
+    Site::builder()
+        .open_listener()
+        .upstream(upstream, "name = \"u\", max-idle-connections = 0")
+        .more(&format!("session = {{ {session} }}\n"))
+        .build()
 }
 
 /// A client whose recipient is accepted.

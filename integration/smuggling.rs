@@ -31,11 +31,7 @@ const HIDDEN: &[u8] =
 #[test]
 fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
-        upstream.address()
-    ));
+    let site = Site::builder().open_listener().upstream(upstream.address(), "").build();
     let weir = site.start();
     for end in ENDS {
         let text = [b"Subject: seen\r\n\r\nhello", end, HIDDEN].concat();
@@ -80,11 +76,7 @@ const CONTINUATIONS: [(&[u8], bool); 6] = [
 #[test]
 fn no_message_continues_the_received_line() {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
-        upstream.address()
-    ));
+    let site = Site::builder().open_listener().upstream(upstream.address(), "").build();
     let weir = site.start();
     let mut client = Client::connect(weir.address("s"));
     client.say("EHLO client.example", "250");

@@ -53,7 +53,7 @@ rate = "0"
 match = { recipient = "refused@example.net" }
 "#
     );
-    Site::with_users(&text, &[("alice", SENTENCE, "")])
+    Site::builder().more(&text).users(&[("alice", SENTENCE, "")]).build()
 }
 
 /// Connects by way of the proxy, for this client.
@@ -290,16 +290,15 @@ impl Unread {
     fn start() -> Self {
         let upstream = Upstream::start();
         let [submission, implicit, admin] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
-        let site = Site::with_users(
-            &format!(
+        let site = Site::builder()
+            .upstream(upstream.address(), "")
+            .more(&format!(
                 "listener.submission = {{ address = \"{submission}\", tls = \"none\", trusted = [\"127.0.0.0/8\"] }}\n\
-                 listener.implicit = {{ address = \"{implicit}\", tls = \"implicit\" }}\n\
-                 upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-                 limit = [{{ name = \"none\", count = \"recipients\", per = [\"recipient\"], rate = \"0\" }}]\n",
-                upstream.address()
-            ),
-            &[("alice", SENTENCE, "")],
-        );
+                 listener.implicit = {{ address = \"{implicit}\", tls = \"implicit\" }}\n"
+            ))
+            .more("limit = [{ name = \"none\", count = \"recipients\", per = [\"recipient\"], rate = \"0\" }]\n")
+            .users(&[("alice", SENTENCE, "")])
+            .build();
         site.edit("address = \"127.0.0.1:0\"", &format!("address = \"{admin}\""));
         let child = site.serve().stderr(Stdio::piped()).spawn().unwrap();
         let unread = Self { child, submission, implicit, admin, _site: (upstream, site) };
@@ -406,20 +405,15 @@ fn occupy(weir: &Process, host: Ipv4Addr, n: usize) -> Client {
 #[test]
 fn strangers_on_all_places_make_room_for_the_next_client_at_once() {
     let upstream = Upstream::start();
-    let listener = |more: &str| format!("{{ address = \"127.0.0.1:0\", {more} }}");
-    let site = Site::with_users(
-        &format!(
-            "listener.plain = {}\nlistener.starttls = {}\nlistener.implicit = {}\nlistener.open = {}\n\
-             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-             session = {{ max-connections = 90, max-connections-per-client = 30 }}\n",
-            listener("tls = \"none\""),
-            listener("tls = \"starttls\""),
-            listener("tls = \"implicit\""),
-            listener("tls = \"none\", auth = \"none\""),
-            upstream.address()
-        ),
-        &[("alice", SENTENCE, "")],
-    );
+    let site = Site::builder()
+        .listener("plain", "tls = \"none\"")
+        .listener("starttls", "tls = \"starttls\"")
+        .listener("implicit", "tls = \"implicit\"")
+        .listener("open", "tls = \"none\", auth = \"none\"")
+        .upstream(upstream.address(), "")
+        .more("session = { max-connections = 90, max-connections-per-client = 30 }\n")
+        .users(&[("alice", SENTENCE, "")])
+        .build();
     let weir = site.start();
     let mut known = Client::logged_in(weir.address("plain"), "alice");
     // One that sends without a login, from a small network: it is spared.

@@ -1,6 +1,6 @@
 //! `weir test`: what would happen, limit by limit, in the words of those that decide; and nothing is charged.
 
-use crate::harness::{Client, Process, Site, Upstream, run, weir};
+use crate::harness::{Client, Outcome, Process, SENTENCE, Site, Upstream, outcome, run, weir};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -55,19 +55,15 @@ distinct = "recipient"
 "#;
 
 fn site(upstream: &str, limits: &str) -> Site {
-    let site = Site::new(&format!("{LISTENERS}upstream = [{{ address = \"{upstream}\", tls = \"none\" }}]\n"));
+    let users = [("alice", SENTENCE, "")];
+    let site = Site::builder().upstream(upstream, "").more(LISTENERS).more(limits).users(&users).build();
     std::fs::write(site.path("some.csv"), "user,rate\nbob,9 / 1d\nalice,2 / 1d\n").unwrap();
-    let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
-    std::fs::write(site.path("weir.toml"), config + limits).unwrap();
     site
 }
 
-/// `weir test` here: its exit code, standard output and standard error.
-fn test(site: &Site, arguments: &str) -> (Option<i32>, String, String) {
-    let arguments = arguments.split_whitespace();
-    let output = run(weir().args(["test", "-c"]).arg(site.path("weir.toml")).args(arguments), "");
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+/// Runs `weir test` with these arguments.
+fn test(site: &Site, arguments: &str) -> Outcome {
+    outcome(run(site.command(&["test"]).args(arguments.split_whitespace()), ""))
 }
 
 const EXPLAINED: &str = "at 2026-03-01T10:00:00Z, with empty budgets
@@ -149,15 +145,15 @@ fn each_limit_says_what_it_would_do_and_why() {
     let site = site("127.0.0.1:2525", LIMITS);
     let session = "--client 192.0.2.7 --user alice --listener s --mail-from a@example.org --rcpt-to postmaster@example.net \
         --rcpt-to c@example.net --rcpt-to <postmaster@example.net> --rcpt-to d@example.net --size 20K --at 2026-03-01T10:00";
-    let (code, out, err) = test(&site, session);
+    let Outcome { code, out, err } = test(&site, session);
     assert_eq!((code, err.as_str()), (Some(1), ""));
     assert_eq!(out, EXPLAINED);
     // Again, as nothing is kept.
-    assert_eq!(test(&site, session).1, EXPLAINED);
-    let (code, out, _) = test(&site, &format!("{session} --stage mail"));
+    assert_eq!(test(&site, session).out, EXPLAINED);
+    let Outcome { code, out, .. } = test(&site, &format!("{session} --stage mail"));
     assert!(code == Some(0) && out.contains("MAIL FROM") && !out.contains("RCPT TO"), "{out}");
     assert!(out.ends_with("\nnothing is refused: the smart host has the last word\n"), "{out}");
-    let (code, out, _) = test(&site, &format!("{session} --json"));
+    let Outcome { code, out, .. } = test(&site, &format!("{session} --json"));
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &report["refused"], &report["live"]), (Some(1), &json!(true), &json!(false)));
     assert_eq!(report["replies"][1], "554 5.7.1 2 of 2 tokens used (test-2)");
@@ -187,10 +183,10 @@ fn facts_make_limits_hold_that_would_not_without_them() {
         ("--user bob", "of 9 recipients per 1d (some.csv, line 2)"),
         ("--user carol", "0 -> 1 of 10 recipients per 1d: passes"),
     ] {
-        let (code, out, _) = test(&site, &format!("{session} {facts}"));
+        let Outcome { code, out, .. } = test(&site, &format!("{session} {facts}"));
         assert!(code == Some(0) && out.contains(words), "{facts}: {words:?} is not in\n{out}");
     }
-    let (code, out, _) = test(&site, &format!("{session} --listener strict"));
+    let Outcome { code, out, .. } = test(&site, &format!("{session} --listener strict"));
     assert_eq!(code, Some(1));
     assert!(
         out.ends_with("refused, not by a limit: MAIL: the listener strict wants a login, and there is no --user\n"),
@@ -211,17 +207,17 @@ fn what_cannot_be_tested_is_named() {
         ("--client ::1 --listener t", "there is no listener \"t\": there are s, strict"),
         ("--client ::1 --at noon", "\"noon\" is not a time"),
     ] {
-        let (code, out, err) = test(&site, arguments);
+        let Outcome { code, out, err } = test(&site, arguments);
         assert_eq!((code, out.as_str()), (Some(64), ""), "{arguments}");
         assert!(err.contains(words), "{arguments}: {err}");
     }
-    let (code, _, err) = test(&site, "--client ::1 --live");
+    let Outcome { code, err, .. } = test(&site, "--client ::1 --live");
     assert!(code == Some(69) && err.contains("no Weir is running"), "{err}");
     std::fs::write(site.path("weir.toml"), "limits = 1").unwrap();
-    assert_eq!(test(&site, "--client ::1").0, Some(78));
+    assert_eq!(test(&site, "--client ::1").code, Some(78));
     std::fs::remove_file(site.path("weir.toml")).unwrap();
-    assert_eq!(test(&site, "--client ::1").0, Some(66));
-    assert_eq!(test(&site, "--client ::1 --live").0, Some(66));
+    assert_eq!(test(&site, "--client ::1").code, Some(66));
+    assert_eq!(test(&site, "--client ::1 --live").code, Some(66));
 }
 
 /// What is posted to the running Weir by its socket, and its answer.
@@ -264,16 +260,16 @@ fn the_running_weir_tells_from_its_budgets_and_charges_nothing() {
     let before = kept(&site);
     let session = "--live --client 127.0.0.1 --mail-from a@example.org --rcpt-to c@example.net --rcpt-to d@example.net";
     for _ in 0..5 {
-        let (code, out, err) = test(&site, &format!("{session} --user alice"));
+        let Outcome { code, out, err } = test(&site, &format!("{session} --user alice"));
         assert_eq!((code, err.as_str()), (Some(1), ""));
         assert!(out.contains(", with the budgets of the running Weir\n"), "{out}");
         assert!(out.contains("  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients per 1000d: passes\n"), "{out}");
         assert!(out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients per 1000d;"), "{out}");
         // Whoever has no budget gets none by that.
-        let (code, out, _) = test(&site, &format!("{session} --user bob"));
+        let Outcome { code, out, .. } = test(&site, &format!("{session} --user bob"));
         assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");
     }
-    let (_, out, _) = test(&site, &format!("{session} --user alice --json"));
+    let Outcome { out, .. } = test(&site, &format!("{session} --user alice --json"));
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["live"], &report["refused"]), (&json!(true), &json!(true)));
     let after = kept(&site);
@@ -296,6 +292,6 @@ fn what_is_posted_is_checked_like_what_is_typed() {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let report: Value = serde_json::from_str(body).unwrap();
     assert!(head.starts_with("HTTP/1.1 200 ") && report["refused"] == json!(false), "{answer}");
-    let (code, _, err) = test(&site, "--live --client ::1 --listener t");
+    let Outcome { code, err, .. } = test(&site, "--live --client ::1 --listener t");
     assert!(code == Some(64) && err.contains("there is no listener \"t\""), "{err}");
 }

@@ -8,17 +8,13 @@ const HONEST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn site(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
-    let one = |(n, (upstream, more)): (usize, &(&Upstream, &str))| {
-        let address = upstream.address();
-        format!("{{ name = \"u{n}\", address = \"{address}\", tls = \"none\", priority = {n}, {more} }}")
-    };
-    let upstreams: Vec<String> = upstreams.iter().enumerate().map(one).collect();
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{}]\n\
-         session = {{ max-connections-per-client = 1000, {session} }}\n",
-        upstreams.join(", ")
-    ))
+    let mut site = Site::builder()
+        .open_listener()
+        .more(&format!("session = {{ max-connections-per-client = 1000, {session} }}\n"));
+    for (n, (upstream, keys)) in upstreams.iter().enumerate() {
+        site = site.upstream(upstream.address(), &format!("name = \"u{n}\", priority = {n}, {keys}"));
+    }
+    site.build()
 }
 
 /// Waits until Weir has looked what the upstreams offer, which takes a connection of its own.

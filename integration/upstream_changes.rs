@@ -9,12 +9,7 @@ use std::time::Duration;
 
 /// A site with these upstreams, and more in its configuration.
 fn site(upstreams: &[String], more: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{}]\n\
-         {more}\n",
-        upstreams.join(", ")
-    ))
+    Site::builder().open_listener().upstream_tables(upstreams.to_vec()).more(more).build()
 }
 
 /// One upstream's place in it, with further keys.

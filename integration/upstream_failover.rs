@@ -5,16 +5,11 @@ use std::net::TcpListener;
 
 /// A site with these upstreams, each with further keys.
 fn site(upstreams: &[(&str, &str)]) -> Site {
-    let listed = |(n, (address, keys)): (usize, &(&str, &str))| {
-        format!("{{ name = \"u{n}\", address = \"{address}\", tls = \"none\", {keys} }}")
-    };
-    let list: Vec<String> = upstreams.iter().enumerate().map(listed).collect();
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{}]\n\
-         session = {{ upstream-timeout = \"1s\" }}\n",
-        list.join(", ")
-    ))
+    let mut site = Site::builder().open_listener().more("session = { upstream-timeout = \"1s\" }\n");
+    for (n, (address, keys)) in upstreams.iter().enumerate() {
+        site = site.upstream(address, &format!("name = \"u{n}\", {keys}"));
+    }
+    site.build()
 }
 
 fn pair(keys: [&str; 2]) -> ([Upstream; 2], Site) {

@@ -6,11 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 fn site(upstream: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{upstream}\", tls = \"none\" }}]\n\
-         session = {{ upstream-timeout = \"1s\" }}\n"
-    ))
+    Site::builder().open_listener().upstream(upstream, "").more("session = { upstream-timeout = \"1s\" }\n").build()
 }
 
 /// Sends a message as far as it goes; the last reply.
@@ -303,12 +299,11 @@ fn a_reply_of_a_gigabyte_costs_next_to_no_memory() {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
     };
     for reply in [&b"550-5.7.1 this is not the last line\r\n"[..], b"550 this line has no end "] {
-        let site = Site::new(&format!(
-            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-             session = {{ upstream-timeout = \"2m\" }}\n",
-            endless(reply)
-        ));
+        let site = Site::builder()
+            .open_listener()
+            .upstream(endless(reply), "")
+            .more("session = { upstream-timeout = \"2m\" }\n")
+            .build();
         let weir = site.start();
         let mut client = connect(&weir);
         client.say("MAIL FROM:<a@example.org>", "250");
@@ -356,12 +351,11 @@ fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
 #[test]
 fn whoever_has_accepted_recipients_may_send_to_them_whatever_became_of_the_others() {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         limit = [{{ name = \"few\", count = \"recipients\", per = [\"client\"], rate = \"5 / 1d\" }}]\n",
-        upstream.address()
-    ));
+    let site = Site::builder()
+        .open_listener()
+        .upstream(upstream.address(), "")
+        .more("limit = [{ name = \"few\", count = \"recipients\", per = [\"client\"], rate = \"5 / 1d\" }]\n")
+        .build();
     let weir = site.start();
     let mut client = connect(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
@@ -377,12 +371,11 @@ fn whoever_has_accepted_recipients_may_send_to_them_whatever_became_of_the_other
 #[test]
 fn a_message_in_pieces_comes_in_time_or_not_at_all() {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         session = {{ data-timeout = \"1s\", idle-timeout = \"1m\" }}\n",
-        upstream.address()
-    ));
+    let site = Site::builder()
+        .open_listener()
+        .upstream(upstream.address(), "")
+        .more("session = { data-timeout = \"1s\", idle-timeout = \"1m\" }\n")
+        .build();
     let weir = site.start();
     // A piece of one octet now and then, each in one packet; and nothing at all after the first.
     for drips in [true, false] {

@@ -5,11 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 /// The Weir that wants a login, with the users of a site.
 fn guarded(upstream: &Upstream) -> (Site, Process) {
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
-        upstream.address()
-    ));
+    let site = Site::builder().listener("s", "tls = \"starttls\"").upstream(upstream.address(), "").build();
     let weir = site.start();
     (site, weir)
 }
@@ -17,12 +13,13 @@ fn guarded(upstream: &Upstream) -> (Site, Process) {
 /// One in front of it that logs in with this password.
 fn in_front_of(guarded: &(Site, Process), tls: &str, password: &str) -> Site {
     let (other, weir) = guarded;
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"localhost:{}\", tls = \"{tls}\", ca = \"{}\", auth = \"fixed\", user = \"alice\", password-file = \"password\" }}]\n",
+    let upstream = format!(
+        "{{ address = \"localhost:{}\", tls = \"{tls}\", ca = \"{}\", auth = \"fixed\", user = \"alice\", \
+         password-file = \"password\" }}",
         weir.address("s").port(),
         other.path("certificate.pem").display()
-    ));
+    );
+    let site = Site::builder().open_listener().upstream_tables([upstream]).build();
     std::fs::write(site.path("password"), format!("{password}\n")).unwrap();
     std::fs::set_permissions(site.path("password"), std::fs::Permissions::from_mode(0o600)).unwrap();
     site
@@ -83,11 +80,11 @@ fn no_password_goes_to_an_upstream_without_tls_unless_that_is_asked_for() {
     let upstream = Upstream::start();
     upstream.offer(&["PIPELINING", "AUTH PLAIN LOGIN"]);
     for (tls, goes) in [("opportunistic", false), ("none", true)] {
-        let site = Site::new(&format!(
-            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-             upstream = [{{ address = \"{}\", tls = \"{tls}\", auth = \"fixed\", user = \"alice\", password-file = \"password\" }}]\n",
+        let table = format!(
+            "{{ address = \"{}\", tls = \"{tls}\", auth = \"fixed\", user = \"alice\", password-file = \"password\" }}",
             upstream.address()
-        ));
+        );
+        let site = Site::builder().open_listener().upstream_tables([table]).build();
         std::fs::write(site.path("password"), "sesame").unwrap();
         let weir = site.start();
         // The upstream of these tests says 250 to AUTH, which is no success (RFC 4954 §6).
@@ -98,10 +95,10 @@ fn no_password_goes_to_an_upstream_without_tls_unless_that_is_asked_for() {
 
 /// A Weir that logs in at an upstream on localhost as alice, with these keys besides.
 fn logging_in(port: u16, keys: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", max-idle-connections = 0, {keys} }}]\n"
-    ))
+    let upstream = format!(
+        "{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", max-idle-connections = 0, {keys} }}"
+    );
+    Site::builder().open_listener().upstream_tables([upstream]).build()
 }
 
 /// The text with which a file of a site is replaced in one step, as an administrator's tool does it.
@@ -252,12 +249,12 @@ fn clients_are_logged_in_with_what_they_logged_in_with_and_share_no_connection()
     let upstream = Upstream::start();
     let (other, guarded) = guarded(&upstream);
     other.add_user("carol");
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }}\n\
-         upstream = [{{ name = \"u\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\", auth = \"client\" }}]\n",
+    let table = format!(
+        "{{ name = \"u\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\", auth = \"client\" }}",
         guarded.address("s").port(),
         other.path("certificate.pem").display()
-    ));
+    );
+    let site = Site::builder().listener("s", "tls = \"none\", auth = \"optional\"").upstream_tables([table]).build();
     site.add_user("bob");
     site.add_user("carol");
     let weir = site.start();

@@ -6,13 +6,14 @@ use std::net::{SocketAddr, UdpSocket};
 /// A Weir whose upstream is this name at this port.
 fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site {
     let name_servers: Vec<String> = name_servers.iter().map(|address| format!("\"{address}\"")).collect();
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{host}:{port}\", tls = \"none\", max-idle-connections = 0{more} }}]\n\
-         session = {{ upstream-timeout = \"4s\" }}\n\
-         dns = {{ servers = [{}], timeout = \"1s\" }}\n",
-        name_servers.join(", ")
-    ))
+    Site::builder()
+        .open_listener()
+        .upstream(format!("{host}:{port}"), &format!("max-idle-connections = 0{more}"))
+        .more(&format!(
+            "session = {{ upstream-timeout = \"4s\" }}\ndns = {{ servers = [{}], timeout = \"1s\" }}\n",
+            name_servers.join(", ")
+        ))
+        .build()
 }
 
 /// Upstreams at 127.0.0.2, 127.0.0.3, …, all at the port of the first.

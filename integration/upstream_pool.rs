@@ -3,11 +3,7 @@
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 
 fn site(upstream: &Upstream, pool: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ name = \"u\", address = \"{}\", tls = \"none\", {pool} }}]\n",
-        upstream.address()
-    ))
+    Site::builder().open_listener().upstream(upstream.address(), &format!("name = \"u\", {pool}")).build()
 }
 
 fn send(weir: &Process) {

@@ -4,17 +4,16 @@ use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 
 /// A site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of this one; `more` is put after the limit.
 fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2], more: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         [[upstream]]\nname = \"usual\"\naddress = \"{}\"\ntls = \"none\"\n{}\n\
-         [[upstream]]\nname = \"slow\"\naddress = \"{}\"\ntls = \"none\"\n{}\n\
-         [[limit]]\nname = \"all\"\ncount = \"messages\"\nper = [\"client\"]\nrate = \"100 / 1d\"\nmode = \"enforce\"\n\
-         [[limit.action]]\nat = 0.01\nroute = \"slow\"\n{more}",
-        usual.address(),
-        keys[0],
-        slow.address(),
-        keys[1],
-    ))
+    Site::builder()
+        .open_listener()
+        .upstream(usual.address(), &format!("name = \"usual\", {}", keys[0]))
+        .upstream(slow.address(), &format!("name = \"slow\", {}", keys[1]))
+        .more(
+            "[[limit]]\nname = \"all\"\ncount = \"messages\"\nper = [\"client\"]\nrate = \"100 / 1d\"\nmode = \"enforce\"\n\
+             [[limit.action]]\nat = 0.01\nroute = \"slow\"\n",
+        )
+        .more(more)
+        .build()
 }
 
 fn connect(weir: &Process) -> Client {

@@ -47,9 +47,7 @@ fn pin(certificate: &Path) -> String {
 }
 
 fn in_front_of(keys: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n[[upstream]]\n{keys}\n"
-    ))
+    Site::builder().open_listener().more(&format!("[[upstream]]\n{keys}\n")).build()
 }
 
 /// What `weir check --online` says: its exit code and words.

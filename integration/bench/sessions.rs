@@ -44,14 +44,18 @@ fn site(upstream: &Upstream, trusted: &str) -> Site {
 
 /// The same with something more.
 fn site_with(upstream: &Upstream, trusted: &str, more: &str) -> Site {
-    Site::new(&format!(
-        "listener.submission = {{ address = \"127.0.0.1:0\", trusted = [{trusted}] }}\n\
-         listener.submissions = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         session = {{ max-connections = 15000, max-connections-per-client = 15000, login-timeout = \"1h\", idle-timeout = \"1h\" }}\n\
-         {more}\n[[limit]]\nname = \"recipients\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"10M / 1d\"\n",
-        upstream.address
-    ))
+    Site::builder()
+        .listener("submission", &format!("trusted = [{trusted}]"))
+        .listener("submissions", "tls = \"implicit\"")
+        .upstream(upstream.address, "")
+        .more(
+            "session = { max-connections = 15000, max-connections-per-client = 15000, login-timeout = \"1h\", \
+             idle-timeout = \"1h\" }\n",
+        )
+        .more(&format!(
+            "{more}\n[[limit]]\nname = \"recipients\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"10M / 1d\"\n"
+        ))
+        .build()
 }
 
 /// For those who send: the login is not what is measured.

@@ -1,7 +1,7 @@
 //! `kill -9` under load, again and again: each charge that a client heard of is in the state file afterwards.
 
 use super::random::Random;
-use crate::harness::{Client, Process, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Process, Site, Upstream, succeed, wait_for};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
@@ -32,15 +32,16 @@ type Acknowledged = HashMap<Ipv4Addr, [u64; 3]>;
 const LIMITS: [&str; 3] = ["all", "new", "sent"];
 
 fn site(upstream: &Upstream) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         limit = [{{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
-         {{ name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5K / 3650d\", distinct = \"recipient\" }},\n\
-         {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
-         algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }}]\n",
-        upstream.address()
-    ))
+    Site::builder()
+        .open_listener()
+        .upstream(upstream.address(), "")
+        .more(
+            "limit = [{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" },\n\
+             { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5K / 3650d\", distinct = \"recipient\" },\n\
+             { name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
+             algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }]\n",
+        )
+        .build()
 }
 
 /// What the budgets hold, by limit and client.
@@ -140,14 +141,13 @@ fn add(acknowledged: &Mutex<Acknowledged>, client: Ipv4Addr, more: [u64; 3]) {
 }
 
 fn levels(site: &Site) -> Levels {
-    let dump = run(weir().args(["state", "dump", "-c"]).arg(site.path("weir.toml")), "");
-    assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+    let dump = succeed(&mut site.command(&["state", "dump"]), "");
     let budget = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
         ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
     };
-    str::from_utf8(&dump.stdout).unwrap().lines().map(budget).collect()
+    dump.lines().map(budget).collect()
 }
 
 /// How many charges that were acknowledged since `before` are not in `after`.

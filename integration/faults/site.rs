@@ -2,7 +2,7 @@
 
 use super::judge::{Charges, Finding, Judge};
 use super::wire::Wire;
-use crate::harness::{Process, Site, run, weir};
+use crate::harness::{Process, Site, succeed};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -160,14 +160,13 @@ impl Leaks<'_> {
     }
 
     fn levels(&self) -> HashMap<(String, Ipv4Addr), f64> {
-        let dump = run(weir().args(["state", "dump", "-c"]).arg(self.site.path("weir.toml")), "");
-        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+        let dump = succeed(&mut self.site.command(&["state", "dump"]), "");
         let budget = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
             let client = line["owner"]["client"].as_str()?.parse().ok()?;
             Some(((line["limit"].as_str()?.to_owned(), client), line["level"].as_f64()?))
         };
-        str::from_utf8(&dump.stdout).unwrap().lines().filter_map(budget).collect()
+        dump.lines().filter_map(budget).collect()
     }
 }
 

@@ -1,28 +1,32 @@
-//! What tests need around Weir: the process itself, a client, an upstream that fails on request, a real Postfix, Dovecot and name
+//! Test harness: a site, the Weir process, a client, an upstream that fails on request, a real Postfix, Dovecot and name
 //! server.
 
 mod client;
+mod command;
 mod disk;
 mod dovecot;
 mod name_server;
 mod postfix;
 mod process;
+mod site;
 mod upstream;
 
 pub use client::Client;
+pub use command::{Outcome, outcome, run, succeed, weir};
 pub use disk::Disk;
 pub use dovecot::Dovecot;
 pub use name_server::NameServer;
 pub use postfix::Postfix;
-pub use process::{Process, SENTENCE, Site, field, free_port, run, weir};
+pub use process::{Process, field, free_port};
+pub use site::{SENTENCE, Site};
 pub use upstream::{Fault, Stage, Upstream};
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what should come at once on an idle machine.
+/// Longest wait for an event that comes at once on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Looks again and again until there is something: for what other programs write to disk, of which they tell nobody.
+/// Polls `look` until it returns a value, for events that cannot be waited for, such as files written by other programs.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,21 +1,14 @@
 //! `weir import`: limits of Exim, rspamd and postfwd in, limits of Weir out, that decide as those programs did.
 
-use crate::harness::{run, weir};
+use crate::harness::{Outcome, outcome, run, weir};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A folder for a configuration of another program, and for one of Weir with what is made of it.
-struct Site(tempfile::TempDir);
+struct Folder(tempfile::TempDir);
 
-/// What a command has said.
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Site {
+impl Folder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -26,14 +19,13 @@ impl Site {
         path
     }
 
-    fn run(&self, arguments: &[&str], input: &str) -> Said {
-        let output = run(weir().args(arguments).current_dir(self.0.path()), input.as_bytes());
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    /// Runs a command in the folder.
+    fn run(&self, arguments: &[&str], input: &str) -> Outcome {
+        outcome(run(weir().args(arguments).current_dir(self.0.path()), input))
     }
 
     /// Imports a configuration of this program.
-    fn import(&self, program: &str, text: &str) -> Said {
+    fn import(&self, program: &str, text: &str) -> Outcome {
         self.write(program, text);
         self.run(&["import", program, program], "")
     }
@@ -189,7 +181,7 @@ fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
         sender => format!("  deny senders = {sender}\n    ratelimit = {spec}\n"),
     });
     let exim = format!("acl_smtp_{stage} = check\nbegin acl\ncheck:\n{}", lists.collect::<String>());
-    let site = Site::new();
+    let site = Folder::new();
     let said = site.import("exim", &exim);
     assert_eq!((said.code, &*said.err), (Some(0), ""), "{exim}");
     site.configure(&said.out);
@@ -265,7 +257,7 @@ const EXPLAINED: [(&str, &str); 9] = [
 fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/exim/errors.json");
     let records: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let site = Site::new();
+    let site = Folder::new();
     let mut refused = 0;
     for record in &records {
         let (stage, spec) = (text(record, "stage"), text(record, "spec"));
@@ -328,7 +320,7 @@ fn imported_buckets_decide_as_rspamd_did() {
                 "rates {{ user = {{ bucket = {{ burst = {}; rate = {}; }} }} }}",
                 bucket["burst"], bucket["rate"]
             );
-            let site = Site::new();
+            let site = Folder::new();
             let said = site.import("rspamd", &written);
             assert_eq!((said.code, &*said.err), (Some(0), ""));
             assert!(said.out.contains("The first mail of a new bucket"), "{}", said.out);
@@ -368,7 +360,7 @@ fn configurations_become_the_limits_that_stand_beside_them() {
         let expected = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
         assert_eq!((out.as_str(), err.as_str()), (&*expected("toml"), &*expected("err")), "{name}");
         assert_eq!(output.status.code(), Some(if err.is_empty() { 0 } else { 65 }), "{name}");
-        Site::new().configure(&out);
+        Folder::new().configure(&out);
         count += 1;
     }
     assert!(count >= 5, "{count}");
@@ -376,7 +368,7 @@ fn configurations_become_the_limits_that_stand_beside_them() {
 
 #[test]
 fn imported_limits_are_for_those_whom_the_statement_is_for() {
-    let site = Site::new();
+    let site = Folder::new();
     let said = site.import(
         "exim",
         "LIMIT = 3\nhostlist spared = 192.0.2.1\nacl_smtp_rcpt = check\n.ifdef LIMIT\n.include more\n.endif\nbegin acl\ncheck:\n\
@@ -412,7 +404,7 @@ fn imported_limits_are_for_those_whom_the_statement_is_for() {
 
 #[test]
 fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
-    let site = Site::new();
+    let site = Folder::new();
     for program in ["exim", "rspamd", "postfwd"] {
         let said = site.run(&["import", program, "none"], "");
         assert_eq!((said.code, said.out.is_empty()), (Some(66), true), "{}", said.err);
@@ -463,7 +455,7 @@ fn bombs() -> Vec<(&'static str, String, &'static str)> {
 #[test]
 fn small_configurations_that_grow_without_end_are_refused_at_once() {
     for (name, text, excess) in bombs() {
-        let (site, begun) = (Site::new(), std::time::Instant::now());
+        let (site, begun) = (Folder::new(), std::time::Instant::now());
         let said = site.import("exim", &text);
         let took = begun.elapsed();
         assert!(took.as_secs() < 60, "{name}: {took:?}");
@@ -479,7 +471,7 @@ fn small_configurations_that_grow_without_end_are_refused_at_once() {
 
 #[test]
 fn sections_of_many_keys_are_read_in_time_and_what_they_repeat_is_bounded() {
-    let site = Site::new();
+    let site = Folder::new();
     let keys = |count: usize| (0..count).map(|n| format!("k{n} = 1;\n")).collect::<String>();
     let begun = std::time::Instant::now();
     let said = site.import("rspamd", &(keys(200_000) + "rates { user = { bucket = { burst = 1; rate = 1; } } }\n"));
@@ -548,7 +540,7 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
         ),
     ];
     for (rules, limits, complaints) in cases {
-        let site = Site::new();
+        let site = Folder::new();
         let said = site.import("postfwd", &rules);
         assert_eq!(said.code, Some(if complaints.is_empty() { 0 } else { 65 }), "{rules}\n{}{}", said.out, said.err);
         for words in limits {
@@ -565,7 +557,7 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     for (name, of) in ('B'..='Z').zip('A'..) {
         bomb += &format!("&&{name} {{ &&{of}; &&{of} }}\n");
     }
-    let said = Site::new().import("postfwd", &format!("{bomb}&&Z; action={rate}\n"));
+    let said = Folder::new().import("postfwd", &format!("{bomb}&&Z; action={rate}\n"));
     assert_eq!(said.code, Some(65));
     assert!(said.err.contains("longer than 1 MiB") || said.err.contains("more than"), "{:.300}", said.err);
 }

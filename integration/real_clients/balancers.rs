@@ -36,11 +36,10 @@ fn start(site: &Site, server: &str) -> Option<(Running, [u16; 2])> {
 #[test]
 fn haproxy() {
     let upstream = Upstream::start();
-    let site = Site::new(&format!(
-        "listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n",
-        upstream.address()
-    ));
+    let site = Site::builder()
+        .listener("plain", "tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"]")
+        .upstream(upstream.address(), "")
+        .build();
     let weir = site.start();
     for options in [
         "send-proxy check",

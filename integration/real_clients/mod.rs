@@ -13,13 +13,15 @@ use std::process::{Command, Output};
 
 /// A Weir in front of a Postfix, reached with STARTTLS whose certificate is checked.
 fn site(postfix: &Postfix) -> Site {
-    Site::new(&format!(
-        "listener.starttls = {{ address = \"127.0.0.1:0\", tls = \"starttls\" }}\n\
-         listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
-         upstream = [{{ name = \"postfix\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\" }}]\n",
-        postfix.address().port(),
-        postfix.certificate().display()
-    ))
+    Site::builder()
+        .listener("starttls", "tls = \"starttls\"")
+        .listener("implicit", "tls = \"implicit\"")
+        .upstream_tables([format!(
+            "{{ name = \"postfix\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\" }}",
+            postfix.address().port(),
+            postfix.certificate().display()
+        )])
+        .build()
 }
 
 /// The messages that every client sends: name and text, with CRLF, dots not stuffed.
@@ -188,11 +190,8 @@ fn a_certificate_that_does_not_verify_is_refused_where_tls_is_required_and_taken
     let postfix = Postfix::start();
     for (tls, reply) in [("required", "451 4.4.1"), ("opportunistic", "250"), ("none", "250")] {
         // Without ca: the system's authorities do not know the Postfix of this test.
-        let site = Site::new(&format!(
-            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-             upstream = [{{ address = \"localhost:{}\", tls = \"{tls}\" }}]\n",
-            postfix.address().port()
-        ));
+        let upstream = format!("{{ address = \"localhost:{}\", tls = \"{tls}\" }}", postfix.address().port());
+        let site = Site::builder().open_listener().upstream_tables([upstream]).build();
         let weir = site.start();
         let mut client = crate::harness::Client::connect(weir.address("s"));
         client.say("EHLO client.example", "250");
@@ -209,11 +208,7 @@ fn a_certificate_that_does_not_verify_is_refused_where_tls_is_required_and_taken
 #[test]
 fn addresses_beyond_ascii_wishes_about_bounces_and_pieces_reach_postfix() {
     let postfix = Postfix::start();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{{ address = \"localhost:{}\", tls = \"none\" }}]\n",
-        postfix.address().port()
-    ));
+    let site = Site::builder().open_listener().upstream(format!("localhost:{}", postfix.address().port()), "").build();
     let weir = site.start();
     let mut client = crate::harness::Client::connect(weir.address("s"));
     let announced = client.ask("EHLO client.example");

@@ -67,14 +67,11 @@ fn metric(weir: &Process, what: &str, name: &str) -> f64 {
 /// has arrived once, and nothing twice. How often clients heard what.
 fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
     let postfixes = [Postfix::start(), Postfix::start()];
-    let upstream = |(n, postfix): (usize, &Postfix)| {
-        format!("{{ name = \"u{n}\", address = \"{}\", tls = \"none\" }}", postfix.address())
-    };
-    let upstreams: Vec<String> = postfixes.iter().enumerate().map(upstream).collect();
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\nupstream = [{}]\n",
-        upstreams.join(", ")
-    ));
+    let site = Site::builder()
+        .open_listener()
+        .upstream(postfixes[0].address(), "name = \"u0\"")
+        .upstream(postfixes[1].address(), "name = \"u1\"")
+        .build();
     let weir = site.start();
     let (done, next) = (AtomicBool::new(false), AtomicUsize::new(0));
     let told: HashMap<usize, Told> = std::thread::scope(|scope| {

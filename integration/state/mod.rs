@@ -4,23 +4,19 @@ mod crash;
 mod disk;
 mod tool;
 
-use crate::harness::{Client, Process, Site, Upstream, run, weir};
+use crate::harness::{Client, Process, Site, Upstream, succeed, weir};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// Clients are known by their addresses, of which loopback has many. `more` is put before the limits.
+/// Returns a site with these keys of `[state]` and these limits. Tests tell clients apart by their loopback addresses.
 pub fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
-    let site = Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         limit = [{limits}]\n",
-        upstream.address()
-    ));
-    let config = std::fs::read_to_string(site.path("weir.toml")).unwrap();
-    let config = config.replace("state = { path = \"state.db\" }", &format!("state = {{ {state} }}"));
-    std::fs::write(site.path("weir.toml"), config).unwrap();
-    site
+    Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
+        .upstream(upstream.address(), "")
+        .state(state)
+        .more(&format!("limit = [{limits}]\n"))
+        .build()
 }
 
 /// Ten recipients a day for each client.
@@ -44,12 +40,11 @@ pub fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
 
 /// The levels of all budgets in the state file of this configuration, by limit and client.
 fn levels(config: &Path) -> HashMap<(String, Ipv4Addr), f64> {
-    let output = run(weir().args(["state", "dump", "-c"]).arg(config), "");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let dump = succeed(weir().args(["state", "dump", "-c"]).arg(config), "");
     let budget = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
         ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
     };
-    str::from_utf8(&output.stdout).unwrap().lines().map(budget).collect()
+    dump.lines().map(budget).collect()
 }

@@ -46,7 +46,7 @@ mod transcript;
 
 pub use site::{USERS, head, today};
 
-use crate::harness::{Fault, PATIENCE, Process, Site, Stage, Upstream, run, wait_for, weir};
+use crate::harness::{Fault, Outcome, PATIENCE, Process, Site, Stage, Upstream, succeed, wait_for};
 use base64::Engine as _;
 use client::{TalkClient, body};
 use rustix::process::Signal;
@@ -338,9 +338,8 @@ impl Talk {
 
     fn filter(&self, rest: &str) -> Result<(), String> {
         let (limit, octets) = rest.split_once(' ').ok_or("filter LIMIT OCTETS")?;
-        let output = run(weir().args(["state", "dump", "-c"]).arg(self.site.path("weir.toml")), "");
-        let lines: Vec<serde_json::Value> =
-            str::from_utf8(&output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let dump = succeed(&mut self.site.command(&["state", "dump"]), "");
+        let lines: Vec<serde_json::Value> = dump.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let [budget] = lines.iter().filter(|line| line["limit"] == limit).collect::<Vec<_>>()[..] else {
             return Err(format!("{limit} does not have exactly one budget in {lines:#?}"));
         };
@@ -363,9 +362,10 @@ impl Talk {
         let quoted = rest.split('"').enumerate();
         let words =
             quoted.flat_map(|(n, part)| if n % 2 == 1 { vec![part] } else { part.split_whitespace().collect() });
-        let output = run(weir().args(words).arg("-c").arg(self.site.path("weir.toml")), "");
-        self.output = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        let words: Vec<&str> = words.collect();
+        let Outcome { code, out, err } = self.site.run(&words, "");
+        self.output = out;
+        if code == Some(0) { Ok(()) } else { Err(err) }
     }
 
     /// Returns the number of reloads, accepted and refused.
@@ -393,12 +393,9 @@ impl Talk {
         let before = self.reloads_before.take();
         match (rest, before) {
             ("", _) => {
-                let output = run(weir().args(["reload", "-c"]).arg(self.site.path("weir.toml")), "");
+                let Outcome { code, err, .. } = self.site.run(&["reload"], "");
                 // Exit code 78: Weir has read the file and refused it.
-                match output.status.code() {
-                    Some(0 | 78) => Ok(()),
-                    _ => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-                }
+                if matches!(code, Some(0 | 78)) { Ok(()) } else { Err(err) }
             }
             ("by itself", Some(before)) => {
                 wait_for("reload", || (self.reloads() > before).then_some(()));
