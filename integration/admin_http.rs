@@ -1,4 +1,4 @@
-//! HTTP for administrators when strangers connect, too.
+//! Tests of the admin listener (HTTP) while unauthenticated clients connect too.
 
 use crate::harness::{Process, Site, wait_for};
 use socket2::{Domain, Socket, Type};
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Twice as long as Weir waits for the next request at most, and more: what is read in vain fails by this.
+/// Longer than twice the longest wait of Weir for the next request; a read that gets nothing fails after this time.
 const LONG: Duration = Duration::from_secs(90);
 
 fn start() -> (Site, Process) {
@@ -25,7 +25,7 @@ fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Whether a connection has been closed, as soon as it has.
+/// Waits until the connection is closed or an octet comes; returns true if it was closed.
 fn is_closed(stream: &mut impl Read) -> bool {
     match stream.read_to_end(&mut Vec::new()) {
         Ok(_) => true,
@@ -33,34 +33,34 @@ fn is_closed(stream: &mut impl Read) -> bool {
     }
 }
 
-/// The status of the next answer, of which nothing more is read.
+/// Reads the status of the next response, and nothing after it.
 fn status(stream: &mut impl Read) -> u16 {
     let mut line = [0; 12];
     stream.read_exact(&mut line).unwrap();
     String::from_utf8_lossy(&line[9..]).parse().unwrap()
 }
 
-/// Sockets that a Weir has open.
+/// Counts the sockets that a Weir has open.
 fn sockets(weir: &Process) -> usize {
     let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap();
-    // A file may have been closed since it was listed.
+    // A file can be closed after it was listed.
     let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Weir has a few sockets more now and then: for signals, and to look whether the upstream is there.
+/// Sockets that Weir has open now and then: for signals, and to probe the upstream.
 const OTHERS: usize = 4;
 
 #[test]
 fn half_requests_neither_stay_nor_keep_a_scraper_out() {
     let (_site, weir) = start();
     let (admin, before) = (weir.address("admin"), sockets(&weir));
-    // A scraper that was there before, of another network.
+    // A scraper of another network that was connected before.
     let mut scraper = connect_from("127.0.0.1", admin);
     let mut strangers: Vec<TcpStream> = (0..300)
         .map(|_| {
             let mut stranger = connect_from("127.0.0.2", admin);
-            // Connections that are too many are closed at once.
+            // Weir closes connections above the limit at once.
             let _ = stranger.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n");
             stranger
         })
@@ -68,7 +68,7 @@ fn half_requests_neither_stay_nor_keep_a_scraper_out() {
     wait_for("fewer connections", || (sockets(&weir) <= before + 64 + OTHERS).then_some(()));
     scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
     assert_eq!(status(&mut scraper), 200);
-    // A new one, of the network of the strangers.
+    // A new connection from the network of the attackers.
     let mut other = connect_from("127.0.0.2", admin);
     other.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
     assert_eq!(status(&mut other), 200);
@@ -91,7 +91,7 @@ fn orders_have_so_many_connections_as_well() {
     let mut order = connect();
     order.write_all(b"POST /reload HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\n\r\n").unwrap();
     assert_eq!(status(&mut order), 200);
-    // A body that does not come.
+    // The body of this request never comes.
     let mut slow = connect();
     slow.write_all(b"POST /test HTTP/1.1\r\nHost: weir\r\nContent-Length: 9\r\n\r\n{").unwrap();
     assert!(is_closed(&mut slow));
@@ -109,14 +109,14 @@ fn clients_that_do_not_read_or_say_nothing_more_are_closed() {
         .map(|_| {
             let mut deaf = connect_from("127.0.0.2", weir.address("admin"));
             deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-            // Until Weir reads no more, as its answers are not read.
+            // Write until Weir stops reading, because this client does not read its responses.
             while deaf.write_all(&b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(1000)).is_ok() {}
             deaf
         })
         .collect();
     assert!(sockets(&weir) >= before + 2 * OTHERS);
     assert!(is_closed(&mut idle));
-    // They read nothing, so that they do not see it.
+    // These clients read nothing, so they do not see the close.
     wait_for("the end of their connections", || (sockets(&weir) <= before + OTHERS).then_some(()));
     drop(deaf);
 }

@@ -1,8 +1,8 @@
-//! An upstream that is told who the client is: Postfix, and another Weir.
+//! Tests of an upstream that is told the client's identity: Postfix, and another Weir.
 
 use crate::harness::{Client, Postfix, Process, SENTENCE, Site, Upstream, run, wait_for};
 
-/// A Weir whose clients may say that they are others.
+/// Returns a Weir that accepts XCLIENT from its clients.
 fn in_front_of(address: &str, how: &str, more: &str) -> Site {
     Site::new(&format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.0/8\"] }}\n\
@@ -10,7 +10,7 @@ fn in_front_of(address: &str, how: &str, more: &str) -> Site {
     ))
 }
 
-/// Says who the client is, and sends a message.
+/// Announces a client by XCLIENT, and sends a message.
 fn send(client: &mut Client, who: &str, hello: &str, recipient: &str) {
     client.say(&format!("XCLIENT {who}"), "220");
     client.say(hello, "250");
@@ -104,13 +104,13 @@ fn another_weir_is_told_address_name_and_user() {
     let received = "Received: from pc.example ([192.0.2.7])\r\n\t(authenticated user alice)\r\n\tby weir.example (Weir) with ESMTPSA";
     assert!(message.starts_with(received), "{message}");
 
-    // The next one has not logged in, and gets no part in the connection of the one before.
+    // The next client has not logged in, and must not share the connection of the client before.
     client.say("XCLIENT ADDR=192.0.2.8 LOGIN=[UNAVAILABLE]", "220");
     client.say("EHLO pc.example", "250");
     client.say(transaction[0], "250");
     assert!(client.ask(transaction[1]).starts_with("530"));
 
-    // Where Weir logs in there itself, the upstream knows one user, and still each client.
+    // Where Weir itself logs in at the upstream, the upstream knows one user and still each client.
     let login = "auth = \"fixed\", user = \"alice\", password-file = \"password\"";
     let site = in_front_of(&address, "xclient", &format!("{ca}, {login}"));
     std::fs::write(site.path("password"), SENTENCE).unwrap();
@@ -150,7 +150,7 @@ fn an_upstream_that_offers_it_not_or_refuses_it_is_complained_of_once() {
     let weir = in_front_of(&address, "xclient", "tls = \"none\"").start();
     let mut client = connect(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
-    // It says 250 to XCLIENT, where 220 must come.
+    // The upstream answers XCLIENT with 250, where 220 is required.
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it refuses to be told who the client is: 250"));
 }

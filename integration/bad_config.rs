@@ -1,6 +1,6 @@
-//! Configurations with faults, each with the words that it must be met with in its first lines (`#! words`): in `bad-config/*.toml`
-//! what is refused, in `warned-config/*.toml` what is only warned of. `#! exit 78` there is for a warning about something that is
-//! refused all the same.
+//! Tests of wrong configurations: each file names the words (`#! words`) that the first lines of the message must
+//! contain. Weir refuses those in `bad-config/*.toml` and warns of those in `warned-config/*.toml`. `#! exit 78` in the
+//! latter marks a warning about something that is also refused.
 
 use crate::harness::{run, weir};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn files(folder: &str, least: usize) -> Vec<PathBuf> {
     files
 }
 
-/// The first of its words have to be those of a problem of this kind.
+/// Checks that the first words of the message are those of a diagnostic of this kind.
 fn check(path: &Path, code: i32, kind: &str) {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();

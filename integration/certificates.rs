@@ -1,4 +1,4 @@
-//! TLS towards clients: versions, resumption, certificates by name, renewal.
+//! Tests of TLS towards clients: versions, resumption, certificates by name, renewal.
 
 use crate::harness::{Client, PATIENCE, Process, Site, run, wait_for, weir};
 use rustix::process::Signal;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Takes any certificate, to see which is shown.
+/// Certificate verifier that accepts any certificate, to see which one is shown.
 #[derive(Debug)]
 struct Any;
 
@@ -55,14 +55,14 @@ impl ServerCertVerifier for Any {
     }
 }
 
-/// A client program that speaks one version, and keeps the tickets it is given.
+/// Returns a TLS client of one version, which keeps its session tickets.
 fn program(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();
     Arc::new(builder.dangerous().with_custom_certificate_verifier(Arc::new(Any)).with_no_client_auth())
 }
 
-/// Connects, asking for this host, and reads the greeting: with TLS 1.3, tickets come before it.
+/// Connects with this server name, and reads the greeting: with TLS 1.3, tickets come before it.
 fn greeted(program: &Arc<ClientConfig>, name: &str, address: SocketAddr) -> ClientConnection {
     let tcp = TcpStream::connect(address).unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -82,7 +82,7 @@ const LISTENERS: &str = "listener.implicit = { address = \"127.0.0.1:0\", tls = 
     listener.starttls = { address = \"127.0.0.1:0\", tls = \"starttls\", auth = \"none\" }\n\
     upstream = [{ address = \"127.0.0.1:9\", tls = \"none\" }]\n";
 
-/// A site whose further certificates are in these files.
+/// Returns a site with these further certificates.
 fn site(also: &[&str], more: &str) -> Site {
     let tables: Vec<_> =
         also.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
@@ -90,7 +90,7 @@ fn site(also: &[&str], more: &str) -> Site {
     Site::builder().tls(keys).more(LISTENERS).more(more).build()
 }
 
-/// Puts a file in the place of another, as install(1) and certbot do.
+/// Replaces a file by a rename, as install(1) and certbot do.
 fn put(path: &Path, text: &str) {
     std::fs::write(path.with_extension("new"), text).unwrap();
     std::fs::rename(path.with_extension("new"), path).unwrap();
@@ -105,7 +105,7 @@ fn make(site: &Site, name: &str, names: &[&str]) -> CertificateDer<'static> {
     made.cert.der().clone()
 }
 
-/// Puts another certificate in the place of the default one.
+/// Replaces the default certificate.
 fn renew_default(site: &Site) -> CertificateDer<'static> {
     let made = make(site, "renewed", &["localhost"]);
     std::fs::rename(site.path("renewed.pem"), site.path("certificate.pem")).unwrap();
@@ -113,7 +113,7 @@ fn renew_default(site: &Site) -> CertificateDer<'static> {
     made
 }
 
-/// How often something has been logged.
+/// Counts the log lines that contain this text.
 fn times(weir: &Process, what: &str) -> usize {
     weir.log_lines().iter().filter(|line| line.contains(what)).count()
 }
@@ -161,7 +161,8 @@ fn tls_1_1_is_refused_with_an_alert() {
     stream.write_all(&hello).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    // handshake_failure and not protocol_version, as rustls first misses the list of signature algorithms, which came with TLS 1.2.
+    // handshake_failure and not protocol_version: rustls first misses the signature_algorithms extension, which came
+    // with TLS 1.2.
     assert_eq!((answer[0], &answer[3..]), (0x15, &[0, 2, 2, 40][..]), "a fatal alert (RFC 5246 §7.2)");
     weir.logged("TLS handshake failed");
 }
@@ -188,7 +189,7 @@ fn each_name_gets_its_certificate() {
             assert!(shown(&asks, name, address) == *certificate, "{name}");
         }
     }
-    // After STARTTLS, too.
+    // The same after STARTTLS.
     let mut client = Client::connect(weir.address("starttls"));
     client.say("EHLO client.example", "250");
     client.say("STARTTLS", "220");
@@ -218,7 +219,7 @@ fn a_reload_takes_all_certificates_or_none() {
     assert!(both() == [default, net]);
 }
 
-/// The process looks once a minute; here the same server is driven faster.
+/// The process checks once a minute; here the test drives the same server faster.
 #[test]
 fn renewed_files_are_noticed_when_they_go_together() {
     use weir::server::tls::Certificates;
@@ -278,7 +279,7 @@ fn what_is_no_handshake_is_one_line_in_the_log_and_the_end_of_the_connection() {
             }
         }
         stream.write_all(bytes.as_bytes()).unwrap();
-        // The last sends nothing, and is sent away in time.
+        // The last client sends nothing, and is disconnected by the time-out.
         let mut answer = Vec::new();
         let end = stream.read_to_end(&mut answer);
         assert!(end.is_ok() || end.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset, "{bytes:?}");

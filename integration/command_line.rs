@@ -1,4 +1,4 @@
-//! The commands as a person at a terminal meets them.
+//! Tests of the commands, as an administrator runs them in a terminal.
 
 use crate::harness::{Outcome, SENTENCE, Site, outcome, run, weir};
 use std::io::{BufRead as _, BufReader};
@@ -19,7 +19,7 @@ fn check_says_good_and_exits_0() {
     assert!(out.ends_with("weir.toml: good: 1 listener, 0 limits\n"), "{out}");
 }
 
-/// A configuration of `conf/`, without the files it names.
+/// Reads a configuration of `conf/`, without the files that it names.
 fn shipped(name: &str) -> weir::config::Config {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name);
     match weir::config::read(&path) {
@@ -48,7 +48,8 @@ fn the_reference_has_every_key_and_states_the_defaults() {
     }
 }
 
-/// Not every limit or list has every key, as some exclude each other: one of a kind is enough. `except` has the keys of `match`.
+/// Returns the kind of a section. Keys can exclude each other, so it is enough that one section of a kind has a key.
+/// `except` has the keys of `match`.
 fn kind(section: &str) -> &str {
     match section.trim_matches(['[', ']']) {
         list if list.starts_with("list.") => "list",
@@ -57,8 +58,8 @@ fn kind(section: &str) -> &str {
     }
 }
 
-/// Whether a key of a limit is in the comments of the reference: of a limit itself as it is written there, of a table within it by
-/// name.
+/// Tests whether the comments of the reference explain a key: a limit's own key as `key = `, the key of a table within
+/// a limit by its name.
 fn is_explained(kind: &str, key: &str) -> bool {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -133,7 +134,7 @@ fn files_that_everybody_may_read_are_warned_of() {
     assert!(err.contains("warning: ") && err.contains("users can be read by everybody: chmod o= it"), "{err}");
 }
 
-/// What a configuration with one upstream of these keys is warned of.
+/// Returns the warnings about a configuration with one upstream of these keys.
 fn warnings(keys: &str) -> String {
     let text = format!(
         "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n[[upstream]]\n{keys}\n"
@@ -352,7 +353,7 @@ fn groups_of_a_user_are_given_listed_and_replaced() {
     assert_eq!(user(&["groups", "dave", "staff"], ""), failure(67, nobody));
 }
 
-/// A demo that is running. It is killed when this is dropped.
+/// A running demo. Dropping it kills the process.
 struct Demo(std::process::Child);
 
 impl Drop for Demo {
@@ -362,7 +363,7 @@ impl Drop for Demo {
     }
 }
 
-/// A demo, up to where it says that Ctrl-C ends it; what it printed.
+/// Starts a demo; returns it with its output, up to the line that names Ctrl-C.
 fn demo() -> (Demo, Vec<String>) {
     let mut child = weir().arg("demo").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = Vec::new();
@@ -378,7 +379,7 @@ fn demo() -> (Demo, Vec<String>) {
 #[test]
 fn the_demo_does_what_it_says() {
     let (mut demo, lines) = demo();
-    // The commands are the indented lines; typed into a shell as they stand.
+    // The commands are the indented lines. A shell runs them unchanged.
     let commands: String = lines.iter().filter(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
     let Outcome { code, out, err } = outcome(run(Command::new("bash").args(["-c", &commands]), ""));
     assert_eq!(code, Some(0), "{out}\n{err}");

@@ -1,6 +1,7 @@
-//! Scripts of dialogues in `dialogues/*.smtp`, played with the session itself and the real policy: no sockets, no waiting.
+//! SMTP dialogues: the scripts `dialogues/*.smtp` drive the session itself and the real policy, without sockets and
+//! without waiting.
 //!
-//! A script has a line for each thing said, and `#` comments:
+//! A script has one line per event, and `#` comments:
 //!
 //!     listener tls=starttls auth=required      what the listener asks; also trusted=NET, xclient=NET, size=OCTETS, recipients=N
 //!     user alice sesame                        who may log in
@@ -66,8 +67,8 @@ fn a_script_that_expects_something_else_fails() {
     }
 }
 
-/// Plays these lines of a script, then sends RCPT so often, `in_one` at once, until the session ends. Returns the player, and how
-/// often the client heard each reply code.
+/// Plays these lines of a script, then sends RCPT this many times, `in_one` per write, until the session ends. Returns
+/// the dialogue and the number of replies by code.
 fn harvest(lines: &str, recipients: usize, in_one: usize) -> (Play, HashMap<String, usize>) {
     let mut play = Play::new();
     for line in lines.lines() {
@@ -96,7 +97,7 @@ const BEGINNING: &str = "listener recipients=1000\nc -> HELO pc.example\nc -> MA
 
 #[test]
 fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() {
-    // A client that means well sends the message to those that were accepted.
+    // A well-behaved client sends the message to the accepted recipients.
     for in_one in [1, 1500] {
         let (mut play, codes) = harvest(BEGINNING, 1500, in_one);
         assert_eq!((codes.get("250"), codes.get("452"), codes.len()), (Some(&1000), Some(&500), 2));
@@ -104,7 +105,7 @@ fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() 
             play.line(line).unwrap();
         }
     }
-    // One that means something else is sent away.
+    // An abusive client is disconnected.
     let (play, codes) = harvest(BEGINNING, 20_000, 100);
     assert!(play.closed);
     assert_eq!((codes["250"], codes["452"], codes["421"]), (1000, 10_001, 1));
@@ -118,7 +119,7 @@ fn recipients_after_a_refused_mail_are_refused_until_there_are_too_many_of_them(
         assert!(play.closed && !codes.contains_key("250"), "{codes:?}");
         assert!(codes["550"] + codes.get("452").unwrap_or(&0) <= 1001 && codes["421"] == 1, "{codes:?}");
     }
-    // Where policy refuses MAIL there is no transaction, and RCPT that comes with MAIL is refused with it.
+    // Where policy refuses MAIL there is no transaction, and RCPT pipelined with MAIL is refused too.
     let by_policy = "limit recipients sender 2 / 1d\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n\
         c -> RCPT TO:<b@example.net>\nc -> RSET\n";
     let run = format!("c -> MAIL FROM:<a@example.org>{}", "\nc -> RCPT TO:<b@example.net>".repeat(9));
@@ -145,11 +146,12 @@ fn an_envelope_has_so_many_octets() {
     play.send(run.as_bytes());
     play.play();
     let accepted = play.said.iter().filter(|reply| reply.starts_with("250")).count();
-    // 15 octets of address, 7 and 480 of ORCPT; of 256 for each of 1000.
+    // Each recipient takes 502 octets: 15 of address, 7 and 480 of ORCPT. The envelope has 256 octets for each of 1000
+    // recipients.
     assert_eq!(accepted, 256_000 / 502);
     assert_eq!(play.said.len(), 1000);
     assert!(play.said.back().unwrap().starts_with("452 4.5.3 The recipients and their parameters are too long"));
-    // What is shorter still fits.
+    // A shorter recipient still fits.
     play.line("c -> RCPT TO:<a@example.net>").unwrap();
     play.play();
     assert_eq!(play.said.pop_back().unwrap(), "250 2.0.0 Ok");
@@ -160,10 +162,10 @@ fn an_envelope_has_so_many_octets() {
     }
 }
 
-/// What an upstream says that has nothing to say.
+/// The upstream's reply where the script has none.
 const OK: &str = "250 2.0.0 Ok";
 
-/// A script being played.
+/// A dialogue being played.
 struct Play {
     options: Options,
     users: Vec<(String, String)>,
@@ -171,14 +173,14 @@ struct Play {
     budgets: HashMap<Key, Budget>,
     step: Option<Step>,
     input: Input,
-    /// What the client got, by lines.
+    /// Reply lines to the client.
     said: VecDeque<String>,
-    /// What the upstream was asked.
+    /// Commands to the upstream.
     asked: VecDeque<String>,
-    /// What the upstream will answer.
+    /// The upstream's next replies.
     answers: VecDeque<String>,
     reader: Option<Reader>,
-    /// The message that comes in pieces.
+    /// Reader of a message sent by BDAT.
     chunks: Chunks,
     message: Vec<u8>,
     offered: Extensions,
@@ -310,7 +312,7 @@ impl Play {
         self.input.space(bytes.len()).extend_from_slice(bytes);
     }
 
-    /// Lets the session go on until it needs more input.
+    /// Runs the session until it needs more input.
     fn play(&mut self) {
         let mut step = self.step.take().unwrap_or_else(|| {
             let client = "192.0.2.7".parse().unwrap();
@@ -486,12 +488,12 @@ fn parameter(name: &str, value: &Option<Box<str>>) -> String {
     value.as_ref().map_or(String::new(), |value| format!(" {name}={value}"))
 }
 
-/// Extensions as EHLO's lines, separated by commas.
+/// Parses extensions: EHLO lines, separated by commas.
 fn offers(words: &str) -> Extensions {
     Extensions::from_ehlo(&Reply::lines(250, [&["mx"][..], &words.trim().split(", ").collect::<Vec<_>>()].concat()))
 }
 
-/// Octets of a text with \r, \n, \0, \t, \\ and \xHH.
+/// Replaces the escapes \r, \n, \0, \t, \\ and \xHH.
 fn unescape(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut chars = text.bytes();

@@ -1,7 +1,8 @@
-//! Commands, read by Weir and by smtp-proto, the parser of another mail server: wherever the two differ, a class says why.
+//! Differential test: Weir and smtp-proto, the parser of another mail server, read the same commands. Each difference
+//! belongs to a class, which states the reason.
 //!
-//! A difference without a class fails, and so does a class whose example is none. For a new parameter or command: teach [`ours`] to
-//! say what it means, add lines to [`HARD`] and [`PARAMETERS`], and take out or add classes until the test passes.
+//! A difference without a class fails, and so does a class whose example is no difference. For a new parameter or
+//! command: extend [`ours`], add lines to [`HARD`] and [`PARAMETERS`], and remove or add classes until the test passes.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -13,7 +14,7 @@ use std::fmt;
 use weir::smtp::command::{self, Command};
 use weir::smtp::envelope::Body;
 
-/// What a reader made of a line, in words that both can say.
+/// A line as a parser reads it, in terms that both parsers have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     verb: &'static str,
@@ -31,7 +32,7 @@ fn said(verb: &'static str, argument: &str) -> Said {
     Said { verb, argument: argument.to_owned(), parameters: BTreeMap::new() }
 }
 
-/// What Weir makes of a line; `None` if it refuses it.
+/// Parses a line with Weir; `None` if Weir refuses it.
 fn ours(line: &[u8]) -> Option<Said> {
     Some(match command::parse(line).ok()? {
         Command::Hello(hello) => said(if hello.extended { "EHLO" } else { "HELO" }, &hello.name),
@@ -69,14 +70,14 @@ fn ours(line: &[u8]) -> Option<Said> {
     })
 }
 
-/// The words of NOTIFY in the order of [`RCPT_FLAGS`].
+/// Returns the words of NOTIFY in the order of [`RCPT_FLAGS`].
 fn in_order(notify: &str) -> String {
     let given: Vec<String> = notify.split(',').map(str::to_ascii_uppercase).collect();
     let known = RCPT_FLAGS.iter().map(|(_, _, word)| *word).filter(|word| given.iter().any(|other| other == word));
     known.collect::<Vec<_>>().join(",")
 }
 
-/// What smtp-proto makes of it.
+/// Parses a line with smtp-proto.
 fn theirs(line: &[u8]) -> Option<Said> {
     let line = [line, b"\r\n"].concat();
     let request = Request::parse(&mut line.iter()).ok()?;
@@ -132,7 +133,7 @@ const RCPT_FLAGS: &[Flag] = &[
     (smtp_proto::RCPT_CONNEG, "CONNEG", ""),
 ];
 
-/// Parameters by their flags; several words of one stand in a list, in the order of the table.
+/// Returns parameters by their flags. Several words of one parameter are in a list, in the order of the table.
 fn flags(set: u64, table: &[Flag]) -> BTreeMap<&'static str, String> {
     let mut parameters: BTreeMap<&'static str, String> = BTreeMap::new();
     for (_, name, word) in table.iter().filter(|(flag, ..)| set & flag != 0) {
@@ -142,7 +143,7 @@ fn flags(set: u64, table: &[Flag]) -> BTreeMap<&'static str, String> {
     parameters
 }
 
-/// A line on which the two differ.
+/// A line that the two parsers read differently.
 struct Difference {
     line: Vec<u8>,
     ours: Option<Said>,
@@ -150,7 +151,7 @@ struct Difference {
 }
 
 impl Difference {
-    /// All ways in which the two differ on a line, each for itself.
+    /// Returns all differences on a line, each by itself.
     fn all(line: &[u8]) -> Vec<Self> {
         let difference = |ours, theirs| Self { line: line.to_owned(), ours, theirs };
         let (Some(ours), Some(theirs)) = (ours(line), theirs(line)) else {
@@ -172,17 +173,17 @@ impl Difference {
         others.into_iter().map(|other| difference(Some(ours.clone()), Some(other))).collect()
     }
 
-    /// What smtp-proto accepts and Weir does not.
+    /// smtp-proto accepts the line, Weir refuses it.
     fn only_theirs(&self, holds: impl Fn(&Said) -> bool) -> bool {
         self.ours.is_none() && self.theirs.as_ref().is_some_and(holds)
     }
 
-    /// What Weir accepts and smtp-proto does not.
+    /// Weir accepts the line, smtp-proto refuses it.
     fn only_ours(&self, holds: impl Fn(&Said) -> bool) -> bool {
         self.theirs.is_none() && self.ours.as_ref().is_some_and(holds)
     }
 
-    /// What both accept: what Weir says, then what smtp-proto does.
+    /// Both accept the line; `holds` gets Weir's reading, then smtp-proto's.
     fn both(&self, holds: impl Fn(&Said, &Said) -> bool) -> bool {
         self.ours.as_ref().zip(self.theirs.as_ref()).is_some_and(|(ours, theirs)| holds(ours, theirs))
     }
@@ -191,7 +192,7 @@ impl Difference {
         String::from_utf8_lossy(&self.line).into_owned()
     }
 
-    /// The path with what stands before it, and what follows its bracket.
+    /// Returns the path with the text before it, and the text after its bracket.
     fn around_path(&self) -> (String, String) {
         let text = self.text();
         let mut quoted = false;
@@ -205,7 +206,7 @@ impl Difference {
         (path.to_owned(), rest.to_owned())
     }
 
-    /// The names of the parameters, as often as they are given.
+    /// Returns the names of the parameters, with repetitions.
     fn parameter_names(&self) -> Vec<String> {
         let (_, parameters) = self.around_path();
         parameters
@@ -222,17 +223,17 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Why the two differ.
+/// Reason of a difference.
 struct Class {
     name: &'static str,
     why: &'static str,
-    /// A line that this is the only reason for; `{long}` stands for 253 letters.
+    /// A line that differs only for this reason; `{long}` stands for 253 letters.
     example: &'static str,
     holds: fn(&Difference) -> bool,
 }
 
 impl Class {
-    /// The class of a difference: the first that holds.
+    /// Returns the class of a difference: the first that applies.
     fn of(difference: &Difference) -> Option<&'static Self> {
         CLASSES.iter().find(|class| (class.holds)(difference))
     }
@@ -515,7 +516,7 @@ fn is_hop(text: &str) -> bool {
     text.strip_prefix('@').is_some_and(is_domain)
 }
 
-/// Whether a path begins with one quoted string and an @.
+/// Tests whether a path begins with one quoted string and an @.
 fn is_quoted_mailbox(path: &str) -> bool {
     let Some(inner) = path.strip_prefix('"') else { return false };
     let mut escaped = false;
@@ -527,7 +528,7 @@ fn is_quoted_mailbox(path: &str) -> bool {
     end.is_some_and(|end| inner[end + 1..].starts_with('@'))
 }
 
-/// A quoted string without its quotes and backslashes.
+/// Returns a quoted string without its quotes and backslashes.
 fn unquoted(address: &str) -> String {
     let mut text = String::new();
     let mut escaped = false;
@@ -543,7 +544,7 @@ fn unquoted(address: &str) -> String {
     text
 }
 
-/// Lines that parsers have been known to stumble over.
+/// Lines on which parsers are known to fail.
 const HARD: &[&str] = &[
     "NOOP",
     " NOOP",
@@ -632,7 +633,7 @@ const HARD: &[&str] = &[
     "RCPT TO:<a@b> ORCPT=x400;a",
 ];
 
-/// Parameters for lines made at random.
+/// Parameters for random lines.
 const PARAMETERS: &[&str] = &[
     "SIZE=0",
     "SIZE=1000",
@@ -659,7 +660,7 @@ const PARAMETERS: &[&str] = &[
     "",
 ];
 
-/// Lines made at random: half-way good, and some with one octet changed.
+/// Random lines: nearly valid, some with one octet changed.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
     let opening = prop_oneof![
         9 => select(&["MAIL FROM:", "RCPT TO:", "mail from:", "Rcpt To:"][..]),
@@ -701,7 +702,7 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Verbs but MAIL and RCPT.
+/// Verbs other than MAIL and RCPT.
 const VERBS: &[&str] =
     &["EHLO", "helo", "AUTH", "NOOP", "RSET", "QUIT", "DATA", "VRFY", "HELP", "STARTTLS", "BDAT", "Noop", "FOO"];
 

@@ -1,4 +1,4 @@
-//! Grants and suspensions as administrators meet them: `weir grant`, `revoke`, `suspend`, `release`, `reset`, `exceptions`.
+//! Tests of grants and suspensions: `weir grant`, `revoke`, `suspend`, `release`, `reset`, `exceptions`.
 
 use crate::harness::{Client, Outcome, Process, Site, Upstream, outcome, run, wait_for, weir};
 use crate::state::{TEN, accepted, site};
@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
 
-/// One limit of each kind that a command may meet.
+/// One limit of each kind that a command can name.
 const KINDS: &str = "\
     { name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }, \
     { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"100 / 1d\", distinct = \"recipient\", remember = \"30d\" }, \
@@ -181,7 +181,7 @@ fn who_gave_the_command_is_who_used_sudo() {
     assert_eq!(by, ["carol".to_owned(), "root".to_owned(), format!("uid-{}", rustix::process::getuid().as_raw())]);
 }
 
-/// What is said to MAIL.
+/// Returns the reply to MAIL.
 fn mail(weir: &Process, client: Ipv4Addr) -> String {
     let mut session = Client::connect_from(client, weir.address("s"));
     session.say("EHLO client.example", "250");
@@ -192,7 +192,7 @@ fn mail(weir: &Process, client: Ipv4Addr) -> String {
 #[test]
 fn who_is_suspended_sends_nothing_and_is_charged_nothing_until_released() {
     let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
-    // A session under way hears of it at its next command.
+    // An open session is subject to the suspension from its next command on.
     let mut session = Client::connect_from(ALICE, weir.address("s"));
     session.say("EHLO client.example", "250");
     session.say("MAIL FROM:<a@example.org>", "250");
@@ -231,7 +231,7 @@ fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
     assert_eq!(accepted(&weir, BOB, 3), 3);
     wait_for("suspensions", || (weir.metric("weir_suspensions") == 0.0).then_some(()));
     assert_eq!(done(&site, &["exceptions"]), "no grants, no suspensions\n");
-    // The clock may be wrong in the first minutes of a process: nothing that began before it is removed.
+    // The clock may be wrong in the first minutes of a process, so nothing that began before it is removed.
     let trail = done(&site, &["exceptions", "--audit"]);
     let acts: Vec<&str> = trail.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(acts, ["suspended", "ended", "suspended"]);
@@ -252,7 +252,7 @@ fn who_a_limit_suspends_is_suspended_before_he_hears_of_it() {
     assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
     let list = done(&site, &["exceptions"]);
     assert!(list.contains("  client=127.2.0.0/24  ") && list.contains(" by limit ten: "), "{list}");
-    // As it is shown, though the network was counted by widths of the limit's own.
+    // The owner as it is shown, although the limit counted the network by its own prefix widths.
     done(&site, &["release", "client=127.2.0.0/24"]);
     done(&site, &["reset", "ten", "127.2.0.1"]);
     assert_eq!(accepted(&weir, ALICE, 5), 5);
@@ -288,7 +288,7 @@ fn a_budget_that_is_reset_is_as_if_nothing_had_been_counted() {
     assert_eq!(accepted(&weir, ALICE, 25), 20);
     done(&site, &["revoke", "ten", "127.2.0.1"]);
     assert_eq!(accepted(&weir, ALICE, 12), 10);
-    // What was seen is forgotten with it.
+    // The filter of distinct values is forgotten with the budget.
     let level = |limit: &str| {
         let dump = state(&site, "dump", "").out;
         let lines = dump.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -340,7 +340,7 @@ fn exceptions_outlive_a_reload_and_one_without_effect_is_named() {
         assert_eq!(words.contains(&expected), !why.is_empty(), "{words}");
         assert_eq!(list.contains(&format!("without effect: {why}\n")), !why.is_empty(), "{list}");
     }
-    // One of a limit that is gone can be revoked as it is shown.
+    // An exception of a limit that no longer exists can be revoked under the name that is shown.
     site.edit("\"ten\"", "\"other\"");
     reload();
     assert!(done(&site, &["revoke", "ten", "client=127.2.0.1"]).starts_with("revoked"));
@@ -366,7 +366,7 @@ fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
     let Outcome { code, out, err } = load(&dump);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.ends_with(" budgets, 2 exceptions, 4 records loaded\n"), "{out}");
-    // Twice is once.
+    // Loading twice has the effect of loading once.
     assert_eq!(load(&dump).code, Some(0));
     let again = state(&site, "dump", "").out;
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
@@ -394,7 +394,7 @@ fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
 fn without_a_state_file_exceptions_hold_and_are_written_when_it_is_there() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", TEN);
-    // Something else is in its place.
+    // A folder takes the place of the state file.
     std::fs::create_dir(site.path("state.db")).unwrap();
     let weir = site.start();
     let Outcome { code, out, .. } =

@@ -1,4 +1,4 @@
-//! `weir check --explain`: a limit of every form, and what is said of it.
+//! Tests of `weir check --explain`: a limit of every form, and its explanation.
 
 use crate::harness::{run, weir};
 use std::path::Path;
@@ -36,7 +36,7 @@ fn every_form_of_limit_is_printed_so_that_it_reads_again() {
 fn the_reference_is_explained_without_an_empty_place() {
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
     let text = std::fs::read_to_string(reference).unwrap();
-    // The files that the reference names are not here, but for the numbers.
+    // The files that the reference names do not exist here, except the numbers.
     let limits = &text[text.find("[addresses]").unwrap()..];
     let limits = limits.replace("file = \"bulk-hosts.txt\"", "items = [\"192.0.2.1\"]");
     let folder = tempfile::tempdir().unwrap();

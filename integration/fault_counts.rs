@@ -1,4 +1,4 @@
-//! The command that counts faults, for seconds: nothing may be lost, doubled or leaked.
+//! Tests of the fault counter, for seconds: no message may be lost or doubled, nothing may leak.
 
 use crate::faults::client::Sent;
 use crate::faults::judge::Judge;
@@ -18,7 +18,7 @@ fn a_few_kills_lose_no_charge() {
     assert!(kill(Kills { seed: 22, count: 3 }));
 }
 
-/// A message that was sent whole, and what its client heard.
+/// Returns a message that was sent whole, with the reply that its client read.
 fn sent(message: &Message, told: Option<&str>) -> Sent {
     Sent {
         token: message.token,
@@ -30,7 +30,7 @@ fn sent(message: &Message, told: Option<&str>) -> Sent {
     }
 }
 
-/// The message as it should arrive.
+/// Returns the message as it should arrive.
 fn accepted(message: &Message) -> Accepted {
     Accepted {
         token: Some(message.token),
@@ -40,7 +40,7 @@ fn accepted(message: &Message) -> Accepted {
     }
 }
 
-/// What is lost and doubled of one message that an upstream accepted like this.
+/// Returns the counts of lost and doubled messages for one message that upstreams accepted like this.
 fn judged(sent: &Sent, accepted: &[Accepted]) -> [u64; 2] {
     let mut judge = Judge::new(1);
     let findings = judge.round(std::slice::from_ref(sent), accepted);

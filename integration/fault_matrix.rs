@@ -1,6 +1,5 @@
-//! Every fault at every stage, over new connections and over such as were used before, many times with chance in everything: the
-//! client is told 2xx if, and if it is there only if, the upstream acknowledged its message; each message arrives once; and nothing
-//! is left behind.
+//! Fault matrix: every fault at every stage, over new and over reused connections, many times, with all choices random.
+//! The client reads 2xx if and only if the upstream acknowledged its message; each message arrives once; nothing leaks.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, succeed, wait_for};
 use std::collections::HashMap;
@@ -8,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// For each fault at each stage.
+/// Repetitions of each fault at each stage.
 const REPETITIONS: usize = 200;
 const AT_ONCE: usize = 50;
 
@@ -30,13 +29,13 @@ const TROUBLES: [Trouble; 6] = [
     Trouble::Upstream(Fault::Garbage),
 ];
 
-/// What one client came to know.
+/// Result of one client.
 struct ClientResult {
     id: u64,
-    /// The last reply, if it waited for one.
+    /// The last reply, if the client waited for one.
     told: Option<String>,
-    /// Recipients that must have been charged, and those that may have been: after one that is refused since the upstream is lost,
-    /// the others need not be asked about.
+    /// Recipients that must have been charged, and recipients that may have been. After a refusal because the upstream
+    /// is lost, Weir need not ask about the remaining recipients.
     charged: usize,
     asked: usize,
 }
@@ -64,21 +63,21 @@ fn every_fault_at_every_stage(pool: &str) {
     let weir = site.start();
     let ids = AtomicU64::new(1);
     let good = |count: usize| batch(&weir, &ids, count, None);
-    // What grows once does so now.
+    // Warm up first: some memory grows only once.
     let [mut least, mut most] = count_recipients(&good(4 * AT_ONCE));
     settle(&weir);
     let before = Footprint::of(&weir);
     for stage in STAGES {
         for trouble in TROUBLES {
             upstream.forget();
-            // So that connections wait which the fault befalls.
+            // Fill the pool, so that the fault can hit waiting connections.
             let primed = good(AT_ONCE);
             let outcomes = match trouble {
                 Trouble::ClientVanishes => batch(&weir, &ids, REPETITIONS, Some(stage)),
                 Trouble::Upstream(fault) => {
                     upstream.fail_once_in(2, stage, fault);
                     let outcomes = match (stage, fault) {
-                        // Weir may have sent the final dot, and then waits for longer than anybody would here.
+                        // Weir may have sent the final dot, and then waits longer than a test can.
                         (Stage::Body | Stage::End, Fault::Silence) => {
                             while_cutting(&upstream, || batch(&weir, &ids, REPETITIONS, None))
                         }
@@ -101,17 +100,17 @@ fn every_fault_at_every_stage(pool: &str) {
         (weir.metric("weir_upstream_connections{upstream=\"u\"}") == 0.0).then_some(())
     });
     let after = Footprint::of(&weir);
-    // The connection of whoever read the metrics may be among them.
+    // The connection that read the metrics may be among the open files.
     assert!(after.files.abs_diff(before.files) <= 1, "{} open files, then {}", before.files, after.files);
     assert!(after.octets < before.octets + 30_000_000, "{} octets of memory, then {}", before.octets, after.octets);
-    // Each recipient is charged once, whatever became of it.
+    // Each recipient is charged once, whatever its reply was.
     let charged = charged(&site);
     let bounds = least as f64 - 1.0..=most as f64 + 1.0;
     assert!(bounds.contains(&charged), "{charged} charged, {least} to {most} asked for");
     eprintln!("{charged} charged, {least} to {most} asked for");
 }
 
-/// What a process has open, and its memory.
+/// Open files and memory of a process.
 struct Footprint {
     files: usize,
     octets: u64,
@@ -130,7 +129,8 @@ impl Footprint {
     }
 }
 
-/// Sends so many messages, many at once, each in a session of its own; all vanish at a stage, if one is given.
+/// Sends this many messages, many concurrently, each in its own session. With a stage given, each client vanishes
+/// there.
 fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -> Vec<ClientResult> {
     let left = AtomicUsize::new(count);
     let one_after_the_other = || {
@@ -147,7 +147,7 @@ fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -
     })
 }
 
-/// One client with one message, in which chance decides how it is sent.
+/// One client with one message; it is sent in a random way.
 struct Sender {
     client: Client,
     id: u64,
@@ -186,7 +186,7 @@ impl Sender {
         ClientResult { id: self.id, told, charged: self.charged, asked: self.asked }
     }
 
-    /// Whether it vanishes here, having read no reply to what it said last.
+    /// Vanishes at this stage, if that is the plan; the reply to the last command stays unread.
     fn here(&self, stage: Stage) -> Result<(), String> {
         if self.vanish == Some(stage) { Err(String::new()) } else { Ok(()) }
     }
@@ -196,7 +196,7 @@ impl Sender {
         if reply.starts_with(good) { Ok(()) } else { Err(reply) }
     }
 
-    /// The error is the last reply, also when it is a good one; empty if it vanished.
+    /// Sends the message. The error is the last reply, even a positive one; empty if the client vanished.
     fn dialogue(&mut self) -> Result<(), String> {
         self.here(Stage::Greeting)?;
         self.hear("220")?;
@@ -265,7 +265,8 @@ impl Sender {
     }
 }
 
-/// Compares what the clients were told with what the upstream acknowledged: how many messages were delivered, how many refused.
+/// Compares the clients' replies with the messages that the upstream acknowledged; returns the numbers of delivered and
+/// of refused messages.
 fn check(upstream: &Upstream, outcomes: &[ClientResult], when: (Stage, Trouble)) -> (usize, usize) {
     let mut arrived = HashMap::<u64, usize>::new();
     for message in upstream.acknowledged() {
@@ -297,7 +298,7 @@ fn settle(weir: &Process) {
     wait_for("end of the sessions", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
 }
 
-/// Cuts the connections on which the upstream is silent, again and again.
+/// Cuts the connections on which the upstream is silent, repeatedly.
 fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
     let (done, end) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -312,12 +313,12 @@ fn while_cutting<T>(upstream: &Upstream, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Recipients that must have been charged, and those that may have been.
+/// Returns the number of recipients that must have been charged, and of those that may have been.
 fn count_recipients(outcomes: &[ClientResult]) -> [usize; 2] {
     [outcomes.iter().map(|outcome| outcome.charged).sum(), outcomes.iter().map(|outcome| outcome.asked).sum()]
 }
 
-/// What the only budget holds.
+/// Returns the level of the only budget.
 fn charged(site: &Site) -> f64 {
     let text = succeed(&mut site.command(&["state", "dump"]), "");
     let line: serde_json::Value = text

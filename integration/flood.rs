@@ -1,4 +1,5 @@
-//! A sender who floods is refused at the limit, however its sessions interleave, and after `kill -9` still.
+//! Tests of a flood: the sender is refused at the limit with any interleaving of its sessions, and also after `kill
+//! -9`.
 
 use crate::harness::{Client, Process, Site, Upstream};
 use std::sync::Barrier;
@@ -16,14 +17,15 @@ fn site(upstream: &Upstream) -> Site {
         .build()
 }
 
-/// The rate after one more event, so many seconds after the last.
+/// Returns the rate after one more event, `interval` seconds after the last.
 fn next(rate: f64, interval: f64) -> f64 {
     let x = interval / PERIOD;
     let a = (-x).exp();
     f64::max((1.0 - a) / x + a * rate, 1.0)
 }
 
-/// How many of so many events, evenly spread over so many seconds, Exim's formula admits under `leaky`; its level at the end.
+/// Returns the number of events, evenly spread over these seconds, that Exim's formula admits under `leaky`, and the
+/// level at the end.
 fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
     let (mut admitted, mut rate, mut last) = (0, 0.0, 0.0);
     for n in 0..events {
@@ -36,7 +38,7 @@ fn admitted_by_formula(events: u32, seconds: f64) -> (u32, f64) {
     (admitted, rate)
 }
 
-/// A session that tries so many recipients, in one piece or one by one; how many were accepted.
+/// Runs a session that names this many recipients, pipelined or one by one; returns the number of accepted ones.
 fn try_recipients(weir: &Process, recipients: u32, pipelined: bool) -> u32 {
     let mut client = Client::logged_in(weir.address("s"), "alice");
     if !client.ask("MAIL FROM:<alice@example.org>").starts_with("250") {
@@ -51,7 +53,7 @@ fn try_recipients(weir: &Process, recipients: u32, pipelined: bool) -> u32 {
     lines.iter().map(|line| accepted(client.ask(line.trim_end()))).sum()
 }
 
-/// Seconds in a wait as Weir writes it.
+/// Returns the seconds of a wait in Weir's notation.
 fn seconds(wait: &str) -> f64 {
     weir::time::parse_duration(wait).unwrap().as_secs_f64()
 }
@@ -89,7 +91,7 @@ fn parallel_sessions_get_exactly_what_the_formula_admits_and_kill_9_changes_noth
     let refusal = Client::logged_in(weir.address("s"), "alice").ask("MAIL FROM:<alice@example.org>");
     assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients per 1d; try again in "), "{refusal}");
     let (wait_before, told) = (wait_in(&refusal), now());
-    // The formula, tried second by second.
+    // The level by the formula, with one attempt a second.
     let level = admitted_by_formula(400, took).1;
     let exact = (1..).find(|wait| next(level, f64::from(*wait)) < LIMIT).unwrap();
     assert!((wait_before - f64::from(exact)).abs() <= took + 2.0, "{wait_before} s, by the formula {exact} s");
@@ -101,7 +103,7 @@ fn parallel_sessions_get_exactly_what_the_formula_admits_and_kill_9_changes_noth
     let expected = wait_before - (now() - told);
     assert!(refusal.starts_with("450 4.7.1 100 of 100 recipients per 1d; try again in "), "{refusal}");
     assert!((wait_in(&refusal) - expected).abs() <= 2.0, "{refusal}: {expected} s expected");
-    // Somebody else is not concerned.
+    // Another user is not affected.
     site.add_user("bob");
     let mut bob = Client::logged_in(weir.address("s"), "bob");
     bob.say("MAIL FROM:<bob@example.org>", "250");

@@ -1,8 +1,9 @@
-//! Groups of the users file, and limits that match on them: for whoever logs in, and for whom a proxy vouches.
+//! Tests of groups in the users file, and of limits that match on groups: for users who log in, and for users that a
+//! trusted proxy names.
 
 use crate::harness::{Client, Site, Upstream, succeed};
 
-/// Students may send to two recipients a day; the others are free.
+/// Limits students to two recipients a day; other users are free.
 const LIMIT: &str = "[[limit]]\nname = \"students\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2.5 / 1d\"\n\
     match = { group = \"Students\" }\n";
 
@@ -19,7 +20,7 @@ fn put(site: &Site, user: &str, groups: &[&str]) {
     succeed(site.command(&["user", "groups"]).arg(user).args(groups), "");
 }
 
-/// How many of four messages get through.
+/// Returns the number of accepted messages out of four.
 fn sent(client: &mut Client) -> usize {
     let is_refused = |client: &mut Client| client.ask("MAIL FROM:<a@example.org>").starts_with("450");
     let send = |_: &usize| {
@@ -57,7 +58,7 @@ fn a_user_whom_a_proxy_names_has_the_groups_of_the_users_file() {
     let weir = site.start();
     let mut client = Client::connect_from("127.0.0.2".parse().unwrap(), weir.address("s"));
     client.say("EHLO proxy.example", "250");
-    // The last one stays who it is, as only the address is said to be another one.
+    // The last client keeps its user, as XCLIENT changes only its address.
     for (who, expected) in [("LOGIN=alice", 4), ("LOGIN=carol", 4), ("LOGIN=bob", 2), ("ADDR=192.0.2.7", 0)] {
         client.say(&format!("XCLIENT {who}"), "220");
         client.say("EHLO pc.example", "250");

@@ -1,4 +1,4 @@
-//! What listeners do with connections: TLS, time-outs, limits, stopping.
+//! Tests of listeners: TLS, time-outs, limits of connections, shutdown.
 
 use crate::harness::{Client, SENTENCE, Site, Upstream, field, wait_for};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ fn what_comes_with_starttls_in_one_packet_is_not_used_after_it() {
     client.say("EHLO client.example", "250");
     client.send(b"STARTTLS\r\nNOOP\r\n");
     client.expect("220");
-    // The octets after STARTTLS are no handshake either: with them in the way a client gets nowhere, so they must be gone.
+    // The octets after STARTTLS are no handshake. Weir must discard them: with them the handshake would fail.
     client.secure(&site.path("certificate.pem"));
     client.say("EHLO client.example", "250-weir.example");
     client.log_in("alice", SENTENCE);
@@ -79,7 +79,7 @@ fn silent_and_dripping_clients_are_sent_away() {
     assert!(idle.is_closed());
 
     let mut dripping = Client::connect(weir.address("plain"));
-    // Each octet comes well within a time-out, the command does not.
+    // Each octet comes well within a time-out, but the command does not end in time.
     while dripping.try_send(b"x").is_ok() && weir.metric("weir_sessions{listener=\"plain\"}") > 0.0 {}
     assert!(dripping.reply().starts_with("421 4.4.2"));
 
@@ -101,7 +101,7 @@ fn a_line_without_end_is_answered_forgotten_and_in_the_end_cut_off() {
     client.send(b"\r\n");
     client.expect("500 5.5.2 Line too long");
     client.say("NOOP", "250");
-    // A megabyte without an end of line. The server may close before it has all been sent.
+    // A megabyte without an end of line. The server may close before all of it is sent.
     let _ = client.try_send(&vec![b'x'; 1 << 20]);
     client.expect("500 5.5.2 Line too long");
     client.expect("421 4.7.0");
@@ -159,7 +159,7 @@ fn clients_and_upstream_may_have_either_kind_of_address() {
 fn one_connection_too_many_is_told_so() {
     let (_upstream, site) = site("session = { max-connections = 1 }\n");
     let weir = site.start();
-    // A trusted client keeps its place.
+    // A trusted client keeps its session.
     let first = Client::connect(weir.address("trusting"));
     let mut second = Client::connect_silently(weir.address("plain"));
     second.expect("421 4.3.2");
@@ -170,7 +170,7 @@ fn one_connection_too_many_is_told_so() {
     });
 }
 
-/// Connects by way of a proxy that says who the client is; the first reply.
+/// Connects through a proxy that announces this client; returns the client and its first reply.
 fn connect_as(client: &str, address: SocketAddr) -> (Client, String) {
     let family = if client.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
     let mut connection = Client::connect_silently(address);
@@ -187,7 +187,7 @@ fn a_client_has_so_many_connections_over_all_listeners_and_others_have_theirs() 
     ));
     let weir = site.start();
     let (a, b) = (weir.address("a"), weir.address("b"));
-    // One IPv4 address is a client, and so is one IPv6 /64.
+    // One IPv4 address is one client, and so is one IPv6 /64.
     for [first, second, third, other] in [
         ["192.0.2.7", "192.0.2.7", "::ffff:192.0.2.7", "192.0.2.8"],
         ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"],
@@ -225,7 +225,8 @@ fn a_place_is_free_again_however_its_connection_ended() {
             client.try_reply().is_ok_and(|reply| reply.starts_with("220")).then_some(client)
         })
     };
-    // By QUIT, by leaving, within a command, within a message, by a handshake that fails and by one that does not come.
+    // Sessions end by QUIT, by disconnecting, within a command, within a message, by a failed handshake, and by a
+    // handshake that never comes.
     next("plain").say("QUIT", "221");
     drop(next("plain"));
     next("plain").send(b"NOO");
@@ -269,7 +270,7 @@ fn two_hundred_at_once_are_no_more_than_there_are_places_for() {
                 })
             })
             .collect();
-        // All are held until the last one has been answered.
+        // All connections stay open until the last one has its reply.
         let held: Vec<(String, Client)> = connecting.into_iter().map(|thread| thread.join().unwrap()).collect();
         let count = |words: &str| held.iter().filter(|(heard, _)| heard.starts_with(words)).count();
         assert_eq!((count("220"), count(reply)), (greeted, 200 - greeted), "{limit}");
@@ -294,11 +295,11 @@ fn a_client_turned_away_where_tls_comes_first_hears_nothing() {
     assert_eq!(weir.metric(refused), 1.0);
 }
 
-/// Says something again and again, until the server has had enough: its last reply.
+/// Sends these octets repeatedly until the server ends the session; returns the last reply.
 fn drip(client: &mut Client, what: &[u8]) -> String {
     let mut last = String::new();
     while client.try_send(what).is_ok() {
-        // A drip: much slower, and it would be too many commands before it is too late.
+        // Pace of the drip: with less, there would be too many commands before the time-out.
         std::thread::sleep(Duration::from_millis(10));
         if what.ends_with(b"\n") {
             match client.try_reply() {
@@ -320,7 +321,7 @@ fn whoever_must_log_in_and_does_not_is_sent_away_whatever_it_says_meanwhile() {
     let mut authenticating = Client::connect(weir.address("open"));
     authenticating.say("EHLO client.example", "250");
     authenticating.say("AUTH LOGIN", "334");
-    // A handshake is of the same time.
+    // The handshake counts towards the same time-out.
     let mut shaking_hands = Client::connect(weir.address("starttls"));
     shaking_hands.say("EHLO client.example", "250");
     shaking_hands.say("STARTTLS", "220");
@@ -349,7 +350,7 @@ fn whoever_need_not_log_in_or_has_may_stay() {
     let weir = site.start();
     let mut staying = vec![Client::logged_in(weir.address("open"), "alice")];
     staying.extend(["plain", "trusting", "optional"].map(|listener| Client::connect(weir.address(listener))));
-    // It came last, so the time of all has run out with its own.
+    // This client came last, so the time-out of the others has passed too.
     let mut last = Client::connect(weir.address("open"));
     last.expect("421 4.7.0");
     for mut client in staying {

@@ -1,4 +1,4 @@
-//! Logins while others guess passwords, while the users file is rewritten, and with passwords beyond ASCII.
+//! Tests of logins while others guess passwords, while the users file is rewritten, and with passwords beyond ASCII.
 
 use crate::harness::{Client, PATIENCE, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
 use argon2::PasswordHasher as _;
@@ -19,7 +19,7 @@ fn site(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {
     (upstream, site.build())
 }
 
-/// A site whose only user, alice, has a password that takes some tenths of a second to check.
+/// Returns a site whose only user, alice, has a password hash that takes some tenths of a second to check.
 fn slow_site() -> (Upstream, Site) {
     let (upstream, site) = site(&[], "");
     let params = argon2::Params::new(8, 40_000, 1, None).unwrap();
@@ -29,7 +29,7 @@ fn slow_site() -> (Upstream, Site) {
     (upstream, site)
 }
 
-/// How many checks Weir runs at once.
+/// Returns the number of concurrent password checks.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
@@ -44,7 +44,7 @@ fn greeted(weir: &Process, source: Ipv4Addr) -> Client {
     client
 }
 
-/// The reply to a login from 127.0.0.1.
+/// Returns the reply to a login from 127.0.0.1.
 fn log_in(weir: &Process, user: &str, password: &str) -> String {
     greeted(weir, Ipv4Addr::LOCALHOST).ask(&auth(user, password))
 }
@@ -64,7 +64,7 @@ fn a_correct_login_waits_for_few_checks_of_those_who_guess_from_another_network(
                     let password = format!("guess {}", guess.fetch_add(1, Ordering::Relaxed));
                     let reply = client.ask(&auth("alice", &password));
                     match &reply[..3] {
-                        // It is refused as long as others wait.
+                        // Weir refuses the login while others wait.
                         "454" => std::thread::sleep(Duration::from_millis(20)),
                         _ => client = greeted(&weir, GUESSER),
                     }
@@ -81,7 +81,8 @@ fn a_correct_login_waits_for_few_checks_of_those_who_guess_from_another_network(
         let (checks, busy) = (weir.metric(WRONG) - before, weir.metric(BUSY));
         ends.store(true, Ordering::Relaxed);
         assert!(reply.starts_with("235"), "{reply}");
-        // Those that run when it comes, one of the other network, and those that run beside its own.
+        // Checks before this login: those that run when it comes, one of the other network, and those that run beside
+        // its own.
         assert!(checks <= (3 * at_once() + 2) as f64, "{checks} checks came first");
         assert!(busy > 0.0);
     });
@@ -95,7 +96,7 @@ fn a_client_that_leaves_while_it_waits_costs_no_check() {
     for (n, client) in guesses.iter_mut().enumerate() {
         client.send(format!("{}\r\n", auth("alice", &format!("guess {n}"))).as_bytes());
     }
-    // Some are checked, 16 wait, and one is told to come again.
+    // Some are checked, 16 wait, and one is told to retry.
     wait_for("full queue", || (weir.metric(BUSY) >= 1.0).then_some(()));
     drop(guesses);
     let mut last = greeted(&weir, GUESSER);
@@ -111,7 +112,7 @@ fn the_smallest_configuration_bounds_guesses_by_their_address() {
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
     let (_upstream, site) = site(&[("alice", SENTENCE, "")], limits);
     let weir = site.start();
-    // At once, as each answer takes a second. Those that find too many others waiting come again.
+    // Concurrent, as each reply takes a second. Logins that find too many others waiting retry.
     std::thread::scope(|scope| {
         for n in 0..20 {
             let guess = auth("alice", &format!("guess {n}"));
@@ -121,7 +122,7 @@ fn the_smallest_configuration_bounds_guesses_by_their_address() {
     });
     let reply = greeted(&weir, GUESSER).ask(&auth("alice", SENTENCE));
     assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
-    // Right passwords cost nothing, and other addresses have their own budget.
+    // Right passwords are not charged, and other addresses have their own budget.
     for _ in 0..25 {
         assert!(log_in(&weir, "alice", SENTENCE).starts_with("235"));
     }
@@ -157,7 +158,7 @@ fn nobody_is_refused_while_the_users_file_is_rewritten_in_place() {
         std::fs::write(site.path("users"), text).unwrap();
         assert!(log_in(&weir, "bob", SENTENCE).starts_with("235"));
     }
-    // Carol is new, and nobody knows yet whether the file is complete.
+    // Carol is new, and Weir cannot know yet whether the file is complete.
     std::fs::write(site.path("users"), format!("{whole}{}", second.replace("bob", "carol"))).unwrap();
     let reply = wait_for("settled file", || {
         let reply = log_in(&weir, "carol", SENTENCE);

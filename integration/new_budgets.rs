@@ -1,10 +1,11 @@
-//! A client that invents senders uses up its limit's new budgets for the hour, and no more memory or disk; known senders do not notice.
+//! Tests of the bound on new budgets: a client that invents senders uses up its limit's new budgets of the hour, and no
+//! more memory or disk. Known senders are not affected.
 
 use crate::harness::{Client, Process, SENTENCE, Site, Upstream, succeed, wait_for};
 use base64::Engine as _;
 use std::net::Ipv4Addr;
 
-/// The reply to MAIL, in a session of its own: a session without a message has few commands.
+/// Returns the reply to MAIL in a new session, as a session without a message has few commands.
 fn send(server: &Process, sender: &str) -> String {
     let mut client = Client::connect(server.address("s"));
     client.say("EHLO client.example", "250");
@@ -30,16 +31,16 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     let server = site.start();
     assert!(send(&server, "known@example.org").starts_with("250"));
     let passed = (0..500).filter(|n| send(&server, &format!("{n}@example.net")).starts_with("250")).count();
-    // 49 with budgets of their own, 30 in the one that the others share; or one more of each, as time passes meanwhile.
+    // 49 with their own budgets, 30 in the shared one; or one more of each, as time passes.
     assert!((79..=85).contains(&passed), "{passed}");
     assert!(shared(&server) >= 415.0, "{}", shared(&server));
     let line = server.logged("max-new-budgets");
     assert!(line.contains("level=warn") && line.contains("limit=per-sender"), "{line}");
-    // The limit's own 30 a day are hers, whatever the others do.
+    // Her own 30 a day stay available.
     for _ in 0..29 {
         assert!(send(&server, "known@example.org").starts_with("250"));
     }
-    // A reload takes another bound, of which a part is free a moment later.
+    // A reload raises the bound; the additional part is available a moment later.
     site.edit("max-new-budgets = 50", "max-new-budgets = 100000");
     server.signal(rustix::process::Signal::HUP);
     let mut others = (500..).map(|n| format!("{n}@example.net"));
@@ -52,7 +53,7 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     assert!((51..60).contains(&dump.lines().count()), "{} budgets", dump.lines().count());
 }
 
-/// The reply to a login from this address.
+/// Returns the reply to a login from this address.
 fn log_in(server: &Process, host: u8, user: &str, password: &str) -> String {
     let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, host), server.address("s"));
     client.say("EHLO client.example", "250");
@@ -78,7 +79,7 @@ fn users_with_an_account_share_no_budget_with_those_whom_guessers_invent() {
     let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();
     assert_eq!(codes, ["535", "535", "535", "454", "454"], "one of its own, and two that all others share");
     assert!(log_in(&server, 1, "alice", SENTENCE).starts_with("235"));
-    // Her own budget holds all the same.
+    // Her own budget still applies.
     let codes: Vec<String> = (0..3).map(|_| log_in(&server, 2, "alice", "guess")[..3].to_owned()).collect();
     assert_eq!(codes, ["535", "535", "454"]);
 }

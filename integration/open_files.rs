@@ -1,4 +1,4 @@
-//! A low limit of open files: Weir says so, and no client waits for a reply that never comes.
+//! Tests of a low limit of open files: Weir logs it, and no client waits for a reply that never comes.
 
 use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -16,7 +16,7 @@ fn site(upstream: &Upstream, more: &str) -> Site {
 
 #[test]
 fn where_few_files_may_be_open_fewer_clients_are_served_and_all_others_are_told() {
-    // 64 files, 65 for each of two listeners of administration, one for the listener of clients and 50 idle connections are reserved.
+    // Reserved: 64 files, 65 for each of two admin listeners, one for the client listener, and 50 idle connections.
     for (limit, sessions) in [(100, 1), (300, 27)] {
         let upstream = Upstream::start();
         let site = site(&upstream, "session = { max-connections-per-client = 4000 }\n");
@@ -60,11 +60,11 @@ fn where_enough_files_may_be_open_nothing_is_lowered() {
     assert!(!weir.log_lines().iter().any(|line| line.contains("open files")));
 }
 
-/// What a connection that is kept open answers to `GET /readyz`.
+/// Returns the response to `GET /readyz` on a persistent connection.
 fn readiness(admin: &mut TcpStream) -> String {
     admin.write_all(b"GET /readyz HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
     let (mut answer, mut space) = (String::new(), [0; 1024]);
-    // Its only lines that end so are the last of the head and of the body.
+    // Only the last lines of the head and of the body end like this.
     while !answer.contains("\r\n\r\n") || !answer.ends_with("\n") || answer.ends_with("\r\n\r\n") {
         let length = admin.read(&mut space).unwrap();
         assert!(length > 0, "closed after {answer:?}");

@@ -1,4 +1,4 @@
-//! Decisions of real Exim and rspamd, replayed through the engine (`oracles/README.md`).
+//! Oracle test: decisions of the real Exim and rspamd, replayed through the engine (`oracles/README.md`).
 
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use weir::engine::distinct::{self, Filter};
 use weir::engine::{Receipt, Rule, State, bucket, ewma};
 use weir::time::Timestamp;
 
-/// What came of the comparison with one source.
+/// Result of the comparison with one source.
 #[derive(Default)]
 struct Tally {
     compared: usize,
@@ -38,7 +38,7 @@ fn text<'a>(record: &'a Value, name: &str) -> &'a str {
     record[name].as_str().unwrap_or_else(|| panic!("no text {name} in {record}"))
 }
 
-/// Exim's records of rates, by what names them, and the results it keeps for a while.
+/// Exim's rate records by name, and the results that it keeps for a while.
 #[derive(Default)]
 struct Exim {
     records: HashMap<String, (State, Option<Filter>)>,
@@ -60,13 +60,13 @@ impl Exim {
         let limit = number(record, "limit");
         let period = Duration::from_secs_f64(number(record, "period"));
         let (rate, over) = (number(record, "rate"), text(record, "decision") == "over");
-        // What cannot be counted yet is only looked at.
+        // Events that cannot be counted yet are only checked.
         let early = matches!(
             (text(record, "mode"), text(record, "stage")),
             ("per_mail" | "per_byte" | "per_rcpt" | "per_addr", "connect" | "helo") | ("per_rcpt" | "per_addr", "mail")
         );
         let readonly = early || text(record, "op") == "readonly";
-        // An event that is looked at again is not counted again: a connection, a message, or a look.
+        // A repeated check of the same event is not counted again: a connection, a message, or a check.
         let scope = match mode {
             _ if readonly => format!("look {}", record["acl"]),
             "per_conn" => format!("connection {}", record["conn"]),
@@ -94,7 +94,7 @@ impl Exim {
             }
         }
         let (mut after, outcome) = rule.step(state, now, count);
-        // Also a clock that is set back is an interval of zero to Exim.
+        // Exim treats a clock that goes back as an interval of zero.
         if state.is_some_and(|state| now <= state.at) {
             tally.except("intervals of zero");
             after.level = rate;
@@ -110,16 +110,16 @@ impl Exim {
     }
 }
 
-/// rspamd's buckets, by their names.
+/// rspamd's buckets by name.
 #[derive(Default)]
 struct Rspamd(HashMap<String, Bucket>);
 
 #[derive(Default)]
 struct Bucket {
     state: Option<State>,
-    /// Of mail that is let through and not yet sent: its time, and the charge.
+    /// Accepted mail that is not sent yet: its time, and the charge.
     scanned: Option<(Timestamp, Receipt)>,
-    /// What was recorded cannot be followed any more until the next record of a whole state.
+    /// The recorded state is unknown until the next record of a whole state.
     lost: bool,
 }
 
@@ -129,7 +129,7 @@ impl Rspamd {
         let now = Timestamp::from_micros(record["t"].as_i64().unwrap() * 1000);
         let (burst, rate) = (number(&record["bucket"], "burst"), number(&record["bucket"], "rate"));
         let result = &record["result"];
-        // Redis forgets a bucket that was not used for its time of expiry.
+        // Redis removes a bucket that was not used for its expiry time.
         let existed = record["existed"].as_bool().unwrap();
         if !existed {
             (*state, *scanned, *lost) = (None, None, false);
@@ -156,9 +156,9 @@ impl Rspamd {
                     *state = Some(after);
                     return;
                 }
-                // A level that is refused is told without the mail.
+                // The level of a refusal is reported without the mail.
                 let level = if outcome.over { outcome.level - amount } else { outcome.level };
-                // rspamd tells 0 for a bucket that it has just made.
+                // rspamd reports 0 for a bucket that it has just made.
                 let same = outcome.over == limited && (!existed || near(level, number(result, "level")));
                 tally.compare(place, same, || format!("{level}, over {}; rspamd {result}", outcome.over));
                 if limited {
@@ -180,7 +180,7 @@ impl Rspamd {
             }
             "cleanup" => {
                 if let (Some((_, receipt)), Some(own)) = (scanned.take(), *state) {
-                    // The mail was not sent: its charge is given back.
+                    // The mail was not sent: refund its charge.
                     *state = Rule::Bucket(bucket::Rule::new(burst, rate)).refund(own, &receipt);
                     *lost |= !existed;
                 }
@@ -216,10 +216,10 @@ fn decisions_are_those_of_the_oracles() {
         let (mut exim, mut rspamd) = (Exim::default(), Rspamd::default());
         for (n, line) in content.lines().enumerate() {
             let place = format!("{name}:{}", n + 1);
-            // Written as Python writes it, which JSON has no number for.
+            // Python writes Infinity, for which JSON has no number.
             let record: Value = serde_json::from_str(&line.replace(": Infinity", ": \"inf\""))
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
-            // Each kind is known by fields that no other has.
+            // Each kind has fields that no other kind has.
             if record["t_us"].is_i64() && record["decision"].is_string() {
                 exim.replay(&place, &record, &mut exim_tally);
             } else if record["bucket"].is_object() && record["op"].is_string() {

@@ -1,9 +1,9 @@
-//! Behind a load balancer: the PROXY protocol, by which it says who its clients are.
+//! Tests of the PROXY protocol, by which a load balancer announces its clients.
 
 use crate::harness::{Client, Process, Site, Upstream, field, wait_for};
 use std::net::Ipv4Addr;
 
-/// The proxy's address. Tests themselves are at 127.0.0.1, which is none.
+/// Address of the proxy. The tests themselves use 127.0.0.1, which is no proxy.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn site(more: &str) -> (Upstream, Site) {
@@ -20,13 +20,13 @@ fn site(more: &str) -> (Upstream, Site) {
     (upstream, site.build())
 }
 
-/// A header of version 1.
+/// Returns a header of version 1.
 fn line(client: &str) -> Vec<u8> {
     let (family, server) = if client.contains(':') { ("TCP6", "2001:db8::1") } else { ("TCP4", "198.51.100.1") };
     format!("PROXY {family} {client} {server} 56712 587\r\n").into_bytes()
 }
 
-/// A header of version 2, with an extension after the addresses.
+/// Returns a header of version 2, with an extension after the addresses.
 fn block(client: &str) -> Vec<u8> {
     let (protocol, mut rest) = match client.parse().unwrap() {
         std::net::IpAddr::V4(client) => (0x11, [client.octets(), [198, 51, 100, 1]].concat()),
@@ -41,14 +41,14 @@ fn binary(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     [b"\r\n\r\n\0\r\nQUIT\n", &[command, protocol, 0, rest.len() as u8][..], rest].concat()
 }
 
-/// Connects by way of the proxy, and says nothing but the header.
+/// Connects as the proxy, and sends only the header.
 fn connect(weir: &Process, listener: &str, header: &[u8]) -> Client {
     let mut client = Client::try_connect_from(PROXY, weir.address(listener)).unwrap();
     client.send(header);
     client
 }
 
-/// The address in the topmost line of the one message that has arrived.
+/// Returns the address in the topmost `Received:` of the one message that has arrived.
 fn received_from(upstream: &Upstream) -> String {
     let message = String::from_utf8(upstream.acknowledged().remove(0)).unwrap();
     upstream.forget();
@@ -124,7 +124,7 @@ fn what_follows_a_header_is_left_for_the_session() {
         for reply in ["220", "250-weir.example", "250 2.0.0"] {
             client.expect(reply);
         }
-        // A second header is a wrong command, as it would be from anybody.
+        // A second header is an invalid command, as it would be from any client.
         let mut client =
             connect(&weir, "plain", &[&header[..], b"PROXY TCP4 192.0.2.9 198.51.100.1 1 587\r\n"].concat());
         client.expect("220");
@@ -171,7 +171,7 @@ fn a_header_from_anybody_else_is_no_smtp_and_not_believed() {
     client.expect("421 4.5.2");
     assert!(client.is_closed());
 
-    // Version 2 has lines that end in LF alone: after such a thing no command is taken.
+    // A header of version 2 contains lines that end in LF alone: after them Weir accepts no command.
     let mut client = Client::connect(weir.address("plain"));
     client.send(&block("192.0.2.7"));
     let mut replies = Vec::new();
@@ -235,7 +235,7 @@ fn a_connection_without_a_good_header_is_closed_without_a_word() {
         for header in slow {
             assert!(connect(&weir, listener, header).is_closed());
         }
-        // Who only looks whether somebody listens is not worth a line.
+        // A connection that only checks the listener gets no log line.
         drop(connect(&weir, listener, b""));
         drop(connect(&weir, listener, b"PROXY"));
         wait_for("the last of them", || (refused(listener) == 11.0).then_some(()));

@@ -1,4 +1,4 @@
-//! A configuration that is read again under way: by SIGHUP, because its file has changed, by `weir reload`.
+//! Tests of reloading the configuration: by SIGHUP, after a change of the file, by `weir reload`.
 
 use crate::harness::{Client, Outcome, Process, SENTENCE, Site, Upstream, outcome, run, wait_for};
 use crate::state::{TEN, accepted, site};
@@ -16,7 +16,7 @@ const TAKEN: &str = "weir_reloads_total{result=\"taken\"}";
 const REFUSED: &str = "weir_reloads_total{result=\"refused\"}";
 const GOOD: &str = "weir_config_good";
 
-/// How Weir gets to know that it is to read again.
+/// Trigger of a reload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Signal,
@@ -34,7 +34,7 @@ fn config(site: &Site) -> String {
     std::fs::read_to_string(site.path("weir.toml")).unwrap()
 }
 
-/// Puts another file in the place of the configuration, in one act.
+/// Replaces the configuration by one rename.
 fn put(site: &Site, text: &str) {
     std::fs::write(site.path("weir.new"), text).unwrap();
     std::fs::rename(site.path("weir.new"), site.path("weir.toml")).unwrap();
@@ -55,7 +55,7 @@ fn wait_for_metric(weir: &Process, name: &str, least: f64) {
     wait_for(name, || (weir.metric(name) >= least).then_some(()));
 }
 
-/// Changes the configuration, and returns when it has been read: taken or refused, as `metric` says.
+/// Changes the configuration, and waits until Weir has read it: accepted or refused, as `metric` tells.
 fn take(way: Way, site: &Site, weir: &Process, (from, to): (&str, &str), metric: &str) {
     let before = weir.metric(metric);
     change(site, from, to);
@@ -74,7 +74,7 @@ fn begin(weir: &Process) -> Client {
     client
 }
 
-/// Names recipients until one is refused; how many were not.
+/// Names recipients until one is refused; returns the number of accepted ones.
 fn until_refused(client: &mut Client) -> usize {
     let recipient = |n| {
         client.send(format!("RCPT TO:<r{n}@example.net>\r\n").as_bytes());
@@ -143,7 +143,7 @@ fn a_bad_file_is_drawn_as_check_draws_it() {
     let (drawn, _) = checked.err.rsplit_once("\n\n").unwrap();
     assert!(drawn.contains("20 / 1x") && err.starts_with(drawn), "{err}\n{}", checked.err);
     assert!(err.ends_with("weir.toml: not taken: the former limits and upstreams stay\n"), "{err}");
-    // One that is not there is bad, too, and the log has it.
+    // A missing file is an error too, and is logged.
     std::fs::remove_file(site.path("weir.toml")).unwrap();
     assert!(weir.logged("No such file").contains("limits and upstreams not taken"));
     assert_eq!(reload(&site).code, Some(66));
@@ -159,12 +159,12 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
     inotify::add_watch(&watching, site.path("weir.toml"), inotify::WatchFlags::OPEN).unwrap();
     let mut space = [MaybeUninit::uninit(); 1024];
     let mut opened = inotify::Reader::new(&watching, &mut space);
-    // By then the first of these readings has come to its end.
+    // By then the first of these reloads has finished.
     opened.next().unwrap();
     opened.next().unwrap();
     assert_eq!(weir.metric(REFUSED), 1.0);
     take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
-    // The log is written by a thread of its own, some time after the metric.
+    // A thread writes the log some time after the metric.
     let reported = || weir.log_lines().iter().filter(|line| line.contains("limits and upstreams not taken")).count();
     crate::harness::wait_for("second report", || (reported() >= 2).then_some(()));
     assert_eq!(reported(), 2);
@@ -290,7 +290,7 @@ fn only_weirs_own_user_and_root_may_give_orders() {
     let weir = site.start();
     let mode = std::fs::metadata(site.path("state.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Everything but the socket is open to everybody. Where this is not root, the owner is nobody else.
+    // Only the socket has restricted permissions. Unless this is root, the owner is this user.
     let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     open(&site.path(""), 0o755);
     open(&site.path("weir.toml"), 0o644);

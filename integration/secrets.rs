@@ -1,17 +1,17 @@
-//! Passwords and keys stand nowhere: not in the log, the metrics, a file, or what others see of the process.
+//! Tests that no secret leaks: not to the log, the metrics, a file, or the process list.
 
 use crate::harness::{Client, SENTENCE, Site, Upstream, run, weir};
 use base64::Engine as _;
 use std::path::Path;
 
-/// A password that is wrong, and no less a secret: it may be right elsewhere.
+/// A wrong password is a secret too: it may be right elsewhere.
 const WRONG: &str = "the-password-of-another-place";
 
 fn encoded(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// Everything that would give a secret away: as it is, and encoded as in AUTH, at each of the three offsets base64 knows.
+/// Returns all forms of a secret to search for: plain, and encoded as in AUTH at each of the three offsets of base64.
 fn traces(secret: &str) -> Vec<String> {
     let at = |offset: usize| {
         let padded = encoded(&format!("{}{secret}", "x".repeat(offset)));
@@ -25,7 +25,7 @@ fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }
 
-/// Logs in in every way, rightly, wrongly and not well formed; also where no password should be sent at all.
+/// Logs in by every mechanism, with right, wrong and malformed passwords; also where no password should be sent at all.
 fn use_passwords(weir: &crate::harness::Process, site: &Site) {
     let certificate = site.path("certificate.pem");
     for password in [SENTENCE, WRONG] {
@@ -60,7 +60,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
         let mut cut = open("implicit");
         cut.send(format!("AUTH PLAIN {}", &plain[..plain.len() - 4]).as_bytes());
     }
-    // One message, so that the log has all it says of one.
+    // One message, so that the log contains its lines.
     let mut client = Client::connect_silently(weir.address("implicit"));
     client.secure(&certificate);
     client.expect("220");

@@ -1,4 +1,4 @@
-//! Weir as a service: signals, systemd, the log.
+//! Tests of Weir as a service: signals, systemd, the log.
 
 use crate::harness::{Client, Process, SENTENCE, Site, Upstream, wait_for};
 use rustix::process::Signal;
@@ -32,7 +32,7 @@ fn sigterm_under_load_loses_nothing() {
     let site = site(&upstream, "");
     let weir = site.start();
     let address = weir.address("s");
-    // All are in mid-message when the signal comes.
+    // All sessions are in mid-message when the signal comes.
     let (sent_half, signalled) = (Barrier::new(SESSIONS + 1), Barrier::new(SESSIONS + 1));
     let (told, code) = std::thread::scope(|scope| {
         let sessions: Vec<_> = (0..SESSIONS)
@@ -158,7 +158,7 @@ fn a_socket_of_systemd_is_served_by_the_listener_of_its_name() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let serve = site.serve();
-    // The process that serves must have the id in LISTEN_PID and the socket as its descriptor 3.
+    // The process that serves must have its id in LISTEN_PID, and the socket as descriptor 3.
     let mut command = Command::new("bash");
     command.args(["-c", "exec 3<&0 </dev/null; export LISTEN_PID=$$; exec \"$0\" \"$@\""]);
     command.arg(serve.get_program()).args(serve.get_args());
@@ -197,7 +197,8 @@ fn journald_gets_levels() {
     let upstream = Upstream::start();
     let site = site(&upstream, "");
     let log = site.path("log");
-    // A stream is journald's when the environment names its device and inode; any file can play that part.
+    // The log goes to journald if the environment names the device and inode of standard error. Any file can take that
+    // role.
     let file = std::fs::File::create(&log).unwrap();
     let id = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
     let device = std::os::unix::fs::MetadataExt::dev(&file.metadata().unwrap());

@@ -1,4 +1,4 @@
-//! `weir simulate`: history in, decisions out, compared with an independent copy of the formulas.
+//! Tests of `weir simulate`: history in, decisions out, compared with an independent copy of the formulas.
 
 use crate::harness::{Outcome, outcome, run, weir};
 use serde_json::Value;
@@ -35,7 +35,8 @@ impl Folder {
 const EWMA: &str = "[[limit]]\nname = \"average\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1h\"\n";
 const BUCKET: &str = "[[limit]]\nname = \"bucket\"\ncount = \"messages\"\nper = [\"user\"]\nrate = \"3 / 1h\"\nburst = 4\nalgorithm = \"token-bucket\"\n";
 
-/// Rows of a history: time, sender, recipient. Some thousands of messages of a few people, some in bursts; the same every time.
+/// Returns a history: time, sender, recipient. It has some thousands of messages of a few senders, some in bursts, and
+/// is the same every time.
 fn history() -> Vec<(u64, String, String)> {
     let mut seed = 12345u64;
     let mut random = move |below: u64| {
@@ -62,7 +63,7 @@ fn lines_of_json(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Exim's leaky ratelimit, as its documentation has the formula.
+/// Computes Exim's leaky ratelimit by the formula of its documentation.
 fn refused_by_average(rows: &[(u64, String, String)], m: f64, p: f64) -> Vec<bool> {
     let mut states: HashMap<&str, (f64, f64)> = HashMap::new();
     rows.iter()
@@ -97,7 +98,7 @@ fn decisions_are_those_of_an_independent_formula() {
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let mut decisions = lines_of_json(&out);
     let summary = decisions.pop().unwrap();
-    // Rows of one message are decided together: by its recipient each is found again.
+    // Rows of one message are decided together; the recipient identifies each row.
     let decided: HashMap<&str, &Value> =
         decisions.iter().map(|decision| (decision["recipient"].as_str().unwrap(), decision)).collect();
     for (row, expected) in rows.iter().zip(&expected) {
@@ -124,7 +125,7 @@ fn limits_on_messages_and_recipients_stand_side_by_side() {
         };
         let refused = decisions.iter().filter(named);
         let refused = match name {
-            // A refused message is counted once, however many its recipients.
+            // A refused message is counted once, for any number of recipients.
             "bucket" => refused
                 .map(|d| (d["t"].to_string(), d["user"].to_string()))
                 .collect::<std::collections::HashSet<_>>()
@@ -180,13 +181,13 @@ fn what_is_wrong_with_a_history_is_said() {
     let rows = csv(&history()) + "x,a,b\n";
     let Outcome { code, err, .. } = site.simulate(&["-"], rows.as_bytes());
     assert!(code == Some(0) && err.contains("1 bad rows of "), "{err}");
-    // What was read before an input breaks off is reported.
+    // The part before a broken input is reported.
     let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     zipped.write_all(rows.as_bytes()).unwrap();
     let zipped = zipped.finish().unwrap();
     let Outcome { code, out, err } = site.simulate(&["-"], &zipped[..zipped.len() / 2]);
     assert!(code == Some(74) && err.contains("rows before") && out.contains("average: 10 recipients"), "{err}\n{out}");
-    // A limit that never held has nothing to say.
+    // A limit that never held is not in the report.
     let clients = Folder::new(&EWMA.replace("[\"user\"]", "[\"client\"]"));
     let Outcome { out, .. } = clients.simulate(&["-"], rows.as_bytes());
     assert!(out.contains("average: held for no message"), "{out}");
@@ -216,13 +217,13 @@ fn what_is_wrong_with_a_history_is_said() {
 #[test]
 fn a_flood_is_bounded_and_the_history_of_others_is_not() {
     let site = Folder::new(EWMA);
-    // Alice has sent to 5 an hour ago, and Bob sends now and then.
+    // Alice sent to 5 recipients an hour ago, and Bob sends now and then.
     let mut rows: Vec<(u64, String, String)> = (0..5).map(|n| (0, "alice".into(), format!("friend{n}"))).collect();
     rows.extend((1..24).map(|hour| (hour * 3600, "bob".into(), "friend".into())));
     let flood = ["--flood", "alice 1/s 3rcpt from 3600", "-"];
     let Outcome { code, out, err } = site.simulate(&flood, csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    // What is left of 5 after an hour is 5/e; the first that makes 10 is refused.
+    // After an hour 5/e of 5 is left; the recipient that makes it 10 is refused.
     assert!(out.contains("8 got mail before the first refusal, after 2s;"), "{out}");
     let Outcome { out, .. } = site.simulate(&[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
@@ -250,7 +251,7 @@ fn a_plot_has_a_panel_for_each_limit() {
     assert_eq!(svg.matches("E(T), the limit").count(), 2);
 }
 
-/// A limit of the tests below: its name, and the rest of it.
+/// Returns a limit with this name and these further keys.
 fn limit(name: &str, rest: &str) -> String {
     format!("[[limit]]\nname = \"{name}\"\n{rest}\n")
 }
@@ -291,14 +292,14 @@ fn what_the_history_does_not_say_is_named_for_each_limit_that_needs_it() {
     assert!(lines.iter().filter(|line| line["recipient"].is_string()).all(|line| line["decision"] == "pass"));
     let both = lines.iter().find(|line| line["limit"] == "both").unwrap();
     assert_eq!(both["unknown"], serde_json::json!(["client", "helo"]));
-    // One that could have held, but is for others, lacks nothing.
+    // A limit that could have held, but is for others, lacks nothing.
     let site =
         Folder::new(&limit("others", &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]")));
     let Outcome { out, .. } = site.simulate(&["-"], csv(&history()).as_bytes());
     assert!(out.contains("\nothers: held for no message: its conditions match none\n"), "{out}");
 }
 
-/// The summary of a limit.
+/// Returns the summary of a limit.
 fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
     let begin = out.find(&format!("\n{name}: ")).unwrap_or_else(|| panic!("no {name} in\n{out}")) + 1;
     let end = out[begin..].find("\n\n").map_or(out.len(), |end| begin + end);
@@ -331,8 +332,9 @@ fn every_kind_of_limit_that_the_history_can_tell_of_is_followed() {
         ]
         .concat(),
     );
-    // A message of 60 octets to three, of whom the third is one too many, then single ones: that of 50 is too large for what is left of
-    // 100, the last is the fifth that gets to its end. Of those of the other user nobody knows how large they are.
+    // A message of 60 octets to three recipients, the third of which is one too many, then messages to one. The one of
+    // 50 octets is too large for the rest of 100; the last is the fifth that is sent whole. The sizes of the other
+    // user's messages are unknown.
     let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
         7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
     let Outcome { code, out, err } = site.simulate(&["-"], rows.as_bytes());

@@ -1,4 +1,5 @@
-//! A client that sends a message slowly, or never, does not occupy a connection to the upstream for long.
+//! Tests of slow clients: a client that sends a message slowly, or never, does not hold an upstream connection for
+//! long.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,7 +14,7 @@ fn site(upstream: SocketAddr, session: &str) -> Site {
         .build()
 }
 
-/// A client whose recipient is accepted.
+/// Returns a client whose recipient is accepted.
 fn with_recipient(weir: &Process) -> Client {
     let mut client = Client::connect(weir.address("s"));
     client.say("EHLO client.example", "250");
@@ -22,7 +23,7 @@ fn with_recipient(weir: &Process) -> Client {
     client
 }
 
-/// Sends this again and again, 20 times a second, until Weir says something else than 250; what it says.
+/// Sends these octets 20 times a second until Weir replies anything but 250; returns that reply.
 fn drip(client: &mut Client, octets: &[u8], is_answered: bool) -> String {
     let began = Instant::now();
     loop {
@@ -66,7 +67,7 @@ fn a_message_below_the_minimum_rate_is_ended() {
         none_left(&weir);
     }
     assert_eq!(weir.metric("weir_messages_total{result=\"too-slow\"}"), 2.0);
-    // One that is fast enough passes.
+    // A client that is fast enough succeeds.
     Client::connect(weir.address("s")).send_message();
     assert_eq!(upstream.acknowledged().len(), 1);
 }
@@ -79,7 +80,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
     for (begin, octets, is_answered) in [
         ("DATA\r\n", &b"x"[..], false),
         ("BDAT 1\r\nx", b"BDAT 1\r\nx", true),
-        // Without any message: the upstream waits for DATA.
+        // No message at all: the upstream waits for DATA.
         ("NOOP\r\n", b"NOOP\r\n", true),
         ("RCPT TO:<c@example.net>\r\n", b"RCPT TO:<c@example.net>\r\n", true),
     ] {
@@ -91,7 +92,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
         assert!(client.is_closed());
         none_left(&weir);
     }
-    // A session may last for longer than one message may.
+    // A session may last longer than one message.
     let mut client = Client::connect(weir.address("s"));
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(3) {
@@ -106,7 +107,7 @@ fn time_in_which_the_upstream_takes_nothing_is_not_counted_against_the_client() 
     let weir = site.start();
     let mut client = with_recipient(&weir);
     client.say("DATA", "354");
-    // More than the buffers of both connections hold.
+    // More octets than the buffers of both connections hold.
     let line = [&[b'x'; 998][..], b"\r\n"].concat();
     let message = line.repeat(20_000);
     client.send(&message);
@@ -114,7 +115,7 @@ fn time_in_which_the_upstream_takes_nothing_is_not_counted_against_the_client() 
     assert!(received.recv().unwrap() > message.len());
 }
 
-/// An upstream that takes nothing of a message at first; the receiver is told the size of the message.
+/// Starts an upstream that at first reads nothing of a message; the receiver gets the size of the message.
 fn slow_upstream(pause: Duration) -> (SocketAddr, std::sync::mpsc::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

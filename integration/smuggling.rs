@@ -1,9 +1,10 @@
-//! SMTP smuggling (CVE-2023-51764 to 51766): whatever somebody could take for the end of a message, the upstream sees one message or
-//! none, however the octets are cut into packets. Nor can a message add to the `Received:` line that goes before it.
+//! Tests of SMTP smuggling (CVE-2023-51764 to 51766): whatever octets a server could take for the end of a message, the
+//! upstream sees one message or none, with any division of the octets into packets. Nor can a message add to the
+//! `Received:` line before it.
 
 use crate::harness::{Client, Site, Upstream};
 
-/// What servers have taken for the end of data, but for the one there is.
+/// Sequences that servers have taken for the end of data, other than the correct one.
 const ENDS: [&[u8]; 18] = [
     b"\n.\n",
     b"\n.\r\n",
@@ -48,7 +49,7 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
                     false => _ = client.say("DATA", "354"),
                 }
                 client.send(&text[..cut]);
-                // It may have hung up by then.
+                // Weir may have closed the connection by then.
                 let _ = client.try_send(&text[cut..]);
                 let reply = client.try_reply().unwrap_or_default();
                 assert!(reply.is_empty() || reply.starts_with("550 5.6.11"), "{end:?} cut at {cut}: {reply}");
@@ -62,8 +63,8 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
     }
 }
 
-/// Beginnings of a message that would continue the header line above them, as the upstream reads them; and whether BDAT has them say so,
-/// too, as no dot is taken away there.
+/// Beginnings of a message that continue the header line above them, as the upstream reads them; and whether they do so
+/// over BDAT too, where no dot is removed.
 const CONTINUATIONS: [(&[u8], bool); 6] = [
     (b" (authenticated user director)\r\n\tby other; Thu, 1 Jan 1970 00:00:00 +0000\r\n", true),
     (b"\t(authenticated user director)\r\n", true),
@@ -104,13 +105,13 @@ fn no_message_continues_the_received_line() {
             upstream.forget();
             assert_eq!(acknowledged.len(), usize::from(!is_refused), "{beginning:?}");
             for message in acknowledged {
-                // The dot is there as the message's own, stuffed.
+                // The dot is part of the message, and stuffed.
                 let message = String::from_utf8(message).unwrap();
                 assert!(message.contains("\r\n..") && !message.contains("\r\n. "), "{message}");
             }
         }
     }
-    // Refused once, and the session is as good as before.
+    // Refused once; the session continues normally.
     assert_eq!(weir.metric("weir_messages_total{result=\"continuation\"}"), 10.0);
     for text in ["\r\n body\r\n.", "hello\r\n there\r\n."] {
         client.say("MAIL FROM:<a@example.org>", "250");

@@ -1,4 +1,4 @@
-//! What strangers (clients that have not logged in) can do to the log and to other clients' connections.
+//! Tests of unauthenticated clients (strangers): their effect on the log and on other clients' connections.
 
 use crate::harness::{Client, PATIENCE, Process, SENTENCE, Site, Upstream, field, free_port, wait_for};
 use base64::Engine as _;
@@ -8,10 +8,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Lines that a test causes of each message.
+/// Number of events per log message.
 const LINES: u64 = 1_000;
 
-/// The proxy that names clients in a PROXY header; tests are at 127.0.0.1.
+/// The proxy that names clients in a PROXY header; the tests use 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn flooded_site(upstream: &Upstream) -> Site {
@@ -56,14 +56,14 @@ match = { recipient = "refused@example.net" }
     Site::builder().more(&text).users(&[("alice", SENTENCE, "")]).build()
 }
 
-/// Connects by way of the proxy, for this client.
+/// Connects through the proxy as this client.
 fn connect_for(weir: &Process, client: &str) -> Client {
     let mut connection = Client::try_connect_from(PROXY, weir.address("behind")).unwrap();
     connection.send(format!("PROXY TCP4 {client} 198.51.100.1 56712 587\r\n").as_bytes());
     connection
 }
 
-/// Connects where clients may send without a login, once there is a place.
+/// Connects to the listener without logins, once there is room.
 fn connect_plainly(weir: &Process) -> Client {
     connect_plainly_from(Ipv4Addr::LOCALHOST, weir)
 }
@@ -104,7 +104,7 @@ fn connect_too_often(weir: &Process) {
     }
 }
 
-/// Guesses from ten hosts with ten connections each, as each answer takes a second.
+/// Guesses passwords from ten hosts with ten connections each, as each reply takes a second.
 fn guess_passwords(weir: &Process) {
     std::thread::scope(|scope| {
         for n in 0..100 {
@@ -124,7 +124,7 @@ fn guess_passwords_from(source: Ipv4Addr, weir: &Process, guesses: u64) {
             let Ok(reply) = client.try_reply() else { break };
             match &reply[..3] {
                 "535" => guessed += 1,
-                // Too many at once, or too many in this session.
+                // Too many concurrent guesses, or too many in this session.
                 "454" | "421" => {}
                 _ => panic!("{reply}"),
             }
@@ -179,7 +179,7 @@ fn give_up_messages(weir: &Process) {
     }
 }
 
-/// Has recipients refused, many in each session: not all of them have lines of their own.
+/// Sends recipients that are refused, many per session: not every refusal gets a log line.
 fn be_refused_recipients(weir: &Process) {
     for _ in 0..LINES / 200 {
         let mut client = connect_plainly(weir);
@@ -196,7 +196,7 @@ fn number(line: &str, name: &str) -> u64 {
     field(line, name).map_or(0, |text| text.parse().unwrap())
 }
 
-/// A flood of lines: the message, how many events it stands for, and who causes them.
+/// A flood of log lines: the message, the number of events, and the function that causes them.
 type Flood = (&'static str, u64, fn(&Process));
 
 #[test]
@@ -212,7 +212,7 @@ fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
         ("over, in shadow", LINES, exceed_in_shadow),
         ("left before a late answer", LINES, leave_early),
         ("client named by XCLIENT", LINES, be_named),
-        // Those whose recipients are refused are given up, too.
+        // The messages with refused recipients are abandoned too.
         ("message ended", LINES + LINES / 200, give_up_messages),
         ("refused", LINES, be_refused_at_connect),
     ];
@@ -221,7 +221,7 @@ fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
         flood(&weir);
     }
     be_refused_recipients(&weir);
-    // Connections of the other floods may be too many now and then, too, and are made again.
+    // Connections of the other floods are refused too now and then, and made again.
     let (_, metrics) = weir.get("/metrics");
     let too_many = metrics.lines().filter(|line| line.contains("reason=\"max-connections-per-client\""));
     let too_many: f64 = too_many.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
@@ -244,11 +244,11 @@ fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
             counted +=
                 of("message", "refused more often than is logged").iter().map(|l| number(l, "refusals")).sum::<u64>();
         }
-        // Weir may find a client gone before it has anything to be late with.
+        // Weir may see that a client has left before there is a delayed reply.
         let fewest = if message == "left before a late answer" { events - 20 } else { events };
         let lines_said = lines.len();
         assert!((fewest..=events).contains(&counted), "{message}: {lines_said} lines, {left_out} left out");
-        // Fifty at once, then ten a second; of one network, as here mostly, twenty and one.
+        // The log has room for fifty lines at once, then ten a second; for one network, as mostly here, twenty and one.
         assert!((1..=60 + 10 * seconds).contains(&(lines.len() as u64)), "{message}: {} lines", lines.len());
     }
 }
@@ -270,7 +270,7 @@ fn a_user_has_more_lines_than_a_stranger() {
     });
 }
 
-/// A Weir whose standard error is a pipe that nobody reads, with known addresses.
+/// A Weir with fixed addresses, whose standard error is a pipe that nobody reads.
 struct Unread {
     child: Child,
     submission: SocketAddr,
@@ -316,7 +316,7 @@ impl Unread {
         answer
     }
 
-    /// Has the n-th of some trusted clients be refused a hundred times, with lines of some 700 octets each.
+    /// Makes the n-th trusted client get a hundred refusals, with log lines of about 700 octets each.
     fn be_refused(&self, n: u8) {
         let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 1, n), self.submission);
         client.say("EHLO client.example", "250");
@@ -334,7 +334,7 @@ impl Unread {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
-    /// All lines, to the end of the process.
+    /// Reads all lines up to the end of the process.
     fn read(&mut self) -> Vec<String> {
         BufReader::new(self.child.stderr.take().unwrap()).lines().map_while(Result::ok).collect()
     }
@@ -362,7 +362,7 @@ fn a_log_that_nobody_reads_stops_nobody_and_says_what_was_lost() {
         lines.iter().filter(|line| line.contains("log lines lost")).map(|line| number(line, "lines")).sum();
     assert!(reported >= counted.parse().unwrap() && reported > 100, "{reported} reported, {counted} counted");
     let refused = lines.iter().filter(|line| field(line, "message").as_deref() == Some("refused")).count() as u64;
-    // Those of failed handshakes may be lost, too.
+    // Lines of failed handshakes may be lost too.
     assert!(refused > 1_000 && (10_000..=10_500).contains(&(refused + reported)), "{refused} lines, {reported} lost");
 }
 
@@ -372,7 +372,7 @@ fn a_stop_in_order_loses_no_line() {
     for n in 0..20 {
         weir.be_refused(n);
     }
-    // A megabyte waits, of which the pipe holds a small part.
+    // A megabyte is queued, far more than the pipe holds.
     weir.terminate();
     let lines = weir.read();
     let refused = lines.iter().filter(|line| field(line, "message").as_deref() == Some("refused")).count();
@@ -381,12 +381,12 @@ fn a_stop_in_order_loses_no_line() {
     assert!(!lines.iter().any(|line| line.contains("log lines lost")));
 }
 
-/// A connection of a stranger, of one kind or another, from this address.
+/// Opens an unauthenticated connection from this address, of one of several kinds.
 fn occupy(weir: &Process, host: Ipv4Addr, n: usize) -> Client {
     let listener = ["plain", "implicit", "starttls"][n % 3];
     let mut client = Client::try_connect_from(host, weir.address(listener)).unwrap();
     match n % 3 {
-        // Inside a command, which comes slowly.
+        // Inside a command, which is sent slowly.
         0 => {
             client.expect("220");
             client.send(b"EHLO cl");
@@ -416,7 +416,7 @@ fn strangers_on_all_places_make_room_for_the_next_client_at_once() {
         .build();
     let weir = site.start();
     let mut known = Client::logged_in(weir.address("plain"), "alice");
-    // One that sends without a login, from a small network: it is spared.
+    // A client that sends without a login, from a small network, is spared.
     let mut sending = Client::connect_from(Ipv4Addr::new(127, 0, 0, 9), weir.address("open"));
     sending.say("EHLO client.example", "250");
     sending.say("MAIL FROM:<a@example.org>", "250");
@@ -424,7 +424,7 @@ fn strangers_on_all_places_make_room_for_the_next_client_at_once() {
         (0..88).map(|n| occupy(&weir, Ipv4Addr::new(127, 0, 0, 2 + (n / 30) as u8), n)).collect();
     let sessions = "weir_sessions{listener=\"implicit\"}";
     wait_for("all connections", || (weir.metric(sessions) == 29.0).then_some(()));
-    // As many newcomers as places: each is greeted, and stays when it has logged in.
+    // As many new clients as connections: each is greeted, and stays once it has logged in.
     let newcomers: Vec<Client> = (0..20)
         .map(|_| {
             let began = std::time::Instant::now();
@@ -433,7 +433,7 @@ fn strangers_on_all_places_make_room_for_the_next_client_at_once() {
             client
         })
         .collect();
-    // The first of the largest network was told.
+    // The first connection of the largest network was told the reason.
     held[0].expect("421 4.3.2 weir.example Too many connections; try again");
     assert!(held[0].is_closed() && held[1].is_closed());
     wait_for("the count", || {

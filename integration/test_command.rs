@@ -1,4 +1,5 @@
-//! `weir test`: what would happen, limit by limit, in the words of those that decide; and nothing is charged.
+//! Tests of `weir test`: it explains limit by limit what would happen, in the words of the decision, and charges
+//! nothing.
 
 use crate::harness::{Client, Outcome, Process, SENTENCE, Site, Upstream, outcome, run, weir};
 use serde_json::{Value, json};
@@ -148,7 +149,7 @@ fn each_limit_says_what_it_would_do_and_why() {
     let Outcome { code, out, err } = test(&site, session);
     assert_eq!((code, err.as_str()), (Some(1), ""));
     assert_eq!(out, EXPLAINED);
-    // Again, as nothing is kept.
+    // The same result again, as nothing is stored.
     assert_eq!(test(&site, session).out, EXPLAINED);
     let Outcome { code, out, .. } = test(&site, &format!("{session} --stage mail"));
     assert!(code == Some(0) && out.contains("MAIL FROM") && !out.contains("RCPT TO"), "{out}");
@@ -220,7 +221,7 @@ fn what_cannot_be_tested_is_named() {
     assert_eq!(test(&site, "--client ::1 --live").code, Some(66));
 }
 
-/// What is posted to the running Weir by its socket, and its answer.
+/// Posts this body to the control socket of the running Weir; returns the response.
 fn post(site: &Site, body: &str) -> String {
     let mut stream = UnixStream::connect(site.path("state.sock")).unwrap();
     let length = body.len();
@@ -231,7 +232,7 @@ fn post(site: &Site, body: &str) -> String {
     answer
 }
 
-/// All budgets of the state file, and how many entries its journal has.
+/// Returns all budgets of the state file, and the number of entries in its journal.
 fn kept(site: &Site) -> (String, u64) {
     let said = |command| {
         let output = run(weir().args(["state", command, "-c"]).arg(site.path("weir.toml")), "");
@@ -265,7 +266,7 @@ fn the_running_weir_tells_from_its_budgets_and_charges_nothing() {
         assert!(out.contains(", with the budgets of the running Weir\n"), "{out}");
         assert!(out.contains("  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients per 1000d: passes\n"), "{out}");
         assert!(out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients per 1000d;"), "{out}");
-        // Whoever has no budget gets none by that.
+        // The command makes no budget for an owner that has none.
         let Outcome { code, out, .. } = test(&site, &format!("{session} --user bob"));
         assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");
     }
@@ -273,9 +274,9 @@ fn the_running_weir_tells_from_its_budgets_and_charges_nothing() {
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["live"], &report["refused"]), (&json!(true), &json!(true)));
     let after = kept(&site);
-    // What is in the journal may have gone home meanwhile.
+    // The journal may have been folded meanwhile.
     assert!(after.0 == before.0 && after.1 <= before.1, "{after:?}, and before {before:?}");
-    // There is room for one more, as it said.
+    // There is room for one more, as the command said.
     let replies = send(&weir, 2);
     assert!(replies[0].starts_with("250") && replies[1].starts_with("450"), "{replies:?}");
     assert_ne!(kept(&site).0, before.0);

@@ -1,4 +1,5 @@
-//! An upstream takes so many connections at once: clients wait for one for a moment, in their order, and no client gets all of them.
+//! Tests of an upstream's maximum of connections: clients wait for one briefly, in order, and no client gets all of
+//! them.
 
 use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::net::Ipv4Addr;
@@ -17,7 +18,7 @@ fn site(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
     site.build()
 }
 
-/// Waits until Weir has looked what the upstreams offer, which takes a connection of its own.
+/// Waits until Weir has probed the extensions of the upstreams, which takes a connection each.
 fn settled(weir: &Process, upstreams: usize) {
     for n in 0..upstreams {
         weir.logged(&format!("\"upstream offers\" upstream=u{n}"));
@@ -27,7 +28,7 @@ fn settled(weir: &Process, upstreams: usize) {
     }
 }
 
-/// A client with MAIL said, and its reply to RCPT.
+/// Returns a client that has sent MAIL, and its reply to RCPT.
 fn with_recipient(weir: &Process, from: Ipv4Addr) -> (Client, String) {
     let mut client = Client::connect_from(from, weir.address("s"));
     client.say("EHLO client.example", "250");
@@ -54,7 +55,7 @@ fn of_more_clients_than_connections_all_get_their_message_through() {
                 .map(|_| {
                     scope.spawn(|| {
                         let (mut client, reply) = with_recipient(&weir, HONEST);
-                        // For so long it needs the connection.
+                        // Time for which the transaction holds the connection.
                         std::thread::sleep(Duration::from_millis(300));
                         match reply.starts_with("250") {
                             true => {
@@ -88,7 +89,7 @@ fn one_client_with_slow_messages_leaves_connections_for_others_and_loses_its_own
         assert!(reply.starts_with("250"), "{reply}");
         client.say("DATA", "354");
     }
-    // A sixth one waits for its own kind alone, and the others for nobody.
+    // The sixth one waits only for a connection of the same client; other clients are not held up.
     let began = Instant::now();
     std::thread::scope(|scope| {
         let sixth = scope.spawn(|| with_recipient(&weir, GREEDY).1);
@@ -99,7 +100,7 @@ fn one_client_with_slow_messages_leaves_connections_for_others_and_loses_its_own
         for (client, _) in &mut slow {
             client.expect("421 4.4.2");
         }
-        // Those that are ended for their slowness leave their connections.
+        // Transactions that are ended for their slowness free their connections.
         let reply = sixth.join().unwrap();
         assert!(reply.starts_with("250"), "{reply}");
     });
@@ -120,7 +121,7 @@ fn who_waits_in_vain_is_told_so_and_another_upstream_is_asked_first() {
     assert!(reply.starts_with("451 4.3.2 Too many messages at once"), "{reply}");
     assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
     assert!(is_up(&weir));
-    // One that gives up its transaction, or loses its connection, takes nothing along.
+    // A client that ends its transaction, or loses its connection, frees its upstream connection.
     holding[0].0.say("RSET", "250");
     assert_eq!(&third.ask("RCPT TO:<b@example.net>")[..3], "451", "the upstream is lost to this transaction");
     third.say("RSET", "250");
@@ -152,7 +153,7 @@ fn a_client_that_took_all_connections_before_their_number_was_known_gives_some_b
     }
     let (_, reply) = with_recipient(&weir, GREEDY);
     assert!(reply.starts_with("451 4.3.2 Too many messages at once"), "{reply}");
-    // It has waited for so long that the others are old.
+    // The honest client has waited so long that the other transactions are old.
     let mut honest: Vec<_> = (0..2).map(|_| with_recipient(&weir, HONEST)).collect();
     for (client, reply) in &mut honest {
         assert!(reply.starts_with("250"), "{reply}");

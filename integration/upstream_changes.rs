@@ -1,4 +1,4 @@
-//! Upstreams that come, go and change while mail is under way: nobody who sends may notice.
+//! Tests of upstreams that are added, removed and changed during deliveries: no client may notice.
 
 use crate::harness::{Client, NameServer, Process, SENTENCE, Site, Upstream, run, wait_for};
 use base64::Engine as _;
@@ -7,12 +7,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A site with these upstreams, and more in its configuration.
+/// Returns a site with these upstreams and this further configuration.
 fn site(upstreams: &[String], more: &str) -> Site {
     Site::builder().open_listener().upstream_tables(upstreams.to_vec()).more(more).build()
 }
 
-/// One upstream's place in it, with further keys.
+/// Returns an upstream's table, with further keys.
 fn listed(name: &str, upstream: &Upstream, keys: &str) -> String {
     format!("{{ name = \"{name}\", address = \"{}\", tls = \"none\"{keys} }}", upstream.address())
 }
@@ -30,7 +30,7 @@ fn connect(weir: &Process) -> Client {
     client
 }
 
-/// A client whose recipient is accepted.
+/// Returns a client whose recipient is accepted.
 fn with_recipient(weir: &Process) -> Client {
     let mut client = connect(weir);
     client.say("MAIL FROM:<a@example.org>", "250");
@@ -38,7 +38,7 @@ fn with_recipient(weir: &Process) -> Client {
     client
 }
 
-/// A client that has sent a part of its message.
+/// Returns a client that has sent a part of its message.
 fn in_message(weir: &Process) -> Client {
     let mut client = with_recipient(weir);
     client.say("DATA", "354");
@@ -46,7 +46,7 @@ fn in_message(weir: &Process) -> Client {
     client
 }
 
-/// Both end as they would, those of [`with_recipient`] and of [`in_message`].
+/// Ends both transactions successfully, of [`with_recipient`] and of [`in_message`].
 fn end(mut with_recipient: Client, mut in_message: Client) {
     with_recipient.say("RCPT TO:<c@example.net>", "250");
     with_recipient.say("DATA", "354");
@@ -105,7 +105,7 @@ fn a_session_that_goes_on_sends_its_next_message_elsewhere() {
     let weir = site.start();
     let mut client = with_recipient(&weir);
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
-    // In one piece, so that the connection is at hand when the next one begins.
+    // In one write, so that the connection is idle in the pool when the next transaction begins.
     client.send(b"RSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n");
     for reply in ["250", "250", "250", "354"] {
         client.expect(reply);
@@ -152,7 +152,7 @@ fn one_that_is_removed_ends_what_it_has_begun_and_is_forgotten() {
     wait_for("the first to be known", || (metric(&weir, "up", "u0") == 1.0).then_some(()));
     connect(&weir).send_message();
     assert_eq!(messages(&upstreams), [4, 1]);
-    // Those of the one before are not among them.
+    // Connections of the former upstream are not counted.
     assert!(metric(&weir, "connections_opened_total", "u0") <= 2.0);
 }
 
@@ -210,7 +210,7 @@ fn a_login_of_the_client_that_is_wanted_since_is_asked_for_again() {
     site.reload(&weir, "tls = \"none\" }]", "tls = \"none\", auth = \"client\" }]", "upstream changed");
     client.say("DATA", "354");
     client.say("hello\r\n.", "250");
-    // What the upstream would say to it without a login might be for good.
+    // Without a login the upstream might refuse for good.
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it has to come again"));
@@ -249,7 +249,7 @@ fn what_cannot_be_used_leaves_the_former_in_place() {
         connect(&weir).send_message();
     }
     assert_eq!((messages(&upstreams), upstreams[1].connections(), metric(&weir, "up", "u")), (vec![5, 0], 0, 1.0));
-    // All over one connection: it has been kept.
+    // All over one connection, which was kept.
     assert!(metric(&weir, "connections_reused_total", "u") >= 4.0);
 }
 
@@ -297,7 +297,7 @@ fn other_name_servers_are_asked_from_now_on_and_connections_are_kept() {
     assert_eq!(messages(&upstreams), [2, 1]);
 }
 
-/// A connection that is begun while that may still be, and would be there when it may not.
+/// Connections that were begun under the former configuration must not be used under the new one.
 #[test]
 fn what_is_on_its_way_to_an_upstream_that_is_changed_goes_to_the_one_in_its_place() {
     let upstreams = [Upstream::start_on("127.0.0.2:0"), Upstream::start()];
@@ -338,9 +338,9 @@ fn however_often_upstreams_change_nobody_notices() {
             sent
         };
         let clients: Vec<_> = (0..8).map(|_| scope.spawn(sending)).collect();
-        // Also when this fails, so that the clients end.
+        // Runs also after a failure, so that the clients end.
         let _end = Finally(&done);
-        // One alone gets mail at each time: it is made anew, and at a stroke it is the other, and back.
+        // Only one upstream gets mail at any time: it is replaced, and the other takes over in one step, and back.
         let list = |first: bool, max: u32| {
             let keys = |enabled| format!(", enabled = {enabled}, max-messages = {max}");
             [listed("u0", &upstreams[0], &keys(first)), listed("u1", &upstreams[1], &keys(!first))].join(", ")

@@ -1,9 +1,9 @@
-//! Several upstreams: who gets the mail, and who takes over when one goes away.
+//! Tests of several upstreams: the selection, and the failover when one fails.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::net::TcpListener;
 
-/// A site with these upstreams, each with further keys.
+/// Returns a site with these upstreams, each with further keys.
 fn site(upstreams: &[(&str, &str)]) -> Site {
     let mut site = Site::builder().open_listener().more("session = { upstream-timeout = \"1s\" }\n");
     for (n, (address, keys)) in upstreams.iter().enumerate() {
@@ -48,7 +48,7 @@ fn the_one_of_lower_priority_waits_until_it_is_needed_and_only_so_long() {
     assert!(line.contains("upstream=u0") && line.contains("421 4.3.2 Shutting down"), "{line}");
     assert!(!is_up(&weir, "u0") && is_up(&weir, "u1"));
     first.fail(None);
-    // Nobody's mail is needed to find that out.
+    // Weir finds that out without mail.
     weir.logged("upstream back");
     connect(&weir).send_message();
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (6, 5));
@@ -64,7 +64,7 @@ fn shares_are_as_the_weights() {
     }
     let share = one.acknowledged().len();
     assert_eq!(share + other.acknowledged().len(), 500);
-    // Of 100 expected; 6 standard deviations.
+    // 100 are expected; the bounds are 6 standard deviations.
     assert!((46..=154).contains(&share), "{share} of 500");
 }
 
@@ -135,7 +135,8 @@ fn what_is_promised_is_what_all_in_use_can_do_and_needs_are_met_where_they_can_b
         let said = Client::connect(weir.address("s")).ask("EHLO client.example");
         (said.contains("250-SIZE 2000\n") && !said.contains("DSN")).then_some(())
     });
-    // Once the second is gone, the first's offers are the promise; should the second come back, it is not asked for what it cannot.
+    // Once the second has failed, Weir announces the first one's extensions; if the second returns, it gets no mail
+    // that needs more than it offers.
     second.fail(Some((Stage::Greeting, Fault::Cut)));
     let mut client = Client::connect(weir.address("s"));
     wait_for("DSN", || {
@@ -161,7 +162,7 @@ fn one_client_that_is_sent_away_takes_the_upstream_from_nobody_but_a_row_of_fail
     let weir = site.start();
     weir.logged("upstream offers");
     for fault in [Fault::SayAndClose("421 4.7.0 Too many errors"), Fault::Cut] {
-        // Others send meanwhile.
+        // Other clients send meanwhile.
         for _ in 0..5 {
             first.fail(Some((Stage::Rcpt, fault)));
             connect(&weir).send_message();
@@ -181,7 +182,7 @@ fn one_client_that_is_sent_away_takes_the_upstream_from_nobody_but_a_row_of_fail
 
 #[test]
 fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
-    // Below those that the system gives to others meanwhile, on whatever address.
+    // Ports below those that the system assigns to other connections, on any address.
     let offset = u16::try_from(std::process::id() % 10_000).unwrap();
     let port = (20_000 + offset..32_000).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
     for (listens, host) in [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.5")] {
@@ -195,7 +196,7 @@ fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
         client.say("MAIL FROM:<a@example.org>", "250");
         client.say("RCPT TO:<b@example.net>", "451 4.4.1");
         assert!(weir.logged("upstream away").contains("is Weir itself"));
-        // The probe came and went, and this client is there.
+        // The probe has ended, and this client is connected.
         assert!(weir.metric("weir_connections_total{listener=\"s\"}") < 10.0);
     }
 }

@@ -1,4 +1,5 @@
-//! What clients hear when the upstream fails or says odd things. Every fault at every stage is in `fault_matrix`.
+//! Tests of upstream faults: the replies to clients when the upstream fails or sends invalid replies. `fault_matrix`
+//! has every fault at every stage.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,7 +10,7 @@ fn site(upstream: &str) -> Site {
     Site::builder().open_listener().upstream(upstream, "").more("session = { upstream-timeout = \"1s\" }\n").build()
 }
 
-/// Sends a message as far as it goes; the last reply.
+/// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
 fn send(client: &mut Client, body: &[u8]) -> String {
     client.say("MAIL FROM:<a@example.org>", "250");
     for line in ["RCPT TO:<b@example.net>", "DATA"] {
@@ -23,7 +24,7 @@ fn send(client: &mut Client, body: &[u8]) -> String {
     client.reply()
 }
 
-/// The same in two pieces.
+/// Sends the same in two BDAT chunks.
 fn send_in_pieces(client: &mut Client, body: &[u8]) -> String {
     client.say("MAIL FROM:<a@example.org>", "250");
     let reply = client.ask("RCPT TO:<b@example.net>");
@@ -125,7 +126,7 @@ fn half_a_message_in_pieces_never_counts() {
         client.send(b"BDAT 7\r\nhello\r\n");
         client.expect("250");
     };
-    // The client leaves between two pieces, or within one.
+    // The client leaves between two chunks, or within one.
     for within in [&b""[..], b"BDAT 100 LAST\r\nhalf"] {
         let mut client = connect(&weir);
         begin(&mut client);
@@ -135,7 +136,7 @@ fn half_a_message_in_pieces_never_counts() {
             (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(())
         });
     }
-    // It begins anew.
+    // The client starts again.
     let mut client = connect(&weir);
     begin(&mut client);
     client.say("RSET", "250");
@@ -144,7 +145,7 @@ fn half_a_message_in_pieces_never_counts() {
     let [message] = &upstream.acknowledged()[..] else { panic!("not one message") };
     assert!(message.ends_with(BODY) && message.starts_with(b"Received: "));
     assert_eq!(message.windows(9).filter(|part| part == b"Received:").count(), 1);
-    // All of it at once.
+    // All in one write.
     client.send(
         b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nBDAT 7\r\nhello\r\nRSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\n",
     );
@@ -194,14 +195,14 @@ fn what_the_upstream_has_lost_is_neither_left_out_nor_announced_again() {
     assert!(upstream.commands()[said..].iter().all(|line| !line.contains('>') || line.ends_with('>')));
     let announced = Client::connect(weir.address("s")).ask("EHLO client.example");
     assert!(!announced.contains("DSN") && !announced.contains("8BITMIME"), "{announced}");
-    // It is back: the next client hears of it.
+    // The upstream is back: the next client sees its extensions.
     upstream.offer(&["PIPELINING", "DSN"]);
     crate::harness::wait_for("DSN", || {
         Client::connect(weir.address("s")).ask("EHLO client.example").contains("250-DSN").then_some(())
     });
 }
 
-/// The rest of a message whose MAIL has been taken.
+/// Sends the rest of a message after MAIL was accepted.
 fn send_rest(client: &mut Client) -> String {
     client.say("RCPT TO:<c@example.net>", "250");
     client.say("DATA", "354");
@@ -219,7 +220,7 @@ fn an_upstream_out_of_step_never_makes_the_next_message_a_success() {
         upstream.fail(Some((Stage::End, odd)));
         let mut client = connect(&weir);
         assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
-        // Were the connection used again, the late 250 would be taken for this message's.
+        // If the connection were reused, the late 250 would be taken for this message's reply.
         upstream.fail(Some((Stage::End, Fault::Say("554 5.7.1 refused"))));
         assert!(send(&mut client, BODY).starts_with("554 5.7.1 refused"));
         upstream.fail(Some((Stage::Data, Fault::Say("250 2.0.0 what?"))));
@@ -234,11 +235,11 @@ fn what_the_upstream_says_in_mid_message_is_what_the_client_hears() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
-    // It stops reading after the first line, and says why: at that time Weir is stuck in writing.
+    // The upstream stops reading after the first line and replies with the reason, while Weir is blocked in a write.
     let long = [BODY, &b"0123456789abcdefghijklmnopqrstuvwxyz\r\n".repeat(500_000)].concat();
     upstream.fail(Some((Stage::Body, Fault::SayAndClose("552 5.3.4 Too big for me"))));
     assert!(send(&mut connect(&weir), &long).starts_with("552 5.3.4 Too big for me"));
-    // And its own words where it hangs up elsewhere.
+    // Weir passes on the upstream's words also where it closes the connection at another stage.
     upstream.fail(Some((Stage::Rcpt, Fault::SayAndClose("421 4.3.2 Shutting down at noon"))));
     assert!(send(&mut connect(&weir), BODY).starts_with("451 4.3.2 Shutting down at noon"));
 }
@@ -263,7 +264,7 @@ fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
     assert!(log < 5_000, "{log} octets of log");
 }
 
-/// One that answers a recipient with a gigabyte: in lines, or in one.
+/// Starts an upstream that answers a recipient with a gigabyte: in many lines, or in one.
 fn endless(reply: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -335,11 +336,11 @@ fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
     assert!(client.is_closed());
     let line = weir.logged("refused more often than is logged");
     assert!(line.contains("refusals=901"), "{line}");
-    // The session would log a hundred; of a client without a login twenty come at once, then one a second.
+    // A session logs at most a hundred refusals; for a client without a login twenty come at once, then one a second.
     let lines = weir.log_lines().iter().filter(|line| line.contains("refused by upstream")).count();
     assert!((20..50).contains(&lines), "{lines} lines");
     assert_eq!(weir.metric("weir_recipients_total{result=\"upstream-refused\"}"), 1001.0);
-    // Who asks for DATA again and again is no better.
+    // Repeated DATA ends the session in the same way.
     upstream.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
     let mut client = connect(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
@@ -377,7 +378,7 @@ fn a_message_in_pieces_comes_in_time_or_not_at_all() {
         .more("session = { data-timeout = \"1s\", idle-timeout = \"1m\" }\n")
         .build();
     let weir = site.start();
-    // A piece of one octet now and then, each in one packet; and nothing at all after the first.
+    // One octet of a chunk now and then, each in its own packet; and nothing at all after the first.
     for drips in [true, false] {
         let mut client = connect(&weir);
         client.say("MAIL FROM:<a@example.org>", "250");
@@ -391,11 +392,11 @@ fn a_message_in_pieces_comes_in_time_or_not_at_all() {
                 break;
             }
         }
-        // It has been cut off within a piece, or between two.
+        // The session was ended within a chunk, or between two.
         let words: Vec<String> = std::iter::from_fn(|| client.try_reply().ok()).collect();
         assert!(drips || words.iter().any(|reply| reply.starts_with("421 4.4.2")), "{words:?}");
     }
-    // The octets of a refused piece do not come.
+    // The octets of a refused chunk do not come.
     let mut client = connect(&weir);
     client.send(b"BDAT 1000000 LAST\r\n");
     client.expect("421 4.4.2");

@@ -1,16 +1,16 @@
-//! An upstream that wants a login: another Weir or a Dovecot, in front of an upstream that takes everything.
+//! Tests of upstreams that require a login: another Weir or a Dovecot, in front of an upstream that accepts everything.
 
 use crate::harness::{Client, Dovecot, Process, SENTENCE, Site, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 
-/// The Weir that wants a login, with the users of a site.
+/// Starts the Weir that requires a login; its users are those of its site.
 fn guarded(upstream: &Upstream) -> (Site, Process) {
     let site = Site::builder().listener("s", "tls = \"starttls\"").upstream(upstream.address(), "").build();
     let weir = site.start();
     (site, weir)
 }
 
-/// One in front of it that logs in with this password.
+/// Returns a Weir in front of it that logs in with this password.
 fn in_front_of(guarded: &(Site, Process), tls: &str, password: &str) -> Site {
     let (other, weir) = guarded;
     let upstream = format!(
@@ -29,7 +29,7 @@ fn send(weir: &Process) -> String {
     send_as(weir, None)
 }
 
-/// Sends as this user, or as nobody, and tells the reply to the recipient or to the message.
+/// Sends as this user, or without a login; returns the reply to the recipient or to the message.
 fn send_as(weir: &Process, user: Option<&str>) -> String {
     let mut client = Client::connect(weir.address("s"));
     client.say("EHLO client.example", "250");
@@ -93,7 +93,7 @@ fn no_password_goes_to_an_upstream_without_tls_unless_that_is_asked_for() {
     }
 }
 
-/// A Weir that logs in at an upstream on localhost as alice, with these keys besides.
+/// Returns a Weir that logs in at an upstream on localhost as alice, with these further keys.
 fn logging_in(port: u16, keys: &str) -> Site {
     let upstream = format!(
         "{{ address = \"localhost:{port}\", auth = \"fixed\", user = \"alice\", max-idle-connections = 0, {keys} }}"
@@ -101,7 +101,7 @@ fn logging_in(port: u16, keys: &str) -> Site {
     Site::builder().open_listener().upstream_tables([upstream]).build()
 }
 
-/// The text with which a file of a site is replaced in one step, as an administrator's tool does it.
+/// Replaces a file of a site by one rename, as an administrator's tool does.
 fn put(site: &Site, name: &str, text: &str) {
     std::fs::write(site.path("new"), text).unwrap();
     std::fs::set_permissions(site.path("new"), std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -124,7 +124,7 @@ mod dovecot {
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
         put(&site, "password", SENTENCE);
         let weir = site.start();
-        // The second login finds its keys derived.
+        // The second login uses the cached SCRAM keys.
         for _ in 0..2 {
             let reply = send(&weir);
             assert!(reply.ends_with("Queued"), "{reply}");
@@ -133,7 +133,7 @@ mod dovecot {
         let log = dovecot.log();
         assert!(log.contains("method=SCRAM-SHA-256") && !log.contains("method=PLAIN"), "{log}");
 
-        // Changed at one end, then at the other: no restart.
+        // The password changes at one end, then at the other: no restart is needed.
         dovecot.set_password("alice", "a new password");
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1") && !reply.contains("535"), "{reply}");
@@ -141,7 +141,7 @@ mod dovecot {
         put(&site, "password", "a new password\n");
         let reply = send(&weir);
         assert!(reply.ends_with("Queued"), "{reply}");
-        // Gone: that is in the log, and none of the client's business.
+        // The file is missing: that is logged, and not told to the client.
         std::fs::remove_file(site.path("password")).unwrap();
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1") && !reply.contains("password"), "{reply}");
@@ -196,7 +196,7 @@ fn a_refused_login_is_not_tried_again_for_each_message_unless_the_password_chang
     }
     weir.logged("login refused; the same is not tried again for a while");
     let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
-    // And those that were under way at once.
+    // Plus the logins that were under way at the same time.
     assert!((4..=6).contains(&logins()), "{}", logins());
     upstream.answer_login(&["235 2.7.0 Welcome"]);
     put(&site, "password", "another");
@@ -268,11 +268,11 @@ fn clients_are_logged_in_with_what_they_logged_in_with_and_share_no_connection()
         assert!(message.contains(&format!("(authenticated user {user})")), "{message}");
         assert_eq!(opened() - before, connections, "{user}");
     }
-    // He is known here alone, and is told so; the upstream is not to blame.
+    // Bob is known only here, and gets that reply; the upstream does not count as failed.
     let reply = send_as(&weir, Some("bob"));
     assert!(reply.starts_with("550 5.7.8 The mail server behind this one does not take your login: 535"), "{reply}");
     assert_eq!(weir.metric("weir_upstream_up{upstream=\"u\"}"), 1.0);
-    // Nobody is logged in as somebody who was there before.
+    // No client uses the login of a client before it.
     let reply = send_as(&weir, None);
     assert!(reply.starts_with("530 5.7.0"), "{reply}");
     assert_eq!(upstream.acknowledged().len(), 5);

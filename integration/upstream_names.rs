@@ -1,9 +1,9 @@
-//! Where an upstream is: names with several addresses, names that change, mail exchangers, and name servers that fail.
+//! Tests of upstream names: several addresses, names that change, mail exchangers, and name servers that fail.
 
 use crate::harness::{Client, Fault, NameServer, Process, Site, Stage, Upstream, free_port, run, wait_for, weir};
 use std::net::{SocketAddr, UdpSocket};
 
-/// A Weir whose upstream is this name at this port.
+/// Returns a Weir whose upstream has this name and port.
 fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site {
     let name_servers: Vec<String> = name_servers.iter().map(|address| format!("\"{address}\"")).collect();
     Site::builder()
@@ -16,7 +16,7 @@ fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site 
         .build()
 }
 
-/// Upstreams at 127.0.0.2, 127.0.0.3, …, all at the port of the first.
+/// Starts upstreams at 127.0.0.2, 127.0.0.3, …, all at the port of the first.
 fn upstreams<const COUNT: usize>() -> ([Upstream; COUNT], u16) {
     let mut port = 0;
     let upstreams = std::array::from_fn(|at| {
@@ -27,14 +27,14 @@ fn upstreams<const COUNT: usize>() -> ([Upstream; COUNT], u16) {
     (upstreams, port)
 }
 
-/// Sends a message as far as it goes; the last reply.
+/// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
 fn send(weir: &Process) -> String {
     let mut client = Client::connect(weir.address("s"));
     client.say("EHLO client.example", "250");
     client.try_message()
 }
 
-/// Sends a message, which must be taken.
+/// Sends a message, which must be accepted.
 fn deliver(weir: &Process) {
     let reply = send(weir);
     assert!(reply.starts_with("250 2.0.0 Queued"), "{reply}");
@@ -79,7 +79,7 @@ fn the_next_address_serves_whatever_is_wrong_with_the_first() {
         (Stage::Greeting, Fault::Say("HTTP/1.1 400 Bad Request")),
         (Stage::Greeting, Fault::Cut),
         (Stage::Ehlo, Fault::SayAndClose("421 4.3.2 Shutting down")),
-        // It must not use up the time of those after it.
+        // A silent address must not use up the time of the addresses after it.
         (Stage::Greeting, Fault::Silence),
     ] {
         upstreams[0].fail(None);
@@ -111,7 +111,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
     upstreams[1].fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy"))));
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 4]);
-    // Said once, though it failed for many.
+    // Logged once, though it failed for many clients.
     let about = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
     assert_eq!((about("address=127.0.0.2"), about("address is well again")), (2, 1));
     let line = weir.logged("address fails; trying the next");
@@ -220,7 +220,7 @@ fn exchangers_that_cannot_be_looked_up_leave_time_for_those_after_them() {
     let with_good = site("corp.example", port, ", mx = true", &[names.address()]);
     deliver(&with_good.start());
     assert_eq!(messages(&upstreams), [1]);
-    // None that could be asked: that is not to be said of the upstream.
+    // No name server can be asked: that is no statement about the upstream.
     let names = NameServer::start("", &records[..6]);
     let without = site("corp.example", port, ", mx = true", &[names.address()]);
     let weir = without.start();

@@ -1,4 +1,5 @@
-//! Connections to the upstream are used again, within bounds, and one that has died while it waited costs nobody anything.
+//! Tests of the connection pool: connections to the upstream are reused, within bounds, and a connection that has died
+//! in the pool costs no client anything.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 
@@ -18,7 +19,7 @@ fn waiting(weir: &Process) -> f64 {
     weir.metric("weir_upstream_connections{upstream=\"u\"}")
 }
 
-/// Waits until Weir has looked what the upstream offers, which takes a connection of its own.
+/// Waits until Weir has probed the upstream's extensions, which takes one connection; returns the number opened.
 fn settled(weir: &Process) -> f64 {
     weir.logged("upstream offers");
     wait_for("end of the first look", || (waiting(weir) == 0.0).then_some(()));
@@ -106,7 +107,7 @@ fn number_age_messages_and_patience_are_bounded() {
         }
         assert_eq!(opened(&weir) - before, connections, "{pool}");
     }
-    // What the upstream itself says counts, too (RFC 9422).
+    // The upstream's own maximum counts too (RFC 9422).
     upstream.offer(&["PIPELINING", "LIMITS MAILMAX=1"]);
     let one_each = site(&upstream, "");
     let weir = one_each.start();
@@ -115,7 +116,7 @@ fn number_age_messages_and_patience_are_bounded() {
     send(&weir);
     assert_eq!(opened(&weir) - before, 2.0);
     upstream.offer(&["PIPELINING"]);
-    // None waits for longer than it may, nor when it is old; of two at once one may wait.
+    // No connection waits longer than the idle time-out, or beyond its age; of two, one may wait.
     for pool in ["max-idle-connections = 1, idle-timeout = \"2s\"", "max-idle-connections = 1, max-age = \"2s\""] {
         one_may_wait_for_a_while(&site(&upstream, pool));
     }
@@ -153,7 +154,7 @@ fn a_connection_that_died_while_it_waited_costs_no_client_anything() {
         Fault::Say("nonsense"),
         Fault::Say("354 odd"),
     ] {
-        // It dies while it waits, then when it is used again.
+        // The connection dies while it is idle, then when it is reused.
         send(&weir);
         upstream.cut_all();
         send(&weir);

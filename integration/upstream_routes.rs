@@ -1,8 +1,9 @@
-//! Mail that a limit routes to an upstream: it goes by no other, whatever becomes of it.
+//! Tests of routes: mail that a limit routes to an upstream goes through no other, whatever the state of that upstream.
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 
-/// A site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of this one; `more` is put after the limit.
+/// Returns a site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of "slow"; `more`
+/// follows the limit.
 fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2], more: &str) -> Site {
     Site::builder()
         .open_listener()
@@ -26,7 +27,7 @@ fn acknowledged(upstreams: [&Upstream; 2]) -> [usize; 2] {
     upstreams.map(|upstream| upstream.acknowledged().len())
 }
 
-/// Waits until it is known of so many upstreams what they offer.
+/// Waits until Weir knows the extensions of this many upstreams.
 fn all_are_known(weir: &Process, count: usize) {
     wait_for("all to be known", || {
         (weir.log_lines().iter().filter(|line| line.contains("upstream offers")).count() == count).then_some(())
@@ -93,7 +94,7 @@ fn what_is_promised_is_what_those_can_do_to_which_limits_route_and_no_others_tha
     let promised = || Client::connect(weir.address("s")).ask("EHLO client.example");
     let said = promised();
     assert!(said.contains("250-SIZE 900000\n") && !said.contains("8BITMIME") && !said.contains("RCPTMAX=3"), "{said}");
-    // One that is only tried out routes nothing.
+    // A limit in shadow mode routes nothing.
     site.reload(&weir, "mode = \"enforce\"", "mode = \"shadow\"", "limits read again");
     wait_for("8BITMIME", || {
         let said = promised();

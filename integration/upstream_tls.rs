@@ -1,11 +1,12 @@
-//! TLS towards the upstream: here another Weir, and where a certificate of Weir's own is asked for, Postfix.
+//! Tests of TLS towards the upstream: another Weir, and for client certificates Postfix.
 
 use crate::harness::{Client, Fault, Postfix, Process, Site, Stage, Upstream, run, weir};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// A Weir whose certificate is for localhost, by STARTTLS and from the first octet, in front of one that takes everything.
+/// A Weir with a certificate for localhost, by STARTTLS and by implicit TLS, in front of an upstream that accepts
+/// everything.
 struct Guarded {
     site: Site,
     weir: Process,
@@ -23,7 +24,7 @@ impl Guarded {
         Self { site, weir, upstream }
     }
 
-    /// The keys of an upstream at one of its listeners.
+    /// Returns the keys of an upstream at one of its listeners.
     fn at(&self, host: &str, listener: &str) -> String {
         let tls = if listener == "implicit" { "implicit" } else { "required" };
         format!("address = \"{host}:{}\"\ntls = \"{tls}\"", self.weir.address(listener).port())
@@ -33,13 +34,13 @@ impl Guarded {
         format!("ca = \"{}\"", self.site.path("certificate.pem").display())
     }
 
-    /// As an administrator is told to find it.
+    /// Computes the pin with the documented command.
     fn pin(&self) -> String {
         pin(&self.site.path("certificate.pem"))
     }
 }
 
-/// The pin of a certificate's key.
+/// Returns the pin of a certificate's key.
 fn pin(certificate: &Path) -> String {
     let commands = "openssl x509 -in \"$1\" -noout -pubkey | openssl pkey -pubin -outform der | sha256sum";
     let output = run(Command::new("sh").args(["-c", commands, "sh"]).arg(certificate), "");
@@ -50,7 +51,7 @@ fn in_front_of(keys: &str) -> Site {
     Site::builder().open_listener().more(&format!("[[upstream]]\n{keys}\n")).build()
 }
 
-/// What `weir check --online` says: its exit code and words.
+/// Runs `weir check --online`; returns its exit code and output.
 fn check(site: &Site) -> (Option<i32>, String) {
     let output = run(weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
@@ -149,7 +150,7 @@ fn tls_that_is_lost_is_told_once_and_check_tells_why() {
     let (code, said) = check(&site);
     assert!(code == Some(0) && said.contains("\n  TLS: no, because it offers no STARTTLS\n"), "{said}");
     upstream.offer(&["STARTTLS"]);
-    // It hangs up where TLS should begin.
+    // The upstream closes the connection where TLS should begin.
     let (code, said) = check(&site);
     assert!(code == Some(0) && said.contains("\n  TLS: no, because TLS: tls handshake eof\n"), "{said}");
     let weir = site.start();

@@ -1,9 +1,9 @@
-//! What an honest client notices of attacks: `cargo bench --bench attacks`, or some of them: `-- guess`, `-- hold`, `-- garbage`,
-//! `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
+//! Benchmark of an honest client under attack: `cargo bench --bench attacks`, or some attacks: `-- guess`, `-- hold`,
+//! `-- garbage`, `-- lines`, `-- drip`, `-- senders`, `-- distinct`.
 //!
-//! Weir is the real process with the limits of conf/minimal.toml. For each attack an honest client on 127.0.0.1 logs in again and
-//! again within TLS, and sends one message after the other: first for [`QUIET`] alone, then beside the attack, which comes from
-//! 127.0.0.2 and the addresses above it. The exit code is 1 if a bound is exceeded.
+//! Weir is the real process with the limits of conf/minimal.toml. For each attack an honest client on 127.0.0.1 logs in
+//! again and again within TLS, and sends one message after the other: first for [`QUIET`] alone, then during the
+//! attack, which comes from 127.0.0.2 and the addresses above. The exit code is 1 if a bound is exceeded.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -38,19 +38,19 @@ use std::time::{Duration, Instant};
 use upstream::Upstream;
 use weir::{Peaks, Weir, observe};
 
-/// How long the honest client is measured without an attack: over a thousand messages.
+/// Duration of the measurement without an attack: over a thousand messages.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How long each attack lasts.
+/// Duration of each attack.
 const LASTS: Duration = Duration::from_secs(20);
 
-/// The attack with a million senders goes on until all have been named, but not longer than this.
+/// Longest duration of the attack with a million senders, which ends when all are named.
 const LASTS_AT_MOST: Duration = Duration::from_secs(120);
 
-/// Connections that an upstream takes which is attacked by drips: those that Weir keeps idle by default.
+/// Maximum of connections of an upstream under a drip attack: the number that Weir keeps idle by default.
 const UPSTREAM_CONNECTIONS: usize = 50;
 
-/// Connections of one client where lines of log are caused, so that refusals begin at once.
+/// Connections per client in the attack on the log, so that refusals begin at once.
 const CONNECTIONS_OF_A_CLIENT: u32 = 50;
 
 struct Attack {
@@ -58,9 +58,9 @@ struct Attack {
     /// Number of the finding.
     finding: u32,
     what: &'static str,
-    /// What the attacker counts.
+    /// Name of the events that the attacker counts.
     counts: &'static str,
-    /// With fewer of them the attack was too weak to prove anything: the machine was busy otherwise.
+    /// Lowest count of a valid attack. Below it the machine was too busy, and the attack proves nothing.
     least: u64,
 }
 
@@ -122,7 +122,7 @@ impl Attack {
         attacker::WAYS.iter().find(|(_, way)| *way == self.way).unwrap().0
     }
 
-    /// Keys of the session section that are not the default.
+    /// Returns the keys of `[session]` that differ from the default.
     fn session(&self) -> String {
         match self.way {
             Way::Lines => format!("session = {{ max-connections-per-client = {CONNECTIONS_OF_A_CLIENT} }}\n"),
@@ -130,7 +130,7 @@ impl Attack {
         }
     }
 
-    /// Limits beside those of conf/minimal.toml.
+    /// Returns the limits beside those of conf/minimal.toml.
     fn limits(&self) -> &'static str {
         match self.way {
             Way::Lines => {
@@ -139,7 +139,7 @@ impl Attack {
                  [[limit]]\nname = \"late\"\ncount = \"connections\"\nper = [\"client\"]\nrate = \"0\"\n\
                  match = { client = \"127.0.0.5\" }\n[[limit.action]]\ndelay = \"5s\"\n"
             }
-            // The rate leaves room for the honest client, which is subject to the limit, too.
+            // The rate leaves room for the honest client, which the limit also counts.
             Way::Senders => {
                 "[[limit]]\nname = \"senders\"\ncount = \"messages\"\nstage = \"mail\"\nper = [\"sender\"]\nrate = \"100K / 1d\"\n"
             }
@@ -167,7 +167,7 @@ impl Attack {
         site
     }
 
-    /// How long it lasts: to be called when it is under way.
+    /// Returns the duration of the attack, counted from the moment it is under way.
     fn lasts(&self) -> Duration {
         if self.way == Way::Senders { LASTS_AT_MOST } else { LASTS }
     }
@@ -215,7 +215,7 @@ impl Attack {
     }
 }
 
-/// The limits that a new installation has, with room for the honest client's messages in "user-recipients".
+/// Returns the limits of a new installation, with room for the honest client's messages in "user-recipients".
 fn minimal_limits() -> String {
     let text = include_str!("../../conf/minimal.toml");
     let limits = &text[text.find("[[limit]]").expect("a limit")..];
@@ -225,7 +225,8 @@ fn minimal_limits() -> String {
     format!("{before}{}\n", after.replacen("\"100 / 1d\"", "\"10M / 1d\"", 1))
 }
 
-/// Measures the honest client and observes Weir for as long as `lasts` runs. `lasts` is told whether something has failed.
+/// Measures the honest client and observes Weir while `lasts` runs. `lasts` receives a function that tells whether
+/// something has failed.
 fn phase(site: &Site, weir: &Weir, honest: &Honest, lasts: impl FnOnce(&dyn Fn() -> bool)) -> (Seen, Peaks) {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -243,14 +244,14 @@ fn sleep_until(until: Instant, ended: &dyn Fn() -> bool) {
     }
 }
 
-/// The process that attacks; it ends when this is dropped.
+/// The attacking process. Dropping it ends the process.
 struct Attacker {
     child: Child,
     done: Arc<AtomicU64>,
 }
 
 impl Attacker {
-    /// Starts it, and returns when the attack is under way.
+    /// Starts the process, and returns when the attack is under way.
     fn start(name: &str, targets: Targets) -> Self {
         let mut command = attacker::command(name, targets);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("nice, of coreutils");
@@ -289,7 +290,7 @@ fn read_count(reader: &mut BufReader<ChildStdout>) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Thousands of connections, at both ends.
+/// Raises the limit of open files: both ends of thousands of connections are on this machine.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     assert!(limit.maximum.is_none_or(|most| most >= 10_000), "ulimit -Hn is {:?}", limit.maximum);
@@ -299,7 +300,7 @@ fn raise_file_limit() {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let names: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // `cargo test --benches` only asks whether it starts.
+    // `cargo test --benches` only checks that the benchmark starts.
     if names.first() == Some(&"--test") {
         return;
     }

@@ -1,4 +1,5 @@
-//! How long a step takes: `cargo bench`. The goals are 50 ns for a moving average, and 250 ns where only new values count.
+//! Benchmark of the arithmetic: `cargo bench`. The goals are 50 ns for one step of a moving average, and 250 ns where
+//! only new values count.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
@@ -26,7 +27,7 @@ fn start() -> Timestamp {
     Timestamp::from_micros(1_700_000_000_000_000)
 }
 
-/// Steps on and on, an event every 20 minutes, which is under the limit.
+/// Measures steps of one event every 20 minutes, which stay under the limit.
 fn steps(criterion: &mut Criterion, name: &str, rule: Rule) {
     criterion.bench_function(name, |bencher| {
         let (mut state, mut now): (Option<State>, _) = (None, start());
@@ -39,7 +40,7 @@ fn steps(criterion: &mut Criterion, name: &str, rule: Rule) {
     });
 }
 
-/// As `steps`, with a filter of a hundred values a day, of which half are known.
+/// Measures steps with a filter of a hundred values a day, half of them known.
 fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Duration>) {
     let rule = Rule::Ewma(ewma::Rule::new(100.0, DAY));
     let filter_rule = distinct::Rule::new(100.0, DAY, remember).unwrap();
@@ -62,7 +63,7 @@ fn distinct_steps(criterion: &mut Criterion, name: &str, remember: Option<Durati
     });
 }
 
-/// The whole decision on a recipient, with its question, as a store asks it.
+/// Measures the whole decision on a recipient, with its plan, as a store asks for it.
 fn decisions(criterion: &mut Criterion) {
     let quota = Quota::rate(Algorithm::Ewma, parse_rate("100 / 1d", Units::Things).unwrap(), None);
     let limit = |name: &str| Limit::new(name, Count::Recipients, vec![Field::User], quota);

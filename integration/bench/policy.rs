@@ -1,5 +1,5 @@
-//! What limits cost: `cargo bench --bench policy`. The goals are 10 µs for a recipient with 50 limits that hold, each with match, except
-//! and overrides of 10,000 networks, and 50 ns for each limit that does not hold.
+//! Benchmark of limits: `cargo bench --bench policy`. The goals are 10 µs for a recipient with 50 limits that hold,
+//! each with match, except and overrides of 10,000 networks, and 50 ns for each limit that does not hold.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -17,7 +17,7 @@ use weir::policy::session_counters::SessionCounters;
 use weir::policy::{Budget, Loaded, Plan, Policy, decide};
 use weir::time::Timestamp;
 
-// Weir's own: much of what is measured is memory.
+// Weir's own allocator: much of the cost is memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -27,7 +27,7 @@ listener.s = { address = "127.0.0.1:0", tls = "none", auth = "none" }
 upstream = [{ address = "127.0.0.1:2525", tls = "none" }]
 "#;
 
-/// The limits of a configuration, with networks of others in its lists and tables.
+/// Parses the limits of a configuration, with lists and tables of other networks.
 fn policy(limits: &str) -> Policy {
     let folder = tempfile::tempdir().unwrap();
     let network = |n: u32| format!("{}/24", Ipv4Addr::from((20 << 24) + (n << 8)));
@@ -55,7 +55,7 @@ fn asked() -> Asked {
     Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
 }
 
-/// Measures the CPU time of the thread: the machine may have other work.
+/// Criterion measurement of the thread's CPU time: the machine may have other work.
 struct CpuTime;
 
 impl Measurement for CpuTime {
@@ -88,13 +88,13 @@ impl Measurement for CpuTime {
     }
 }
 
-/// Decides about one recipient after the other, as a store does that has all budgets in memory.
+/// Decides on one recipient after the other, with all budgets in memory.
 fn recipients(criterion: &mut Criterion<CpuTime>, name: &str, policy: &Policy, expected: usize) {
     let asked = asked();
     let mut now = Timestamp::from_micros(1_700_000_000_000_000);
     let holding = Plan::new(policy, &asked, now).keys().len();
     assert_eq!(holding, expected, "{name}: limits that hold");
-    // What finding them costs a store is another matter.
+    // The store's cost of finding the budgets is measured in the benchmark `store`.
     let mut budgets: Vec<Option<Budget>> = vec![None; holding];
     criterion.bench_function(name, |bencher| {
         bencher.iter(|| {

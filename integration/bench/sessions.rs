@@ -1,16 +1,16 @@
-//! What sessions cost: `cargo bench --bench sessions`, or one part of it: `-- idle`, `-- senders`, `-- dripping`, `-- delayed`,
-//! `-- octets`.
+//! Benchmark of sessions: `cargo bench --bench sessions`, or one part: `-- idle`, `-- senders`, `-- dripping`, `--
+//! delayed`, `-- octets`.
 //!
-//! Weir is the real process; its clients and its upstream are in this one, so that both share the machine's cores.
+//! Weir is the real process. Its clients and its upstream are in this process; both share the machine's cores.
 //!
 //! * idle: ten thousand sessions after EHLO, plain and within TLS: memory of each.
-//! * senders: a thousand clients that send at once: whether each 250 is one message at the upstream, how many a second, how long
-//!   each takes.
-//! * dripping: fifty clients that send all the time, alone and beside two thousand that only hold connections, in turns: how much
-//!   longer the fifty wait.
-//! * delayed: ten thousand sessions that a limit has wait at the same time, plain and within TLS: memory of each, and how much longer
-//!   fifty others wait beside them than beside nine thousand that are idle.
-//! * octets: a thousand clients at the same stage that send an octet a second: what an octet costs.
+//! * senders: a thousand clients that send at the same time: whether each 250 is exactly one message at the upstream,
+//!   messages per second, time of each.
+//! * dripping: fifty clients that send all the time, alone and beside two thousand that only hold connections, in
+//!   turns: the delay added to the fifty.
+//! * delayed: ten thousand sessions delayed by a limit at the same time, plain and within TLS: memory of each, and the
+//!   delay of fifty others beside them, compared with nine thousand idle ones.
+//! * octets: a thousand clients at the same stage that send an octet a second: the CPU cost of an octet.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a benchmark fails so")]
 
@@ -37,12 +37,12 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use upstream::Upstream;
 
-/// A site with two listeners; time-outs and counts do not get in the way.
+/// Returns a site with two listeners, whose time-outs and limits of connections do not matter here.
 fn site(upstream: &Upstream, trusted: &str) -> Site {
     site_with(upstream, trusted, "")
 }
 
-/// The same with something more.
+/// Returns the same site with further configuration.
 fn site_with(upstream: &Upstream, trusted: &str, more: &str) -> Site {
     Site::builder()
         .listener("submission", &format!("trusted = [{trusted}]"))
@@ -58,10 +58,10 @@ fn site_with(upstream: &Upstream, trusted: &str, more: &str) -> Site {
         .build()
 }
 
-/// For those who send: the login is not what is measured.
+/// Trusted network of the senders: the cost of a login is not measured here.
 const LOOPBACK: &str = "\"127.0.0.0/8\"";
 
-/// Does something for each number, a hundred at a time.
+/// Runs a task for each number, a hundred at a time.
 async fn each<T: Send + 'static, F>(count: u32, one: impl Fn(u32) -> F) -> Vec<T>
 where
     F: Future<Output = T> + Send + 'static,
@@ -96,7 +96,7 @@ fn milliseconds(time: Duration) -> f64 {
 
 const IDLE: u32 = 10_000;
 
-/// Memory of a process in kB: all that is resident, its share of what is shared, and what is nobody else's and in no file.
+/// Returns the memory of a process in kB: resident (RSS), proportional (PSS), anonymous.
 fn memory(weir: &Process) -> [f64; 3] {
     let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", weir.id())).unwrap();
     ["Rss:", "Pss:", "Anonymous:"].map(|name| {
@@ -123,7 +123,7 @@ async fn idle(upstream: &Upstream) {
                 let stream = connector.connect(client::name(), client.into_stream()).await.unwrap();
                 let mut client = Client::new(stream);
                 client.say("EHLO client.example", "250").await;
-                // The connection stays open, without what the client knows of it.
+                // Keep the connection open, and free the client's own state.
                 client.into_stream().into_inner().0
             }
         })
@@ -185,8 +185,8 @@ async fn senders() {
     assert_eq!((lost, doubled, others), (0, 0, 0));
 }
 
-/// Of so many messages for which clients heard 250, with ids from 1: how many the upstream has not, how many more than once, and how
-/// many it has for which nobody heard it.
+/// Compares acknowledged messages, with ids from 1, with the upstream's: returns how many are missing there, how many
+/// are there more than once, and how many are there without a 250 to the client.
 fn compare(upstream: &Upstream, acknowledged: u64) -> (usize, usize, usize) {
     let counts = upstream.counts.lock().unwrap();
     let lost = (1..=acknowledged).filter(|id| !counts.contains_key(id)).count();
@@ -197,18 +197,18 @@ fn compare(upstream: &Upstream, acknowledged: u64) -> (usize, usize, usize) {
 
 // ---- dripping
 
-/// Where a client is that only holds its connection.
+/// State of a client that only holds its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has said nothing.
+    /// Connected, nothing sent.
     Connected,
-    /// Nothing since EHLO.
+    /// Silent since EHLO.
     Greeted,
-    /// A command comes octet by octet.
+    /// Sends a command octet by octet.
     Command,
-    /// The first octets of TLS do.
+    /// Sends the first octets of a TLS handshake.
     Handshake,
-    /// A message does, with an upstream connection held for it.
+    /// Sends a message octet by octet, and so holds an upstream connection.
     Message,
 }
 
@@ -236,7 +236,7 @@ impl Holder {
         Self { stage, stream }
     }
 
-    /// Sends the octet of this second, if it sends any.
+    /// Sends the octet of this second, if this stage sends any.
     fn drip(&self, second: usize, hello: &[u8]) {
         let octet = match self.stage {
             Stage::Connected | Stage::Greeted => return,
@@ -250,14 +250,14 @@ impl Holder {
     }
 }
 
-/// Has so many clients hold connections, by turns at these stages, for as long as the task runs.
+/// Holds this many connections, distributed over these stages, until the task ends.
 async fn hold(count: u32, stages: &'static [Stage], site: &Site, weir: &Process) -> JoinHandle<()> {
     let hello = client::client_hello(&client::trust(site));
     let addresses = ["submission", "submissions"].map(|name| weir.address(name));
     let one = |n: u32| Holder::open(stages[n as usize % stages.len()], SENDERS + n, addresses);
     let holders = each(count, one).await;
     tokio::spawn(async move {
-        // A hundredth of them at a time, so that octets come evenly.
+        // A hundredth of them per tick, so that the octets are spread evenly.
         let mut ticks = tokio::time::interval(Duration::from_millis(10));
         for tick in 0.. {
             ticks.tick().await;
@@ -271,10 +271,10 @@ const HOLDERS: u32 = 2_000;
 const ROUNDS: usize = 5;
 const LASTS: Duration = Duration::from_secs(6);
 
-/// Between two messages of a client: none, so that the machine is busy, and one that leaves it time.
+/// Pauses between two messages of a client: none, which keeps the machine busy, and one that does not.
 const PAUSES: [Duration; 2] = [Duration::ZERO, Duration::from_millis(60)];
 
-/// How long the transactions of ordinary clients take, in order.
+/// Measures the transactions of ordinary clients; returns their durations, sorted.
 async fn ordinary(address: SocketAddr, pause: Duration, ids: &Arc<AtomicU64>) -> Vec<Duration> {
     let mut tasks = JoinSet::new();
     let until = Instant::now() + LASTS;
@@ -301,7 +301,7 @@ async fn dripping(pause: Duration) {
     let site = site(&upstream, LOOPBACK);
     let weir = site.start();
     let (address, ids) = (weir.address("submission"), Arc::new(AtomicU64::new(0)));
-    // Budgets, buffers and code are there before anything counts.
+    // Warm up budgets, buffers and code before the measurement.
     ordinary(address, pause, &ids).await;
     let mut all = [Vec::new(), Vec::new()];
     println!("dripping, {ORDINARY} clients with {pause:?} between two messages of each, {LASTS:?} a round; ms:");
@@ -316,7 +316,7 @@ async fn dripping(pause: Duration) {
     for round in 1..=ROUNDS {
         let alone = ordinary(address, pause, &ids).await;
         let holding = hold(HOLDERS, &STAGES, &site, &weir).await;
-        // That they came is not what is measured.
+        // Exclude the cost of connecting.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let beside = ordinary(address, pause, &ids).await;
         assert!(!holding.is_finished(), "a connection was not held");
@@ -327,7 +327,7 @@ async fn dripping(pause: Duration) {
         line(&round.to_string(), LASTS.as_secs_f64(), [&alone, &beside]);
         all[0].extend(alone);
         all[1].extend(beside);
-        // Weir is done with those that went away.
+        // Wait until Weir has ended the sessions of the clients that left.
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     all.iter_mut().for_each(|times| times.sort_unstable());
@@ -344,7 +344,7 @@ async fn dripping(pause: Duration) {
 
 const DRIPPERS: u32 = 1_000;
 
-/// CPU time that the threads of a process have used.
+/// Returns the CPU time of all threads of a process.
 fn cpu(weir: &Process) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{}/task", weir.id())).unwrap();
     let used = threads.map(|thread| {
@@ -373,7 +373,7 @@ async fn octets(upstream: &Upstream) {
     }
 }
 
-/// Nearly twice ten thousand connections.
+/// Raises the limit of open files to nearly two per connection, for ten thousand connections.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     assert!(limit.maximum.is_none_or(|most| most >= 20_000), "ulimit -Hn is {:?}", limit.maximum);
@@ -383,7 +383,7 @@ fn raise_file_limit() {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let parts: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // `cargo test --benches` only asks whether it starts.
+    // `cargo test --benches` only checks that the benchmark starts.
     if parts.first() == Some(&"--test") {
         return;
     }

@@ -1,10 +1,12 @@
-//! What the store costs: `cargo bench --bench store`, or one part of it: `-- throughput`, `-- large`, `-- crash`, `-- week`.
+//! Benchmark of the store: `cargo bench --bench store`, or one part: `-- throughput`, `-- large`, `-- crash`, `--
+//! week`.
 //!
-//! * throughput: 64 tasks decide about a million budgets, durably: each once, then at random, evenly and by Zipf's law; then one task
-//!   does so 100 times a second, beside which stands what a thread takes to be woken and to write a page.
-//! * large: ten million budgets in the file, of which one in a hundred is used: how long the start takes, and what memory.
-//! * crash: a store is aborted under load, with a long journal: how long the next start takes, and what memory.
-//! * week: a hundred thousand senders, seven days: what is left in the file.
+//! * throughput: 64 tasks make durable decisions on a million budgets: each budget once, then at random, uniformly and
+//!   by Zipf's law. Then one task decides 100 times a second; for comparison, the time to wake a thread and write one
+//!   page.
+//! * large: ten million budgets in the file, one in a hundred is used: time and memory of the start.
+//! * crash: a store is aborted under load, with a long journal: time and memory of the next start.
+//! * week: a hundred thousand senders for seven days: the size of the file.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails so")]
 
@@ -32,7 +34,7 @@ use weir::policy::session_counters::SessionCounters;
 use weir::store::{Durability, Health, OnFailure, Options, Store};
 use weir::time::{Units, parse_rate};
 
-/// As in the program.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -40,19 +42,19 @@ const TASKS: u64 = 64;
 const KEYS: u64 = 1_000_000;
 const LASTS: Duration = Duration::from_secs(5);
 
-/// Of 100 a second these are 3,000: a moment in which the machine does something else is not the hundredth part of them.
+/// 100 a second make 3,000: one moment in which the machine is busy with other work is less than 1 % of them.
 const TRICKLES: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
 enum Keys {
-    /// Each once, by one of the tasks: none is in memory.
+    /// Each budget once, by one of the tasks: none is in memory.
     New,
     Uniform,
-    /// The nth most frequent key comes about 1/n as often.
+    /// By Zipf's law: the nth most frequent key comes about 1/n as often as the first.
     Zipf,
 }
 
-/// Numbers from 0 to 1 that look random.
+/// Generator of pseudo-random numbers from 0 to 1.
 struct Random(u64);
 
 impl Random {
@@ -81,7 +83,7 @@ fn asked(key: u64) -> Asked {
     Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
 }
 
-/// Seconds of CPU that this process has used.
+/// Returns the CPU time of this process in seconds.
 fn cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -93,13 +95,13 @@ fn percentile(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }
 
-/// Octets that this process has written, to files and anything else.
+/// Returns the octets that this process has written, to files and anything else.
 fn written() -> f64 {
     let text = std::fs::read_to_string("/proc/self/io").unwrap();
     text.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
 }
 
-/// What was used up to a moment: time, CPU in seconds, octets written.
+/// Resources used up to a moment: time, CPU in seconds, octets written.
 struct Used(Instant, f64, f64);
 
 impl Used {
@@ -110,7 +112,7 @@ impl Used {
 
 fn report(what: &str, mut times: Vec<Duration>, before: &Used) {
     let Used(began, cpu_before, written_before) = before;
-    // Before the times are sorted, which is no part of it.
+    // Take both before the times are sorted: sorting is no part of the measurement.
     let (elapsed, cpu) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
     times.sort_unstable();
     println!(
@@ -156,7 +158,7 @@ async fn hammer(store: &Arc<Store>, keys: Keys) {
     report(&format!("{TASKS} tasks, {KEYS} keys, {keys:?}"), times, &before);
 }
 
-/// What it costs to make up decisions and to take their times: the figures of decisions have it in them.
+/// Reports the cost of making up decisions and timing them, which is included in the figures of decisions.
 fn report_load() {
     let (mut random, mut times) = (Random(1), Vec::new());
     let before = cpu();
@@ -169,7 +171,7 @@ fn report_load() {
     println!("the load itself: {:.2} µs of CPU each", (cpu() - before) * 1e6 / times.len() as f64);
 }
 
-/// One thing after the other, 100 times a second.
+/// Runs one operation after the other, 100 times a second.
 async fn trickle<F: Future>(what: &str, mut one: impl FnMut() -> F) {
     let (before, mut times) = (Used::now(), Vec::new());
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
@@ -191,7 +193,7 @@ async fn trickle_decisions(store: &Arc<Store>) {
     trickle("100 a second", one).await;
 }
 
-/// The least that it could take, as this machine is now: a thread is woken, writes one page, and wakes whoever waits for that.
+/// Measures the lower bound on this machine now: a thread is woken, writes one page, and wakes the waiting task.
 async fn trickle_pages(folder: &Path) {
     let file = std::fs::File::create(folder.join("page")).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>();
@@ -232,15 +234,15 @@ async fn throughput(folder: &Path) {
     for keys in [Keys::New, Keys::Uniform, Keys::Zipf] {
         hammer(&store, keys).await;
     }
-    // What the load before has left to be folded is not part of a load of 100 a second.
+    // Wait for the fold of the load before: it is no part of a load of 100 a second.
     let began = Instant::now();
     while metrics.journal_octets.get() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     println!("what was left in the journal is folded after {:?}", began.elapsed());
-    // Nor is its write-ahead log, which is still on its way home then.
+    // Wait also for the checkpoint of its write-ahead log.
     let mut before = 0.0;
-    // Wakers are written to, too.
+    // Waking a task writes octets too.
     while written() > before + 1000.0 {
         before = written();
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -254,7 +256,7 @@ async fn throughput(folder: &Path) {
 const MANY: u64 = 10_000_000;
 const HOT: u64 = MANY / 100;
 
-/// Writes so many budgets into a file that a store has made, as the store keeps them.
+/// Writes this many budgets into a file that a store has made, in the store's format.
 fn fill(path: &Path) {
     let mut order: Vec<(i64, u32)> = (0..MANY)
         .map(|n| {
@@ -282,7 +284,7 @@ fn key(n: u64) -> String {
 async fn large(folder: &Path) {
     let path = folder.join("state.db");
     close(open(&path, policy())).await;
-    // In a process of its own, so that its memory is not counted here.
+    // Run in a new process, so that its memory is not counted here.
     let me = std::env::current_exe().unwrap();
     assert!(std::process::Command::new(me).arg("fill").arg(&path).status().unwrap().success());
     let began = Instant::now();
@@ -293,7 +295,7 @@ async fn large(folder: &Path) {
         .map(|task| {
             let store = store.clone();
             tokio::spawn(async move {
-                // Twice, so that they are changed and folded, too.
+                // Twice, so that budgets are also changed and folded.
                 for n in (task..2 * HOT).step_by(TASKS as usize) {
                     store
                         .admit(weir::clock::now(), &asked(n % HOT * 100), &mut SessionCounters::default())
@@ -313,13 +315,14 @@ async fn large(folder: &Path) {
     close(store).await;
 }
 
-/// Of this process.
+/// Returns a field of /proc/self/status.
 fn status(name: &str) -> String {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
 }
 
-/// The journal of the store that is aborted, at least: octets. With so many keys it is folded when it is a little longer.
+/// Minimal octets of the journal when the store is aborted. With so many keys the fold begins at a slightly longer
+/// journal.
 const LONG: i64 = 96 << 20;
 
 async fn crash(folder: &Path) {
@@ -338,7 +341,7 @@ async fn crash(folder: &Path) {
     close(store).await;
 }
 
-/// Ends this process under load, when the journal is long.
+/// Aborts this process under load, when the journal is long.
 async fn abort(path: &Path) {
     let metrics = Arc::new(Metrics::new().unwrap());
     let store = open_with(path, policy(), metrics.clone());
@@ -353,7 +356,7 @@ async fn abort(path: &Path) {
     }
 }
 
-/// Octets of a file, in millions.
+/// Returns the size of a file in millions of octets.
 fn size(path: &Path) -> u64 {
     path.metadata().map_or(0, |metadata| metadata.len() / 1_000_000)
 }
@@ -361,7 +364,7 @@ fn size(path: &Path) -> u64 {
 const SENDERS: u64 = 100_000;
 const DAYS: i64 = 7;
 
-/// A sender writes now and then; a few write a thousand times as much as most.
+/// Simulates senders for a week: most write now and then, a few a thousand times as much.
 async fn week(folder: &Path) {
     let path = folder.join("state.db");
     let mut policy = policy();
@@ -412,7 +415,7 @@ fn main() {
     let parts: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match parts[..] {
-        // `cargo test --benches` only asks whether it starts.
+        // `cargo test --benches` only checks that the benchmark starts.
         ["--test", ..] => return,
         ["fill", path] => return fill(Path::new(path)),
         ["abort", path] => return runtime.block_on(abort(Path::new(path))),

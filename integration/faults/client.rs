@@ -1,4 +1,4 @@
-//! A client that misbehaves at random: one session with up to three messages.
+//! Client that misbehaves at random: one session with up to three messages.
 
 use super::message::{MOST_IN_SESSION, Message, Token};
 use super::random::Random;
@@ -6,17 +6,17 @@ use super::wire::{End, Leave, Wire};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// What a client knows of one message.
+/// One message as its client knows it.
 pub struct Sent {
     pub token: Token,
     pub client: Ipv4Addr,
-    /// The reply to the end of the message, or to what kept the client from sending it; `None` if the client never heard it.
+    /// Reply to the end of the message, or to the command that prevented it; `None` if the client never read it.
     pub told: Option<String>,
     /// Recipients that got 250.
     pub accepted: Vec<String>,
     /// Recipients that the client named.
     pub asked: usize,
-    /// The end of the message was sent, and the message was as [`Message`] makes it.
+    /// The client sent the end of the message, and the message is as [`Message`] makes it.
     pub is_whole: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Session {
     number: u64,
     client: Ipv4Addr,
     pub sent: Vec<Sent>,
-    /// What this client did wrong.
+    /// Number of faults of this client.
     pub faults: u64,
 }
 
@@ -41,7 +41,7 @@ impl Session {
         Ok(Self { wire, random, seed, number, client, sent: Vec::new(), faults: 0 })
     }
 
-    /// Goes through the whole session, and tells the transcript.
+    /// Runs the whole session; returns the messages, the number of faults and the transcript.
     pub fn run(mut self) -> (Vec<Sent>, u64, String) {
         let end = self.dialogue();
         if end.is_ok() && self.random.per_mille(500) {
@@ -88,7 +88,7 @@ impl Session {
         self.sent.last_mut().unwrap()
     }
 
-    /// True: the message may follow.
+    /// Sends the envelope; returns whether the message may follow.
     fn envelope(&mut self, message: &Message, with_data: bool) -> Result<bool, End> {
         self.command(&format!("MAIL FROM:<{}>", message.sender()))?;
         let reply = self.wire.reply()?;
@@ -158,7 +158,7 @@ impl Session {
         if is_spoiled {
             self.faults += 1;
             let at = self.random.below(octets.len() as u64) as usize;
-            // Two parsers could take these for different messages: none must arrive.
+            // Two parsers could read these as different messages, so none may arrive.
             let foreign = self.random.one_of(&["x\ny", "x\ry", "\u{0}", "x\n.\ny", "x\n.\r\ny", "x\r\n.\ny"]);
             octets.splice(at..at, foreign.bytes());
             self.wire.note(&format!("C: (will send {} at {at})", foreign.escape_debug()));
@@ -198,7 +198,8 @@ impl Session {
     }
 
     fn chunk(&mut self, octets: &[u8], last: &str) -> Result<(), End> {
-        // The message counts as whole from the first octet of the last chunk's command on. Until all of it is sent, it is not.
+        // The message counts as whole from the first octet of the last BDAT command on; it is not whole again until all
+        // of it is sent.
         let is_whole = std::mem::take(&mut self.this().is_whole);
         self.wire.send(format!("BDAT {}{last}\r\n", octets.len()).as_bytes())?;
         if octets.is_empty() {
@@ -220,7 +221,7 @@ impl Session {
         Err(End::Lost)
     }
 
-    /// The reply to the end of the message, unless the client does not wait for it.
+    /// Reads the reply to the end of the message, unless the client does not wait for it.
     fn hear_end(&mut self, sent: Result<(), End>) -> Result<(), End> {
         if sent.is_ok() {
             self.leave_by_chance(40)?;
@@ -229,13 +230,13 @@ impl Session {
                 self.wire.half_close();
             }
         }
-        // A reply may be waiting, though nothing could be written any more.
+        // A reply may be there although writing fails.
         let reply = self.wire.reply()?;
         self.this().told = Some(reply);
         sent
     }
 
-    /// Sends a part of a message, and may leave or stall in its middle.
+    /// Sends a part of a message; may leave or stall in its middle.
     fn in_pieces(&mut self, octets: &[u8]) -> Result<(), End> {
         let (one, other) = octets.split_at(self.random.below(octets.len() as u64 + 1) as usize);
         let sent = self.line_of_message(one);
@@ -247,7 +248,7 @@ impl Session {
         }
         match sent.and_then(|()| self.line_of_message(other)) {
             Err(End::Lost) => {
-                // Weir may have said why.
+                // Weir may have given the reason in a reply.
                 let reply = self.wire.reply()?;
                 self.this().told = Some(reply);
                 Err(End::Lost)
@@ -278,7 +279,7 @@ impl Session {
         self.line(format!("{text}\r\n").as_bytes())
     }
 
-    /// Sends a command or several; the client may leave before, within or behind.
+    /// Sends one or more commands; the client may leave before, within or after them.
     fn line(&mut self, octets: &[u8]) -> Result<(), End> {
         if self.random.per_mille(10) {
             let part = self.random.below(octets.len() as u64 - 1) as usize;
@@ -299,14 +300,14 @@ impl Session {
         self.leave_by_chance(15)
     }
 
-    /// Says nothing for so long that Weir hangs up.
+    /// Stays silent until Weir closes the connection.
     fn stall(&mut self) {
         self.faults += 1;
         self.wire.note("C: (stalls)");
         std::thread::sleep(STALL);
     }
 
-    /// Leaves, in so many of a thousand cases; half of them a little later, so that Weir is at work.
+    /// Leaves in this many of a thousand cases, in half of them a little later, when Weir is at work.
     fn leave_by_chance(&mut self, cases: u64) -> Result<(), End> {
         if !self.random.per_mille(cases) {
             return Ok(());

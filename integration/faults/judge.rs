@@ -1,4 +1,4 @@
-//! Compares what the clients were told with what the upstreams accepted, message by message.
+//! Judge: compares the clients' replies with the messages that the upstreams accepted, one by one.
 
 use super::client::Sent;
 use super::message::{Message, Token, without_received};
@@ -6,35 +6,36 @@ use super::upstream::Accepted;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-/// What must be 0, and what was seen.
+/// Counts: those that must be 0, and those for information.
 #[derive(Default)]
 pub struct Counts {
     pub messages: u64,
     pub delivered: u64,
     pub refused: u64,
-    /// The client did not hear the outcome.
+    /// Messages whose client did not read the outcome.
     pub left: u64,
-    /// The client was told 2xx, and no upstream has the whole message with exactly its recipients; or an upstream has accepted
-    /// what is not the whole message.
+    /// Lost: the client read 2xx and no upstream has the whole message with exactly its recipients, or an upstream has
+    /// accepted an incomplete message.
     pub lost: u64,
-    /// Accepted twice; or accepted once and refused to the client, which will send it again.
+    /// Doubled: accepted twice, or accepted once and refused to the client, which will send it again.
     pub doubled: u64,
-    /// Whatever is not given back: sessions, connections, descriptors, places in limits of what is there at once, charges.
+    /// Leaked: sessions, connections, descriptors, slots of limits on concurrent things, or charges that were not given
+    /// back.
     pub leaked: u64,
 }
 
-/// Something that must not be, and the message that it concerns.
+/// A violation, and the message that it concerns.
 pub struct Finding {
     pub token: Option<Token>,
     pub what: String,
 }
 
-/// Bounds of what the budgets of a client hold. Both ends are the same, unless a reply was lost in a reset.
+/// Bounds of the budgets' levels of one client. Both ends are equal, unless a reply was lost in a reset.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Charges {
-    /// Of charge = "sent": recipients of messages that an upstream accepted.
+    /// charge = "sent": recipients of messages that an upstream accepted.
     pub sent: [u64; 2],
-    /// Of charge = "accepted": recipients that were accepted, and those that were named.
+    /// charge = "accepted": recipients that were accepted, and recipients that were named.
     pub accepted: [u64; 2],
 }
 
@@ -50,7 +51,7 @@ impl Judge {
         Self { seed, ..Self::default() }
     }
 
-    /// Judges a round, in which all sessions have ended.
+    /// Judges a round in which all sessions have ended.
     pub fn round(&mut self, sent: &[Sent], accepted: &[Accepted]) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut by_token = HashMap::<Token, Vec<&Accepted>>::new();
@@ -102,7 +103,7 @@ impl Judge {
         }
     }
 
-    /// What of an accepted message is not as the client meant it.
+    /// Returns the difference of an accepted message from the client's message.
     fn compare(&self, sent: &Sent, accepted: &Accepted) -> Option<String> {
         if !sent.is_whole {
             return Some(

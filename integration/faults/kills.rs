@@ -1,4 +1,5 @@
-//! `kill -9` under load, again and again: each charge that a client heard of is in the state file afterwards.
+//! Kill test: `kill -9` under load, repeatedly. Each charge that a client has a reply for is in the state file
+//! afterwards.
 
 use super::random::Random;
 use crate::harness::{Client, Process, Site, Upstream, succeed, wait_for};
@@ -7,28 +8,28 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Clients at the same time, and the addresses that they come from.
+/// Number of concurrent clients and of their addresses.
 const TASKS: u64 = 16;
 const ADDRESSES: u64 = 60;
 
-/// A state file is killed so often, and then checked as a whole. By then no filter of different recipients is so dense that it takes
-/// what is new for known.
+/// Kills per state file; then the file is checked as a whole. Up to this number no filter of distinct recipients is so
+/// full that it takes a new recipient for a known one.
 const KILLS_OF_A_FILE: u64 = 50;
 
-/// How long clients come before a kill, at most.
+/// Longest load before a kill.
 const LONGEST_LOAD: Duration = Duration::from_millis(250);
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Copy)]
 pub struct Kills {
     pub seed: u64,
     pub count: u64,
 }
 
-/// Charges that a client was told of: recipients, different ones, and those of messages that were taken.
+/// Acknowledged charges of a client: recipients, distinct recipients, and recipients of accepted messages.
 type Acknowledged = HashMap<Ipv4Addr, [u64; 3]>;
 
-/// The limits that count them, in this order. None decays to speak of.
+/// Limits that count these, in this order. None of them decays noticeably.
 const LIMITS: [&str; 3] = ["all", "new", "sent"];
 
 fn site(upstream: &Upstream) -> Site {
@@ -44,10 +45,10 @@ fn site(upstream: &Upstream) -> Site {
         .build()
 }
 
-/// What the budgets hold, by limit and client.
+/// Levels of the budgets, by limit and client.
 type Levels = HashMap<(String, Ipv4Addr), f64>;
 
-/// Kills Weir so often, prints the counts, and tells whether no charge was lost.
+/// Kills Weir this many times and prints the counts; returns whether no charge was lost.
 pub fn kill(plan: Kills) -> bool {
     let upstream = Upstream::start();
     let began = Instant::now();
@@ -74,7 +75,7 @@ pub fn kill(plan: Kills) -> bool {
     lost == 0 && acknowledged > kills
 }
 
-/// Clients come until Weir is killed at a random moment; what they were told.
+/// Runs clients until Weir is killed at a random moment; returns the acknowledged charges.
 fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
     let address = weir.address("s");
     let acknowledged = Mutex::new(Acknowledged::new());
@@ -89,14 +90,15 @@ fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
         }
         wait_for("acknowledgement", || (!acknowledged.lock().unwrap().is_empty()).then_some(()));
         let longest = LONGEST_LOAD.as_millis() as u64;
-        // The moment is random, that is the point.
+        // The moment of the kill must be random.
         std::thread::sleep(Duration::from_millis(Random::new(seed, &[round]).below(longest)));
         weir.kill();
     });
     acknowledged.into_inner().unwrap()
 }
 
-/// One session with recipients that are new to its client, and half of the time a message. Fails when Weir is killed.
+/// Runs one session with recipients that are new to its client, and in half of the cases a message. Fails when Weir is
+/// killed.
 fn session(
     address: SocketAddr,
     random: &mut Random,
@@ -150,7 +152,7 @@ fn levels(site: &Site) -> Levels {
     dump.lines().map(budget).collect()
 }
 
-/// How many charges that were acknowledged since `before` are not in `after`.
+/// Counts the charges that were acknowledged since `before` and are missing in `after`.
 fn compare(before: &Levels, acknowledged: &Acknowledged, after: &Levels, kills: u64) -> u64 {
     let mut lost = 0;
     for (client, counts) in acknowledged {
@@ -158,7 +160,7 @@ fn compare(before: &Levels, acknowledged: &Acknowledged, after: &Levels, kills: 
             let key = (limit.to_owned(), *client);
             let [before, after] = [before, after].map(|levels| levels.get(&key).copied().unwrap_or(0.0));
             let missing = before + *count as f64 - after;
-            // What decays in minutes is far below that.
+            // The decay of some minutes is far below 0.1.
             if missing > 0.1 {
                 println!("--- kill {kills}: {limit} of {client} held {before}, then {after}; {count} acknowledged");
                 lost += missing.ceil() as u64;
@@ -168,7 +170,7 @@ fn compare(before: &Levels, acknowledged: &Acknowledged, after: &Levels, kills: 
     lost
 }
 
-/// SQLite's own opinion of the file.
+/// Runs SQLite's integrity check on the file.
 fn check_file(site: &Site) {
     let file = rusqlite::Connection::open(site.path("state.db")).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();

@@ -1,4 +1,4 @@
-//! Counts faults: see `mod.rs`. `integration/faults/run --help` says what can be asked for.
+//! Fault counter: see `mod.rs`. `integration/faults/run --help` lists the options.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in a test they are how to fail")]
 
@@ -13,23 +13,23 @@ use faults::{Kills, Plan};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Runs Weir among clients that misbehave and upstreams that fail, and counts what is lost, doubled or leaked.
+/// Runs Weir with clients that misbehave and upstreams that fail, and counts what is lost, doubled or leaked
 #[derive(clap::Parser)]
 #[command(name = "integration/faults/run")]
 struct Arguments {
-    /// Where the random numbers begin
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 22)]
     seed: u64,
-    /// How long to run, in seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Stop earlier, when there were so many faults
+    /// Stop earlier, after this many faults
     #[arg(long)]
     faults: Option<u64>,
-    /// Instead: kill Weir so often under load, and count the acknowledged charges that are lost
+    /// Instead: kill Weir this many times under load, and count the acknowledged charges that are lost
     #[arg(long, value_name = "COUNT")]
     kills: Option<u64>,
-    /// Said by cargo
+    /// Passed by cargo
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -1,18 +1,18 @@
-//! The messages: everything about one follows from the seed and its token, so that the judge can make it again.
+//! Messages: the seed and the token determine a message, so that the judge can make it again.
 
 use super::random::Random;
 use std::fmt::Write as _;
 
-/// The number of a transaction; no two transactions have the same.
+/// Number of a transaction; no two transactions have the same.
 pub type Token = u64;
 
-/// Messages in one session at most, and the distance between the tokens of two sessions.
+/// Largest number of messages in one session, and the distance between the tokens of two sessions.
 pub const MOST_IN_SESSION: u64 = 3;
 
 pub struct Message {
     pub token: Token,
     pub recipients: Vec<String>,
-    /// Ends with CRLF; no dots are stuffed.
+    /// Text of the message. Ends with CRLF; dots are not stuffed.
     pub octets: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl Message {
         format!("t{}@example.org", self.token)
     }
 
-    /// The octets with a second dot before each line that begins with a dot (RFC 5321 §4.5.2).
+    /// Returns the octets with a second dot before each line that begins with a dot (RFC 5321 §4.5.2).
     pub fn stuffed(&self) -> Vec<u8> {
         let mut stuffed = Vec::with_capacity(self.octets.len() + 16);
         let mut begins = true;
@@ -45,7 +45,7 @@ impl Message {
 
 fn octets(token: Token, random: &mut Random) -> Vec<u8> {
     let mut text = format!("Message-ID: <{token}@example.org>\r\nSubject: message {token}\r\n\r\n");
-    // Most are short. Some exceed the buffers of both sockets, so that a stage in mid-message can be reached.
+    // Most messages are short. Some exceed the buffers of both sockets, so that a fault in mid-message can happen.
     let lines = match random.below(50) {
         0 => 8000,
         1..=3 => 500,
@@ -66,12 +66,12 @@ fn octets(token: Token, random: &mut Random) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The token in an address that [`Message`] made.
+/// Returns the token in an address that [`Message`] made.
 pub fn token_in(address: &str) -> Option<Token> {
     address.strip_prefix('t')?.split_once('@')?.0.parse().ok()
 }
 
-/// A message without its first field, which must be `Received:`; `None` where it is another.
+/// Returns a message without its first field, which must be `Received:`; `None` if the first field is another.
 pub fn without_received(message: &[u8]) -> Option<&[u8]> {
     if !message.starts_with(b"Received: ") {
         return None;

@@ -1,13 +1,14 @@
-//! Faults, counted: clients that misbehave and upstreams that fail, at random, around a real Weir that is reloaded and restarted
-//! meanwhile. No message may be lost or doubled, and nothing may be left behind. `integration/faults/run` runs this for as long as
-//! one likes; the tests run it for seconds.
+//! Fault counter: clients that misbehave and upstreams that fail, at random, around a real Weir that is reloaded and
+//! restarted meanwhile. No message may be lost or doubled, and nothing may leak. `integration/faults/run` runs it for
+//! any time; the tests run it for seconds.
 //!
-//! * A fault is whatever an upstream or a client does wrong, counted when it is done; slowness within the time-outs is none.
-//! * Clients send no message twice. So one that is accepted twice is doubled, and so is one that was accepted while its client heard
-//!   that it failed: the client would send it again.
-//! * Where the client has left before it heard the outcome, both outcomes are right, and the message must be whole.
-//! * Where an upstream resets the connection right after its 250, that reply may be lost. The client may hear either, and
-//!   charge = "sent" may hold the recipients or not. Everything else has one right outcome.
+//! * A fault is an error of an upstream or a client, counted when it happens. Slowness within the time-outs is no
+//!   fault.
+//! * Clients send no message twice. So a message that is accepted twice is doubled. So is a message that is accepted
+//!   while its client reads a refusal: the client would send it again.
+//! * Where the client left before it read the outcome, both outcomes are right, and the message must be whole.
+//! * Where an upstream resets the connection right after its 250, that reply may be lost. The client may read either
+//!   outcome, and charge = "sent" may hold the recipients or not. Everything else has exactly one right outcome.
 
 pub mod client;
 pub mod judge;
@@ -33,31 +34,31 @@ use upstream::Upstreams;
 
 pub use kills::{Kills, kill};
 
-/// Addresses that clients share.
+/// Number of client addresses, which clients share.
 const ADDRESSES: usize = 30;
 
-/// Clients at the same time: more for each address than the limit allows. Most of them wait for something most of the time.
+/// Concurrent clients: more per address than the limit allows. Most of them wait most of the time.
 const CLIENTS: usize = 120;
 
-/// How long clients come before everything must come to rest.
+/// Time of clients in a round, before the checks at rest.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// Descriptors that may be open beyond the first measurement: the connection that asked for the metrics may linger.
+/// Descriptors that may be open beyond the first measurement: the connection that read the metrics may linger.
 const SPARE_FILES: usize = 2;
 
-/// What to report at most of one round.
+/// Largest number of findings reported for one round.
 const MOST_FINDINGS: usize = 5;
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub seed: u64,
     pub time: Duration,
-    /// Ends earlier when there were so many.
+    /// Ends earlier after this many faults.
     pub faults: Option<u64>,
 }
 
-/// Runs faults, prints the counts, and tells whether nothing was lost, doubled or leaked.
+/// Runs faults and prints the counts; returns whether nothing was lost, doubled or leaked.
 pub fn faults(plan: Plan) -> bool {
     let upstreams = Upstreams::new(plan.seed);
     let addresses: Vec<SocketAddr> = (0..3).map(|_| upstreams.start()).collect();
@@ -69,7 +70,7 @@ pub fn faults(plan: Plan) -> bool {
         is_good = run.round(plan.time.saturating_sub(began.elapsed()).min(ROUND));
     }
     println!("{}", run.summary(began.elapsed()));
-    // A run in which nothing happened shows nothing.
+    // A run without faults or deliveries proves nothing.
     is_good && run.faults() > 0 && run.judge.counts.delivered > 0
 }
 
@@ -85,18 +86,18 @@ struct Run<'a> {
     rounds: u64,
     reloads: u64,
     restarts: u64,
-    /// Descriptors of a Weir that has served and is at rest.
+    /// Open descriptors of a Weir that has served and is at rest.
     files: Option<usize>,
 }
 
-/// What the clients count.
+/// Counts of the clients.
 #[derive(Default)]
 struct Tally {
     sessions: AtomicU64,
     faults: AtomicU64,
 }
 
-/// What came of the sessions of a round.
+/// Results of the sessions of a round.
 #[derive(Default)]
 struct Came {
     sent: Vec<Sent>,
@@ -125,7 +126,7 @@ impl<'a> Run<'a> {
         self.upstreams.faults() + self.tally.faults.load(Ordering::Relaxed)
     }
 
-    /// Clients for so long, then a look at everything. False: something was found, and printed.
+    /// Runs clients for this time, then checks everything. Returns false, and prints the findings, if there are any.
     fn round(&mut self, time: Duration) -> bool {
         let came = self.chaos(time);
         let mut findings = Vec::new();
@@ -150,7 +151,7 @@ impl<'a> Run<'a> {
         findings.is_empty()
     }
 
-    /// Lets clients come for so long, reloads Weir every few seconds, and restarts it in every second round.
+    /// Runs clients for this time, reloads Weir every few seconds, and restarts it in every second round.
     fn chaos(&mut self, time: Duration) -> Came {
         let (came, is_over) = (Mutex::new(Came::default()), AtomicBool::new(false));
         let address = RwLock::new(self.weir.address("s"));
@@ -166,7 +167,8 @@ impl<'a> Run<'a> {
                 let (sent, faults, transcript) = session.run();
                 tally.faults.fetch_add(faults, Ordering::Relaxed);
                 if sent.is_empty() && faults == 0 {
-                    // The limit of sessions at once refused it, which is cheap to have too often.
+                    // The limit on concurrent sessions refused this client. Wait, as this case is cheap and would be
+                    // too frequent.
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 let mut came = came.lock().unwrap();
@@ -207,7 +209,7 @@ impl<'a> Run<'a> {
         eprintln!("restarted in {:.1} s", began.elapsed().as_secs_f64());
     }
 
-    /// Takes one upstream out, or in, or changes how another is used.
+    /// Removes or adds one upstream, or changes the options of another.
     fn reload(&mut self) {
         let file = self.site.path("weir.toml");
         let text = std::fs::read_to_string(&file).unwrap();

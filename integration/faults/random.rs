@@ -1,11 +1,11 @@
-//! Random numbers from a seed: SplitMix64. Each session, message and upstream stage has its own stream, so that what one draws does
-//! not depend on the order in which threads run.
+//! Random numbers from a seed: SplitMix64. Each session, message and upstream stage has its own stream, so that its
+//! numbers do not depend on the order in which threads run.
 
 #[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of this seed that these numbers name.
+    /// Returns the stream of this seed with these numbers as its name.
     pub fn new(seed: u64, names: &[u64]) -> Self {
         let mut random = Self(seed);
         for name in names {
@@ -22,17 +22,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// True in so many of a thousand cases.
+    /// Returns true in this many of a thousand cases.
     pub fn per_mille(&mut self, cases: u64) -> bool {
         self.below(1000) < cases
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true in this many of a hundred cases.
     pub fn percent(&mut self, cases: u64) -> bool {
         self.per_mille(10 * cases)
     }

@@ -1,4 +1,4 @@
-//! The Weir under test: its configuration, and what it must hold no longer once all sessions have ended.
+//! Weir under test: its configuration, and the checks for leaks once all sessions have ended.
 
 use super::judge::{Charges, Finding, Judge};
 use super::wire::Wire;
@@ -7,16 +7,17 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Sessions that a client may have at once; more clients than these share each address.
+/// Limit of concurrent sessions per client; more clients than this share each address.
 pub const AT_ONCE: usize = 3;
 
-/// How long anything may take to be given back. Weir's own time-outs here are 2 s at most.
+/// Longest time until a resource is given back. Weir's own time-outs are 2 s at most here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Addresses whose connections and recipients wait.
+/// Addresses whose connections and recipients are delayed.
 const DELAYED: &str = "127.2.0.0/16";
 
-/// A site with short time-outs, so that a silent party costs little. Only idle sessions stay: the probes of [`Leaks`] hold some.
+/// Returns a site with short time-outs, so that a silent party costs little. Only the idle time-out is long: the probes
+/// of [`Leaks`] hold idle sessions.
 pub fn site(upstreams: &[SocketAddr]) -> Site {
     let upstream = |(n, address): (usize, &SocketAddr)| {
         let priority = if n < 2 { 10 } else { 20 };
@@ -48,12 +49,12 @@ pub fn site(upstreams: &[SocketAddr]) -> Site {
     ))
 }
 
-/// The address of a client; every second one is delayed, if any is.
+/// Returns the address of a client; every second one is in the delayed network.
 pub fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + (number % 2) as u8, 0, 1 + (number / 2) as u8)
 }
 
-/// What must be back at its level, looked at when all clients are gone.
+/// Checks that resources are back at their level when all clients have left.
 pub struct Leaks<'a> {
     pub site: &'a Site,
     pub weir: &'a Process,
@@ -61,7 +62,7 @@ pub struct Leaks<'a> {
 }
 
 impl Leaks<'_> {
-    /// Waits until a sum of metrics is so much; `false` if it never is.
+    /// Waits until the sum of a metric is this value; returns the last sum if that never happens.
     fn falls_to(&self, metric: &str, value: f64) -> Result<(), f64> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -76,7 +77,7 @@ impl Leaks<'_> {
         }
     }
 
-    /// The sum of a metric over all its labels.
+    /// Returns the sum of a metric over all its labels.
     fn sum(&self, metric: &str) -> f64 {
         let (_, body) = self.weir.get("/metrics");
         let value = |line: &str| {
@@ -86,7 +87,7 @@ impl Leaks<'_> {
         body.lines().filter_map(value).sum()
     }
 
-    /// Descriptors that the process has open, once nothing is under way. `None` where something stays.
+    /// Counts the descriptors of the process when no session or connection is open. `None` if one stays.
     pub fn files(&self, judge: &mut Judge, findings: &mut Vec<Finding>) -> Option<usize> {
         let before = findings.len();
         for metric in ["weir_sessions", "weir_delayed_sessions", "weir_upstream_connections"] {
@@ -98,7 +99,8 @@ impl Leaks<'_> {
         (findings.len() == before).then(|| std::fs::read_dir(folder).unwrap().count())
     }
 
-    /// Whether each client gets exactly [`AT_ONCE`] sessions, first after others of it have left early.
+    /// Checks that each client gets exactly [`AT_ONCE`] sessions; first when other sessions of the client have left
+    /// early.
     pub fn sessions_at_once(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
         for probe in [Self::leave_early, Self::no_more_than_limit] {
             for (address, got, allowed) in probe(self) {
@@ -114,7 +116,7 @@ impl Leaks<'_> {
         }
     }
 
-    /// How many of so many connections that begin at the same time are greeted; they are open as long as what is returned.
+    /// Opens this many connections at the same time; returns those that are greeted.
     fn greeted(&self, address: Ipv4Addr, count: usize) -> Vec<Wire> {
         let connect = || Wire::connect(address, self.weir.address("s")).unwrap();
         let mut wires: Vec<Wire> = (0..count).map(|_| connect()).collect();
@@ -122,13 +124,14 @@ impl Leaks<'_> {
         wires
     }
 
-    /// For each address: how many of one more than the limit are greeted, and the limit.
+    /// Returns for each address the number of greeted connections of one more than the limit, and the limit.
     fn no_more_than_limit(&self) -> Vec<(Ipv4Addr, usize, usize)> {
         let probe = |address: &Ipv4Addr| (*address, self.greeted(*address, AT_ONCE + 1).len(), AT_ONCE);
         each(self.addresses, probe)
     }
 
-    /// One place is free while sessions come and leave in their first milliseconds. Then it must be one place still.
+    /// Leaves one slot free while sessions come and leave within milliseconds. Afterwards exactly one slot must be
+    /// free.
     fn leave_early(&self) -> Vec<(Ipv4Addr, usize, usize)> {
         let held: Vec<Vec<Wire>> = each(self.addresses, |address| self.greeted(*address, AT_ONCE - 1));
         let count = held.iter().map(Vec::len).sum::<usize>();
@@ -143,14 +146,14 @@ impl Leaks<'_> {
         each(self.addresses, |address| (*address, self.greeted(*address, AT_ONCE + 1).len(), 1))
     }
 
-    /// Whether the budgets hold what the upstreams accepted.
+    /// Checks that the budgets hold the messages that the upstreams accepted.
     pub fn charges(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
         let levels = self.levels();
         let mut wrong = Vec::new();
         for (client, Charges { sent, accepted }) in &judge.charges {
             for (limit, [least, most]) in [("sent", sent), ("all", accepted)] {
                 let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
-                // What leaks in an hour is far below that.
+                // The decay of an hour is far below 0.1.
                 if level < *least as f64 - 0.1 || level > *most as f64 + 0.1 {
                     wrong.push(format!("the budget of {limit} for {client} holds {level}, not {least} to {most}"));
                 }
@@ -170,7 +173,7 @@ impl Leaks<'_> {
     }
 }
 
-/// Does something for each address, for all at the same time.
+/// Runs `work` for all addresses concurrently.
 fn each<T: Send>(addresses: &[Ipv4Addr], work: impl Fn(&Ipv4Addr) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let work = &work;

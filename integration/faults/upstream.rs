@@ -1,6 +1,7 @@
-//! Upstreams that fail at random at every stage, and one record of what they all accepted.
+//! Upstreams that fail at random at every stage, with one record of the messages that they all accepted.
 //!
-//! An upstream has accepted a message when it writes the reply 250 to the final dot; the record has it before that.
+//! An upstream has accepted a message when it writes the reply 250 to the final dot; the record contains the message
+//! before that.
 
 use super::message::{Token, token_in};
 use super::random::Random;
@@ -19,7 +20,7 @@ pub enum Stage {
     Mail,
     Rcpt,
     Data,
-    /// In mid-message.
+    /// In the middle of the message.
     Body,
     /// After the final dot, instead of the reply.
     End,
@@ -34,16 +35,16 @@ pub enum Fault {
     Silence,
     Refuse4,
     Refuse5,
-    /// 421, and the connection is closed.
+    /// Replies 421 and closes the connection.
     ShutDown,
     Garbage,
-    /// The beginning of the right reply, and the connection is closed.
+    /// Sends the beginning of the right reply, and closes the connection.
     Partial,
-    /// A reply that no command asked for.
+    /// Sends a reply to no command.
     Extra,
 }
 
-/// Every fault that a stage can have, and how often it has one: cases in a thousand.
+/// Faults of each stage, and their frequency: cases in a thousand.
 const FAULTS: [(Stage, u64, &[Fault]); 9] = {
     use Fault::{Close, Extra, Garbage, Partial, Refuse4, Refuse5, Reset, ShutDown, Silence};
     const REPLY: &[Fault] = &[Close, Reset, Silence, Refuse4, Refuse5, ShutDown, Garbage, Partial];
@@ -73,16 +74,16 @@ const GARBAGE: [&str; 10] = [
     "\u{16}\u{3}\u{1}\r\n",
 ];
 
-/// How long an upstream waits in silence for Weir to close: longer than any time-out of the configuration.
+/// Longest silence of an upstream that waits for Weir to close: longer than any time-out of the configuration.
 const LONGEST_SILENCE: Duration = Duration::from_secs(8);
 
 /// A message that was accepted.
 pub struct Accepted {
     pub token: Option<Token>,
     pub recipients: Vec<String>,
-    /// As sent, without stuffed dots.
+    /// Text as sent, without stuffed dots.
     pub octets: Vec<u8>,
-    /// The connection was reset right after the reply: the reply may be lost.
+    /// The connection was reset right after the reply, so the reply may be lost.
     pub is_unsure: bool,
 }
 
@@ -90,11 +91,11 @@ pub struct Accepted {
 struct Record {
     accepted: Vec<Accepted>,
     faults: BTreeMap<(Stage, Fault), u64>,
-    /// What happened to a message, for a report.
+    /// Events of a message, for the report.
     events: HashMap<Token, Vec<String>>,
 }
 
-/// What all upstreams share.
+/// Shared state of all upstreams.
 pub struct Upstreams {
     seed: u64,
     record: Mutex<Record>,
@@ -107,7 +108,7 @@ impl Upstreams {
         Arc::new(Self { seed, record: Mutex::default(), connections: AtomicU64::new(0), faults: AtomicU64::new(0) })
     }
 
-    /// Starts one more, and tells its address.
+    /// Starts one more upstream; returns its address.
     pub fn start(self: &Arc<Self>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -122,17 +123,17 @@ impl Upstreams {
         address
     }
 
-    /// Faults injected since the start.
+    /// Returns the number of faults since the start.
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// How often each fault was injected at each stage.
+    /// Returns the number of each fault at each stage.
     pub fn kinds(&self) -> BTreeMap<(Stage, Fault), u64> {
         self.record.lock().unwrap().faults.clone()
     }
 
-    /// What was accepted and what else happened since this was last called.
+    /// Returns the accepted messages and other events since the last call.
     pub fn take(&self) -> (Vec<Accepted>, HashMap<Token, Vec<String>>) {
         let mut record = self.record.lock().unwrap();
         (std::mem::take(&mut record.accepted), std::mem::take(&mut record.events))
@@ -144,20 +145,20 @@ struct Connection<'a> {
     number: u64,
     input: BufReader<TcpStream>,
     output: TcpStream,
-    /// How often each stage was reached by this message, or before the first.
+    /// Number of times that the connection has reached each stage: for the current message, or before the first one.
     reached: BTreeMap<Stage, u64>,
     token: Option<Token>,
     in_mail: bool,
     recipients: Vec<String>,
 }
 
-/// `None`: the connection is over.
+/// Result of a step; `None` ends the connection.
 type Goes<T = ()> = Option<T>;
 
 impl<'a> Connection<'a> {
     fn new(stream: TcpStream, number: u64, all: &'a Upstreams) -> Goes<Self> {
         stream.set_nodelay(true).ok()?;
-        // Nothing keeps a thread for ever.
+        // No thread blocks for ever.
         stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
         let input = BufReader::new(stream.try_clone().ok()?);
         let (reached, recipients) = (BTreeMap::new(), Vec::new());
@@ -242,12 +243,12 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Reads a message, unless it fails before its end.
+    /// Reads a message, unless a fault happens before its end.
     fn body(&mut self) -> Goes<Vec<u8>> {
         let mut octets = Vec::new();
         let mut random = self.random(Stage::Body, 0);
         let fault = self.draw(Stage::Body);
-        // Long messages fail late, too.
+        // Long messages fail late too.
         let latest = random.one_of(&[2, 8, 400]);
         let at_line = random.below(latest);
         for number in 0.. {
@@ -260,7 +261,7 @@ impl<'a> Connection<'a> {
                         self.pause(1500);
                         return None;
                     }
-                    // An upstream that talks in mid-message cannot mean to take it.
+                    // A reply in mid-message cannot mean acceptance.
                     Some(fault) => {
                         self.fail(Stage::Body, fault, "")?;
                         return None;
@@ -282,7 +283,7 @@ impl<'a> Connection<'a> {
         (read > 0 && line.ends_with(b"\r\n")).then_some(line)
     }
 
-    /// The right reply, or a fault instead of it. True: the right one was given.
+    /// Sends the right reply, or a fault instead; returns whether it sent the right one.
     fn answer(&mut self, stage: Stage, right: &str) -> Goes<bool> {
         match self.draw(stage) {
             Some(fault) => self.fail(stage, fault, right),
@@ -303,7 +304,8 @@ impl<'a> Connection<'a> {
                 let _ = socket2::SockRef::from(&self.output).set_linger(Some(Duration::ZERO));
                 return None;
             }
-            // The caller was silent already, and ends it: after the final dot Weir waits for longer than a test can.
+            // The caller has been silent already, and ends the silence: after the final dot Weir waits longer than a
+            // test can.
             Fault::Silence if stage == Stage::End => return None,
             Fault::Silence => {
                 self.wait_for_close();
@@ -336,7 +338,7 @@ impl<'a> Connection<'a> {
         self.output.write_all(text.as_bytes()).ok()
     }
 
-    /// A reply that comes in two segments now and then.
+    /// Sends a reply, sometimes in two segments.
     fn say_in_pieces(&mut self, text: &str) -> Goes {
         let mut random = self.random(Stage::After, 2 + self.recipients.len() as u64);
         if !random.per_mille(50) {
@@ -348,7 +350,7 @@ impl<'a> Connection<'a> {
         self.say(other)
     }
 
-    /// Lets a right reply be late now and then, within all time-outs.
+    /// Delays a right reply sometimes, within all time-outs.
     fn be_slow(&mut self, stage: Stage) {
         if self.random(stage, 3).per_mille(30) {
             self.pause(150);
@@ -372,7 +374,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// The fault that this stage has this time.
+    /// Draws the fault of this stage.
     fn draw(&mut self, stage: Stage) -> Option<Fault> {
         *self.reached.entry(stage).or_default() += 1;
         let (_, cases, faults) = FAULTS.into_iter().find(|(at, ..)| *at == stage)?;
@@ -380,10 +382,10 @@ impl<'a> Connection<'a> {
         random.per_mille(cases).then(|| random.one_of(faults))
     }
 
-    /// A stream of its own for each purpose, at each stage, of each message or, outside of one, each connection.
+    /// Returns a stream for each purpose and stage: per message, or outside of a message per connection.
     fn random(&self, stage: Stage, purpose: u64) -> Random {
         let times = self.reached.get(&stage).copied().unwrap_or_default();
-        // A message that comes again by another upstream has another fate: connections differ.
+        // A message that comes again by another connection gets other faults.
         let name = self.token.map_or(self.number, |token| token ^ (self.number % 3) << 60);
         Random::new(self.all.seed, &[2, name, stage as u64, times, purpose])
     }

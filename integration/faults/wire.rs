@@ -1,28 +1,28 @@
-//! One client connection that writes down all that is said, and can leave in every manner.
+//! Client connection that writes a transcript, and can end in every way.
 
 use super::random::Random;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a client waits for a reply: more than every time-out of the configuration.
+/// Time-out of a reply: more than every time-out of the configuration.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a dialogue is over.
+/// Reason of a dialogue's end.
 #[derive(Debug)]
 pub enum End {
     /// The client has left.
     Left,
-    /// Weir has closed the connection, or said nothing in [`PATIENCE`].
+    /// Weir has closed the connection, or was silent for [`PATIENCE`].
     Lost,
 }
 
-/// How to leave.
+/// Way of leaving.
 #[derive(Clone, Copy, Debug)]
 pub enum Leave {
     Fin,
     Reset,
-    /// Closes its own direction, and reads on.
+    /// Closes its sending direction, and reads on.
     HalfClose,
 }
 
@@ -110,13 +110,13 @@ impl Wire {
         Err(End::Lost)
     }
 
-    /// Closes its own direction.
+    /// Closes the sending direction.
     pub fn half_close(&mut self) {
         self.note("C: (closes its direction)");
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Leaves. Who half-closes reads to the end.
+    /// Leaves. After a half-close the client reads to the end.
     pub fn leave(&mut self, how: Leave) -> End {
         match how {
             Leave::Fin => self.note("C: (closes)"),

@@ -1,8 +1,8 @@
-//! Paths: read, and written again.
+//! Fuzz target of paths: read and written again.
 
 use weir::smtp::address::{Path, is_address_literal, is_domain, parse_path};
 
-/// Whatever is accepted is passed on as it came, and is one path to every reader.
+/// An accepted path is passed on unchanged, and is one path to every reader.
 pub fn target(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let Some((path, rest)) = parse_path(&text) else { return };
@@ -24,13 +24,13 @@ pub fn target(input: &[u8]) {
             let (local, domain) = (mailbox.local_part(), mailbox.domain());
             assert_eq!(format!("{local}@{domain}"), written);
             assert!(!local.is_empty());
-            // Letters beyond ASCII make a domain of IDNA.
+            // Letters beyond ASCII make an IDNA domain.
             assert!(is_domain(domain) || is_address_literal(domain) || !domain.is_ascii(), "{domain:?}");
         }
     }
 }
 
-/// Only a quoted string holds a space, a bracket or an @ besides the one before the domain.
+/// Asserts that only a quoted string contains a space, a bracket, or an @ besides the one before the domain.
 fn assert_ends_nowhere_else(written: &str) {
     let (mut quoted, mut escaped, mut ats) = (false, false, 0);
     for c in written.chars() {

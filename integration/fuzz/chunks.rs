@@ -1,11 +1,11 @@
-//! A message that comes by BDAT.
+//! Fuzz target of messages sent by BDAT.
 
 use crate::cut::cut;
 use crate::data::assert_unambiguous;
 use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::line::Ambiguity;
 
-/// Any cutting gives the same, and what goes on ends where the message does, and says what the message says.
+/// Any division of the input gives the same result. The output ends where the message ends, and has the same content.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let converted = convert(&[whole]);

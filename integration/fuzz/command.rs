@@ -1,4 +1,4 @@
-//! Lines out of a stream, and commands out of lines.
+//! Fuzz target of lines in a stream, and of commands in lines.
 
 use crate::cut::cut;
 use crate::reply;
@@ -9,10 +9,11 @@ use weir::smtp::extensions::Extensions;
 use weir::smtp::line::{Ambiguity, Input, Line, MAX_COMMAND};
 use weir::smtp::xclient::Attribute;
 
-/// The same lines come out however the stream is cut, and what is accepted is passed on as a line that reads the same.
+/// Any division of the stream gives the same lines, and an accepted command is passed on as a line with the same
+/// meaning.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
-    // Overlong lines are rare by the usual measure.
+    // Use a small maximum too: overlong lines are rare with the usual one.
     for max in [MAX_COMMAND, 40] {
         let lines = lines(&[whole], max);
         assert_eq!(lines, self::lines(&pieces, max), "max {max}");
@@ -22,14 +23,14 @@ pub fn target(input: &[u8]) {
             check(&line);
         }
     }
-    // Strictness must not hang on what reads the lines.
+    // The strictness does not depend on the reader of the lines.
     check(whole);
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     complete: Vec<Vec<u8>>,
-    /// After how many complete lines, and why.
+    /// Number of complete lines before each refused one, and the reason.
     refused: Vec<(usize, Option<Ambiguity>)>,
     left: Vec<u8>,
 }
@@ -69,7 +70,7 @@ fn check(line: &[u8]) {
             assert_eq!(parse(upstream.as_bytes()), Ok(command.clone()), "{upstream}");
         }
         Command::Hello(hello) => {
-            // The name stands in a header, beside a comment.
+            // The name is written into a header, beside a comment.
             assert!(hello.name.bytes().all(|b| b.is_ascii_graphic() && !b"()<>\"\\,;@".contains(&b)));
             let verb = if hello.extended { "EHLO" } else { "HELO" };
             assert_eq!(parse(format!("{verb} {}", hello.name).as_bytes()), Ok(command.clone()));
@@ -89,7 +90,7 @@ fn check(line: &[u8]) {
     }
 }
 
-/// The one line that an upstream gets, without its CRLF.
+/// Returns the one line that an upstream gets, without its CRLF.
 fn upstream_line(mut envelope: Envelope) -> String {
     let text = envelope.next_write().expect("a command to send");
     let line = text.strip_suffix("\r\n").expect("a CRLF at the end");
@@ -98,7 +99,7 @@ fn upstream_line(mut envelope: Envelope) -> String {
     line.to_owned()
 }
 
-/// What an upstream offers that knows everything.
+/// Extensions of an upstream that offers all of them.
 const ALL: Extensions = Extensions {
     pipelining: true,
     start_tls: true,

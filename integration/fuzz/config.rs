@@ -1,9 +1,10 @@
-//! The text of a configuration file.
+//! Fuzz target of configuration files.
 
 use std::path::Path;
 use weir::config::{Config, ConfigError, Problems, parse};
 
-/// Whatever is wrong is said at a place within the text; what is good can be printed, and that means the same.
+/// Each diagnostic points to a place within the text. A valid configuration can be printed, and the print has the same
+/// meaning.
 pub fn target(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
     match read(&text) {
@@ -30,7 +31,7 @@ fn read(text: &str) -> Result<Config, Problems> {
     }
 }
 
-/// What every key is, wherever it stands and whether it was written.
+/// Returns section, key and value of each key, written or default.
 fn values(config: &Config) -> Vec<(&str, &str, Option<&str>)> {
     config.settings.iter().map(|s| (s.section.as_str(), s.key, s.value.as_deref())).collect()
 }
@@ -41,7 +42,7 @@ fn check(problems: &Problems, text: &str) {
         assert!(text.get(problem.span.clone()).is_some(), "{problem:?}");
         assert!(!problem.message.is_empty());
     }
-    // Drawing takes longer than all the rest.
+    // Drawing a diagnostic takes longer than all the rest.
     if text.len().is_multiple_of(64) {
         assert_eq!(problems.render(false).is_empty(), problems.found.is_empty());
     }

@@ -1,9 +1,9 @@
-//! Input in pieces, as it comes from a connection.
+//! Division of an input into pieces, as a connection delivers it.
 
-/// How many octets of an input say where the rest of it is cut.
+/// Octets of an input that give the lengths of the pieces.
 const LENGTHS: usize = 4;
 
-/// An input as a whole, and cut into pieces of 1 to 256 octets, whose lengths take turns.
+/// Returns an input whole, and divided into pieces of 1 to 256 octets, whose lengths repeat in turn.
 pub fn cut(input: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let (lengths, whole) = input.split_at(input.len().min(LENGTHS));
     let mut rest = whole;

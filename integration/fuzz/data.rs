@@ -1,10 +1,10 @@
-//! A message after DATA.
+//! Fuzz target of messages after DATA.
 
 use crate::cut::cut;
 use weir::smtp::data::{Piece, Reader};
 use weir::smtp::line::Ambiguity;
 
-/// Any cutting gives the same outcome, and nothing is passed on that an upstream could end the message at.
+/// Any division of the input gives the same result, and no passed-on octets let an upstream end the message early.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let (passed, outcome) = read(&[whole]);
@@ -22,7 +22,8 @@ pub fn target(input: &[u8]) {
             assert!(passed.is_empty() || passed.ends_with(b"\r\n"));
             let stuffed = passed.split_inclusive(|b| *b == b'\n').filter(|line| line.starts_with(b".")).count();
             assert_eq!(size, (passed.len() - stuffed) as u64);
-            // What the upstream, which takes the first dot away, would read as more of the header line before the message.
+            // First octet as the upstream reads it after it removes the first dot: white space would continue the
+            // header line before the message.
             let first = passed.strip_prefix(b".").unwrap_or(&passed).first();
             assert_eq!(is_continuation(&[whole]), first.is_some_and(|octet| b" \t\x0b\x0c".contains(octet)));
         }
@@ -36,19 +37,19 @@ pub fn target(input: &[u8]) {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Size, and what came after the end mark.
+    /// Size, and the octets after the end mark.
     Ended {
         size: u64,
         left: Vec<u8>,
     },
-    /// What was held back when the input ended.
+    /// Octets held back when the input ended.
     Open {
         left: Vec<u8>,
     },
     Refused(Ambiguity),
 }
 
-/// Feeds the pieces as a connection would; returns also what was passed on.
+/// Feeds the pieces like a connection; also returns the octets that were passed on.
 fn read(pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
     let (mut reader, mut passed, mut waiting) = (Reader::default(), Vec::new(), Vec::new());
     for (n, piece) in pieces.iter().enumerate() {
@@ -69,7 +70,7 @@ fn read(pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
     (passed, Outcome::Open { left: waiting })
 }
 
-/// Whether the message would continue a header line before it.
+/// Tests whether the message would continue a header line before it.
 fn is_continuation(pieces: &[&[u8]]) -> bool {
     let (mut reader, mut waiting) = (Reader::default(), Vec::new());
     for piece in pieces {
@@ -80,7 +81,7 @@ fn is_continuation(pieces: &[&[u8]]) -> bool {
     reader.is_continuation()
 }
 
-/// No NUL, no CR or LF but in CRLF, and no line of a single dot.
+/// Asserts: no NUL, CR and LF only as CRLF, and no line of a single dot.
 pub fn assert_unambiguous(passed: &[u8]) {
     let mut lines = passed.split(|b| *b == b'\n').peekable();
     while let Some(line) = lines.next() {

@@ -1,7 +1,7 @@
-//! The fuzz targets, all in one binary: libFuzzer calls the one that WEIR_FUZZ names, with inputs of its own invention.
+//! Fuzz targets, all in one binary: libFuzzer calls the target that WEIR_FUZZ names, with inputs of its own making.
 //!
-//! A target is a function of octets that panics where a property does not hold. A new one is such a function and a line in
-//! [`TARGETS`]; words that are worth a try go into a file `TARGET.dict`. `integration/fuzz/run` builds and runs them.
+//! A target is a function of octets that panics where a property does not hold. A new target is such a function and a
+//! line in [`TARGETS`]; useful words go into a file `TARGET.dict`. `integration/fuzz/run` builds and runs the targets.
 
 #![no_main]
 #![allow(clippy::expect_used, clippy::panic, reason = "they are how a finding is reported")]
@@ -39,7 +39,7 @@ libfuzzer_sys::fuzz_target!(init: choose(), |input: &[u8]| {
     }
 });
 
-/// Chooses the target; without a name, prints those that there are.
+/// Chooses the target; without a name, prints the names.
 fn choose() {
     let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
     match TARGETS.iter().find(|(known, _)| *known == name) {

@@ -1,8 +1,8 @@
-//! Headers of the PROXY protocol.
+//! Fuzz target of PROXY protocol headers.
 
 use weir::server::proxy::{Header, parse};
 
-/// Whatever follows a header changes nothing about it, and nobody is told to read beyond its end.
+/// The octets after a header do not change its reading, and no reading goes beyond the header's end.
 pub fn target(input: &[u8]) {
     let header = parse(input);
     let followed = parse(&[input, b"EHLO pc.example\r\n"].concat());

@@ -1,14 +1,14 @@
-//! Replies of an upstream.
+//! Fuzz target of upstream replies.
 
 use crate::cut::cut;
 use weir::smtp::reply::{Garbage, Reader, Reply};
 
-/// Any cutting gives the same replies, and whatever comes is passed on as lines that every client can bear.
+/// Any division of the input gives the same replies, and each is passed on as lines that every client can read.
 pub fn target(input: &[u8]) {
     let (whole, pieces) = cut(input);
     let read_whole = read(&[whole]);
     assert_eq!(read_whole, read(&pieces));
-    // A few will do: many short ones take long and show nothing new.
+    // Four are enough: many short replies take long and show nothing new.
     for reply in read_whole.0.iter().take(4) {
         check(reply);
         assert!(reply.texts().count() <= 16 && reply.texts().all(|text| text.len() <= 500));
@@ -16,7 +16,7 @@ pub fn target(input: &[u8]) {
         reply.write_to(&mut written);
         assert_eq!(read(&[&written]), (vec![reply.clone()], None), "read again");
         check(&reply.recoded(451, "4.4.1"));
-        // RFC 2034 §4 knows enhanced codes of these classes only; no other reply is passed on.
+        // RFC 2034 §4 defines enhanced codes for these classes only; no other reply is passed on.
         if matches!(reply.code() / 100, 2 | 4 | 5) {
             let enhanced = reply.enhanced();
             check(&enhanced);
@@ -25,7 +25,8 @@ pub fn target(input: &[u8]) {
     }
 }
 
-/// A reply goes out in lines of printable ASCII, at most 512 octets each with CRLF, all but the last marked by a hyphen.
+/// Asserts that a reply has lines of printable ASCII, at most 512 octets each with CRLF, all but the last marked by a
+/// hyphen.
 pub fn check(reply: &Reply) {
     let mut written = Vec::new();
     reply.write_to(&mut written);
@@ -45,7 +46,7 @@ fn is_printable(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
 }
 
-/// The replies in these pieces, up to the first that is none.
+/// Reads the replies in these pieces, up to the first that is invalid.
 fn read(pieces: &[&[u8]]) -> (Vec<Reply>, Option<Garbage>) {
     let (mut reader, mut replies) = (Reader::default(), Vec::new());
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! What a server says in a SCRAM login, first or last.
+//! Fuzz target of the server's messages in a SCRAM login, first and last.
 
 use std::sync::LazyLock;
 use weir::smtp::sasl::Credentials;
@@ -19,7 +19,7 @@ fn good_challenge() -> Challenge {
     challenged(CHALLENGE).expect("a good challenge")
 }
 
-/// A challenge that is taken is answered with both nonces, and no last message passes that was not made with the password.
+/// An accepted challenge is answered with both nonces. No last message passes that was not made with the password.
 pub fn target(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let proof = good_challenge().prove(&KEYS);
@@ -33,7 +33,7 @@ pub fn target(input: &[u8]) {
     assert!(nonce.len() > NONCE.len() && nonce.starts_with(NONCE));
     assert!(!text.contains(",m="), "an extension that must be understood");
     let proof = taken.prove(&KEYS);
-    // 32 octets make 44 of base64.
+    // 32 octets are 44 characters of base64.
     let begin = format!("c=biws,r={nonce},p=");
     assert!(proof.message().starts_with(&begin) && proof.message().len() == begin.len() + 44);
 }

@@ -1,4 +1,4 @@
-//! A client that says what it is told, line by line or octet by octet.
+//! SMTP client of a test, line by line or octet by octet.
 
 use super::{PATIENCE, SENTENCE};
 use base64::Engine as _;
@@ -39,14 +39,14 @@ impl Client {
         Self { stream: Stream::Plain(stream), unread: Vec::new() }
     }
 
-    /// Connects from an address of this machine, and reads the greeting.
+    /// Connects from this address of the machine, and reads the greeting.
     pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Self {
         let mut client = Self::try_connect_from(source, address).unwrap();
         client.expect("220");
         client
     }
 
-    /// Connects from an address of this machine, and reads nothing.
+    /// Connects from this address of the machine, and reads nothing.
     pub fn try_connect_from(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((source, 0)).into())?;
@@ -65,7 +65,7 @@ impl Client {
         client
     }
 
-    /// Sends a message as far as it goes; the last reply.
+    /// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
     pub fn try_message(&mut self) -> String {
         self.say("MAIL FROM:<a@example.org>", "250");
         let reply = self.ask("RCPT TO:<b@example.net>");
@@ -76,7 +76,7 @@ impl Client {
         self.ask("hello\r\n.")
     }
 
-    /// Says EHLO and sends a message, which must be taken.
+    /// Says EHLO and sends a message, which must be accepted.
     pub fn send_message(&mut self) {
         for (line, reply) in [
             ("EHLO client.example", "250"),
@@ -94,7 +94,7 @@ impl Client {
         self.say(&format!("AUTH PLAIN {response}"), "235");
     }
 
-    /// Ends with a reset of the connection.
+    /// Makes the connection end with a reset.
     pub fn reset_when_dropped(&mut self) {
         if let Stream::Plain(stream) = &self.stream {
             socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
@@ -113,20 +113,20 @@ impl Client {
         }
     }
 
-    /// Sends a line; the whole reply.
+    /// Sends a line; returns the whole reply.
     pub fn ask(&mut self, line: &str) -> String {
         self.send(format!("{line}\r\n").as_bytes());
         self.reply()
     }
 
-    /// Sends a line and expects a reply that begins so.
+    /// Sends a line and expects a reply with this beginning.
     pub fn say(&mut self, line: &str, reply: &str) -> String {
         let got = self.ask(line);
         assert!(got.starts_with(reply), "{line}: expected {reply}, got {got}");
         got
     }
 
-    /// Expects a reply that begins so.
+    /// Expects a reply with this beginning.
     pub fn expect(&mut self, reply: &str) -> String {
         let got = self.reply();
         assert!(got.starts_with(reply), "expected {reply}, got {got}");
@@ -138,7 +138,7 @@ impl Client {
         self.try_reply().expect("a reply")
     }
 
-    /// Reads a reply; the error is the end of the connection, or silence.
+    /// Reads a reply; the error is the end of the connection, or a time-out.
     pub fn try_reply(&mut self) -> std::io::Result<String> {
         let mut lines = Vec::new();
         loop {
@@ -151,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing comes for so long.
+    /// Tests whether no octet arrives within this time.
     pub fn is_silent(&mut self, time: Duration) -> bool {
         let Stream::Plain(stream) = &self.stream else { panic!("only for plain text") };
         stream.set_read_timeout(Some(time)).unwrap();
@@ -160,18 +160,18 @@ impl Client {
         heard.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
 
-    /// Says that it will say nothing more, and still listens.
+    /// Closes the sending direction, and can still read.
     pub fn close_its_side(&self) {
         let Stream::Plain(stream) = &self.stream else { panic!("TLS has words of its own for that") };
         stream.shutdown(std::net::Shutdown::Write).unwrap();
     }
 
-    /// Whether the server has closed the connection, and said nothing before.
+    /// Tests whether the server has closed the connection without sending anything before.
     pub fn is_closed(&mut self) -> bool {
         self.line().is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
     }
 
-    /// Begins TLS, trusting this certificate.
+    /// Does the TLS handshake; this certificate is trusted.
     pub fn secure(&mut self, certificate: &Path) {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();

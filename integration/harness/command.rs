@@ -22,7 +22,8 @@ pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Output {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // A thread of its own: the command may write before it has read all. If it ends without reading, the pipe breaks.
+        // A thread of its own: the command may write before it has read all. If it ends without reading, the pipe
+        // breaks.
         scope.spawn(move || {
             let _ = stdin.write_all(input.as_ref());
         });

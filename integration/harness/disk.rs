@@ -1,10 +1,10 @@
-//! A small disk of its own, that can be filled, frozen, and made to fail: an ext4 in a file, by a loop device. Needs root.
+//! Small test disk that can be filled, frozen, and made to fail: ext4 in a file, mounted by a loop device. Needs root.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mounted disk. Unmounted when this is dropped.
+/// A mounted disk. Dropping it unmounts the disk.
 pub struct Disk {
     folder: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ impl Disk {
         do_it(Command::new("mount").args(["-o", "loop,errors=remount-ro"]).arg(self.image()).arg(self.path("")));
     }
 
-    /// Fills it to the last octet. The file that does, to be removed.
+    /// Fills the disk to the last octet; returns the file that fills it, to be removed later.
     pub fn fill(&self) -> PathBuf {
         let path = self.path("filler");
         let mut filler = std::fs::File::create(&path).unwrap();
@@ -43,7 +43,7 @@ impl Disk {
         path
     }
 
-    /// Whatever is written waits, until [`Disk::thaw`].
+    /// Blocks all writes until [`Disk::thaw`].
     pub fn freeze(&self) {
         do_it(Command::new("fsfreeze").arg("-f").arg(self.path("")));
     }
@@ -52,7 +52,7 @@ impl Disk {
         do_it(Command::new("fsfreeze").arg("-u").arg(self.path("")));
     }
 
-    /// Has the file system find an error, and so make itself read-only, as it does when a disk dies.
+    /// Reports an error to the file system, which then makes itself read-only, as it does when a disk fails.
     pub fn make_read_only(&self) {
         let devices = Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(self.image()).output().unwrap();
         let device = String::from_utf8(devices.stdout).unwrap();
@@ -60,10 +60,10 @@ impl Disk {
         std::fs::write(Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error"), "1").unwrap();
     }
 
-    /// What an administrator does then: unmounts it, has it repaired, and mounts it again.
+    /// Unmounts, repairs and mounts the disk, as an administrator does.
     pub fn repair(&self) {
         do_it(Command::new("umount").arg(self.path("")));
-        // 1: errors were corrected.
+        // Exit code 1: errors were corrected.
         let status = Command::new("e2fsck").args(["-p", "-f"]).arg(self.image()).output().unwrap().status;
         assert!(matches!(status.code(), Some(0 | 1)), "{status}");
         self.mount();

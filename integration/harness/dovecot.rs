@@ -1,4 +1,4 @@
-//! A real Dovecot in a folder of its own: its submission service, which passes on what comes from who has logged in.
+//! A real Dovecot in its own folder: its submission service, which passes on mail of logged-in users.
 
 use super::{free_port, wait_for};
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ pub struct Dovecot {
 }
 
 impl Dovecot {
-    /// Starts it on a free port, with STARTTLS and a certificate for localhost, these SASL mechanisms, and one user. It passes mail on
-    /// to this address. Needs root.
+    /// Starts Dovecot on a free port, with STARTTLS and a certificate for localhost, these SASL mechanisms, and one
+    /// user. It passes mail on to `next`. Needs root.
     pub fn relaying_to(next: SocketAddr, mechanisms: &str, user: &str, password: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
@@ -42,7 +42,7 @@ impl Dovecot {
         this
     }
 
-    /// Its one user, when this returns.
+    /// Sets the password of the one user, and waits until it is in force.
     pub fn set_password(&self, user: &str, password: &str) {
         let scheme = ["pw", "-s", "SCRAM-SHA-256", "-p", password];
         let made = Command::new("doveadm").arg("-c").arg(self.path("dovecot.conf")).args(scheme).output().unwrap();
@@ -50,12 +50,12 @@ impl Dovecot {
         let line = format!("{user}:{}", String::from_utf8(made.stdout).unwrap());
         std::fs::write(self.path("users.new"), line).unwrap();
         std::fs::set_permissions(self.path("users.new"), PermissionsExt::from_mode(0o644)).unwrap();
-        // Dovecot sees a change only of the size, or of the whole second.
+        // Dovecot notices a change only by the size, or by the whole second of the time.
         let before = std::fs::metadata(self.path("users")).and_then(|file| file.modified());
         let after = before.unwrap_or(SystemTime::UNIX_EPOCH) + Duration::from_secs(1);
         std::fs::File::open(self.path("users.new")).unwrap().set_modified(after).unwrap();
         std::fs::rename(self.path("users.new"), self.path("users")).unwrap();
-        // It looks once a second.
+        // Dovecot checks the file once a second.
         wait_for("new password", || {
             let test = ["auth", "test", user, password];
             let tested = Command::new("doveadm").arg("-c").arg(self.path("dovecot.conf")).args(test).output().unwrap();
@@ -71,7 +71,7 @@ impl Dovecot {
         self.path("certificate.pem")
     }
 
-    /// What it has said about logins.
+    /// Returns Dovecot's log of logins.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -87,14 +87,14 @@ impl Drop for Dovecot {
             let output = std::fs::read_to_string(self.path("output")).unwrap_or_default();
             eprintln!("--- log of Dovecot\n{output}{}", self.log());
         }
-        // SIGTERM, on which the master ends its children.
+        // SIGTERM: the master process ends its children.
         let _ =
             rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
         let _ = self.child.wait();
     }
 }
 
-/// Whose the mailboxes are that nobody looks at: nobody's.
+/// Owner of the mailboxes, which are never read: user `nobody`.
 const OWNER: u32 = 65534;
 
 fn settings(folder: &str, port: u16, next: SocketAddr, mechanisms: &str) -> String {

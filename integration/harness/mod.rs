@@ -1,5 +1,5 @@
-//! Test harness: a site, the Weir process, a client, an upstream that fails on request, a real Postfix, Dovecot and name
-//! server.
+//! Test harness: a site, the Weir process, a client, an upstream that fails on request, a real Postfix, Dovecot and
+//! name server.
 
 mod client;
 mod command;
@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 /// Longest wait for an event that comes at once on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Polls `look` until it returns a value, for events that cannot be waited for, such as files written by other programs.
+/// Polls `look` until it returns a value, for events that cannot be waited for, such as files written by other
+/// programs.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,11 +1,11 @@
-//! A real name server on a port of its own: dnsmasq, whose records can be changed while it runs.
+//! A real name server on its own port: dnsmasq, whose records can be changed while it runs.
 
 use super::{free_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// It knows what is below `example`, and refuses all other questions. It is killed when this is dropped.
+/// The server knows names below `example`, and refuses all other questions. Dropping it kills the process.
 pub struct NameServer {
     folder: tempfile::TempDir,
     address: SocketAddr,
@@ -14,7 +14,8 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Starts it with addresses, as lines of a hosts file, and further options for other records. All TTLs are 1 s.
+    /// Starts the server with addresses, as lines of a hosts file, and further options for other records. All TTLs are
+    /// 1 s.
     pub fn start(hosts: &str, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -29,23 +30,23 @@ impl NameServer {
         self.address
     }
 
-    /// Other addresses from now on.
+    /// Replaces the addresses.
     pub fn change(&self, hosts: &str) {
         std::fs::write(self.folder.path().join("hosts"), hosts).unwrap();
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::HUP).unwrap();
     }
 
-    /// It is silent, and has heard all the same what it is asked.
+    /// Makes the server silent; it still receives questions.
     pub fn pause(&self) {
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::STOP).unwrap();
     }
 
-    /// It answers what it has been asked meanwhile.
+    /// Makes the server answer, also the questions that it received while silent.
     pub fn go_on(&self) {
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::CONT).unwrap();
     }
 
-    /// It goes away, until it is resumed.
+    /// Stops the server until it is resumed.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();

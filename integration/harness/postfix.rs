@@ -1,4 +1,4 @@
-//! A real Postfix in a folder of its own: one that delivers to a Maildir, or one that relays.
+//! A real Postfix in its own folder: one that delivers to a Maildir, or one that relays.
 
 use super::{free_port, wait_for};
 use std::collections::BTreeSet;
@@ -13,12 +13,14 @@ pub struct Postfix {
 }
 
 impl Postfix {
-    /// Starts it on a free port, with STARTTLS and a certificate for localhost. It delivers what is for example.net. Needs root.
+    /// Starts Postfix on a free port, with STARTTLS and a certificate for localhost. It delivers mail for example.net.
+    /// Needs root.
     pub fn start() -> Self {
         Self::start_with("virtual_mailbox_domains = example.net\n")
     }
 
-    /// One that passes everything on to a smart host at this port, logged in as this user, over a TLS that is checked.
+    /// Starts a Postfix that relays everything to a smart host at this port, logged in as this user, with a checked
+    /// certificate.
     pub fn relaying_to(port: u16, wrapped: bool, ca: &Path, user: &str, password: &str) -> Self {
         Self::start_with(&format!(
             "virtual_mailbox_domains =\n\
@@ -35,7 +37,7 @@ impl Postfix {
         ))
     }
 
-    /// One with these settings beside what every one here has.
+    /// Starts a Postfix with these settings beside the common ones.
     pub fn start_with(settings: &str) -> Self {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
         let port = free_port();
@@ -51,7 +53,7 @@ impl Postfix {
         std::fs::write(this.path("conf/key.pem"), made.signing_key.serialize_pem()).unwrap();
         std::fs::write(this.path("conf/main.cf"), this.main_cf(user, group) + settings).unwrap();
         std::fs::write(this.path("conf/master.cf"), master_cf(port)).unwrap();
-        // Some of its programs write their warnings without being root.
+        // Some of Postfix's programs write warnings without root permissions.
         std::fs::write(this.path("log"), "").unwrap();
         std::fs::set_permissions(this.path("log"), PermissionsExt::from_mode(0o666)).unwrap();
         this.start_again();
@@ -66,7 +68,7 @@ impl Postfix {
         self.path("conf/certificate.pem")
     }
 
-    /// The message that came for this address, when it has come.
+    /// Waits for the message to this address, and returns it.
     pub fn message_for(&self, address: &str) -> Vec<u8> {
         let mark = format!("\nDelivered-To: {address}\n");
         wait_for(&format!("message for {address}"), || {
@@ -78,8 +80,8 @@ impl Postfix {
         })
     }
 
-    /// The numbers in the message ids of all messages that came (`Message-ID: <number@…>`), each with the queue id that it got. One that
-    /// was stopped while it delivered delivers again, under the same queue id.
+    /// Returns the numbers in the message ids of all delivered messages (`Message-ID: <number@…>`), each with its queue
+    /// id. A Postfix that was stopped during a delivery delivers again, under the same queue id.
     pub fn message_ids(&self) -> BTreeSet<(usize, String)> {
         let Ok(messages) = std::fs::read_dir(self.path("mail/all/new")) else { return BTreeSet::new() };
         let between = |text: &str, before: &str, after: char| {
@@ -100,13 +102,13 @@ impl Postfix {
         self.postfix("stop");
     }
 
-    /// Starts it after it was stopped, at the same address.
+    /// Starts Postfix again at the same address.
     pub fn start_again(&self) {
         self.postfix("start");
         wait_for("greeting of Postfix", || std::net::TcpStream::connect(self.address).ok());
     }
 
-    /// Waits until its log says that the message for this address was taken by the next host.
+    /// Waits until Postfix logs that the next host has accepted the message for this address.
     pub fn wait_until_passed_on(&self, address: &str) {
         wait_for(&format!("relaying of the message for {address}"), || {
             let log = std::fs::read_to_string(self.path("log")).ok()?;
@@ -163,12 +165,12 @@ impl Drop for Postfix {
         if std::thread::panicking() {
             eprintln!("--- log of Postfix\n{}", std::fs::read_to_string(self.path("log")).unwrap_or_default());
         }
-        // Ends the master whose id stands in this folder, and its children.
+        // Ends the master process of this folder, and its children.
         let _ = Command::new("postfix").arg("-c").arg(self.path("conf")).arg("stop").output();
     }
 }
 
-/// The services that receiving, delivering and relaying need.
+/// Returns a master.cf with the services for receiving, delivering and relaying.
 fn master_cf(port: u16) -> String {
     let mut text = format!("127.0.0.1:{port} inet n - n - - smtpd\n");
     for (name, program) in [
@@ -186,12 +188,12 @@ fn master_cf(port: u16) -> String {
     ] {
         text.push_str(&format!("{name} unix - n n - 0 {program}\n"));
     }
-    // The second letter: sockets that other users may reach.
+    // The second letter: sockets that other users can reach.
     text.push_str("cleanup unix n - n - 0 cleanup\nflush unix n - n 1000? 0 flush\nshowq unix n - n - - showq\ntlsmgr unix - - n 1000? 1 tlsmgr\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\npostlog unix-dgram n - n - 1 postlogd\n");
     text
 }
 
-/// User and group of an account of this system.
+/// Returns user and group id of an account of this system.
 fn owner(name: &str) -> (u32, u32) {
     let accounts = std::fs::read_to_string(Path::new("/etc/passwd")).unwrap();
     let line = accounts.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("postfix is installed");

@@ -1,4 +1,4 @@
-//! An upstream that fails at the stage it is told to, and keeps what it has acknowledged.
+//! Upstream that fails at a chosen stage, and keeps the messages that it has acknowledged.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,20 +22,20 @@ pub enum Stage {
     End,
 }
 
-/// What happens at a stage instead of the right answer.
+/// Fault at a stage, instead of the right reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection is cut.
+    /// Cuts the connection.
     Cut,
-    /// Nothing is said, until the client closes.
+    /// Stays silent until the client closes.
     Silence,
-    /// This is said.
+    /// Sends this reply.
     Say(&'static str),
-    /// This is said, and the connection is closed.
+    /// Sends this reply and closes the connection.
     SayAndClose(&'static str),
-    /// The connection is reset.
+    /// Resets the connection.
     Reset,
-    /// Something that is no reply, or none that can be meant.
+    /// Sends something that is no valid reply.
     Garbage,
 }
 
@@ -55,22 +55,23 @@ const GARBAGE: [&str; 10] = [
 #[derive(Default)]
 struct Shared {
     fault: Option<(Stage, Fault)>,
-    /// It happens once in so many times on average, by a generator of random numbers.
+    /// The fault happens once in this many times on average, by a generator of random numbers.
     odds: u64,
     random: u64,
-    /// What EHLO announces.
+    /// Extensions in the reply to EHLO.
     offers: Vec<&'static str>,
-    /// What is said to AUTH and to each line after it, as long as that is 334.
+    /// Replies to AUTH and to each line after it, as long as they are 334.
     login: Vec<&'static str>,
     acknowledged: Vec<Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
-    /// Connections that are served at once; 0: all. Of them those that are, and how many were refused.
+    /// Largest number of connections served at the same time; 0: no limit. Then the number of served connections, and
+    /// of refused ones.
     max_served: usize,
     served: usize,
     refused: usize,
     held: Vec<TcpStream>,
-    /// By number, those that are open.
+    /// Open connections by number.
     open: HashMap<usize, TcpStream>,
 }
 
@@ -84,7 +85,7 @@ impl Upstream {
         Self::start_on("127.0.0.1:0")
     }
 
-    /// Starts it on an address of this machine.
+    /// Starts the upstream on an address of this machine.
     pub fn start_on(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
@@ -128,23 +129,24 @@ impl Upstream {
         (shared.fault, shared.odds) = (fault, 1);
     }
 
-    /// Fails once in so many times.
+    /// Makes the upstream fail once in this many times.
     pub fn fail_once_in(&self, odds: u64, stage: Stage, fault: Fault) {
         let mut shared = self.shared.lock().unwrap();
         (shared.fault, shared.odds) = (Some((stage, fault)), odds);
     }
 
-    /// What it offers from now on.
+    /// Sets the extensions in the reply to EHLO.
     pub fn offer(&self, extensions: &[&'static str]) {
         self.shared.lock().unwrap().offers = extensions.to_vec();
     }
 
-    /// What it says to AUTH from now on, and to each line after it. Without this it says 250, which is no success (RFC 4954 §6).
+    /// Sets the replies to AUTH and to each line after it. Without them the upstream replies 250, which is no success
+    /// (RFC 4954 §6).
     pub fn answer_login(&self, replies: &[&'static str]) {
         self.shared.lock().unwrap().login = replies.to_vec();
     }
 
-    /// Messages that were acknowledged, dots still stuffed.
+    /// Returns the acknowledged messages, with stuffed dots.
     pub fn acknowledged(&self) -> Vec<Vec<u8>> {
         self.shared.lock().unwrap().acknowledged.clone()
     }
@@ -161,12 +163,12 @@ impl Upstream {
         self.shared.lock().unwrap().connections
     }
 
-    /// Serves so many connections at once from now on, and refuses the others with 421.
+    /// Serves at most this many connections from now on, and refuses the others with 421.
     pub fn serve_at_most(&self, connections: usize) {
         self.shared.lock().unwrap().max_served = connections;
     }
 
-    /// How many connections it refused as too many.
+    /// Returns the number of connections refused above the maximum.
     pub fn refused(&self) -> usize {
         self.shared.lock().unwrap().refused
     }
@@ -178,7 +180,7 @@ impl Upstream {
         }
     }
 
-    /// Cuts the connections on which it was silent.
+    /// Cuts the connections on which the upstream is silent.
     pub fn cut_silent(&self) {
         self.shared.lock().unwrap().held.clear();
     }
@@ -193,7 +195,7 @@ impl Shared {
         self.random % below
     }
 
-    /// The fault that happens at this stage, this time.
+    /// Returns the fault of this stage, if it happens this time.
     fn fault_at(&mut self, stage: Stage) -> Option<Fault> {
         let (_, fault) = self.fault.filter(|(at, _)| *at == stage)?;
         let garbage = GARBAGE[self.random(GARBAGE.len() as u64) as usize];
@@ -206,7 +208,7 @@ impl Shared {
     }
 }
 
-/// The answer to one command: the right one, or the fault's. `None`: the connection is over.
+/// Sends the reply to one command: the right one, or the fault's. `None`: the connection has ended.
 fn answer(stage: Stage, right: &str, stream: &mut TcpStream, shared: &Mutex<Shared>) -> Option<bool> {
     let fault = shared.lock().unwrap().fault_at(stage);
     answer_with(fault, right, stream, shared)
@@ -223,7 +225,7 @@ fn answer_with(fault: Option<Fault>, right: &str, stream: &mut TcpStream, shared
             return None;
         }
         Some(Fault::Silence) => {
-            // The shared copy alone keeps the connection open.
+            // Only the shared copy keeps the connection open.
             shared.lock().unwrap().held.push(stream.try_clone().unwrap());
             return None;
         }
@@ -307,12 +309,12 @@ fn receive(lines: &mut BufReader<TcpStream>, stream: &mut TcpStream, shared: &Mu
         let fault = shared.lock().unwrap().fault_at(Stage::Body);
         if fault.is_some() {
             answer_with(fault, "", stream, shared)?;
-            // Whoever talks in mid-message cannot mean to take it.
+            // A reply in mid-message cannot mean acceptance.
             return None;
         }
     }
     let fault = {
-        // Known to the test before the client can hear of it.
+        // The test must see the message before the client can read the reply.
         let mut shared = shared.lock().unwrap();
         let fault = shared.fault_at(Stage::End);
         if fault.is_none_or(is_positive) {

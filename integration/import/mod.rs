@@ -1,11 +1,11 @@
-//! `weir import`: limits of Exim, rspamd and postfwd in, limits of Weir out, that decide as those programs did.
+//! Tests of `weir import`: it turns limits of Exim, rspamd and postfwd into limits of Weir with the same decisions.
 
 use crate::harness::{Outcome, outcome, run, weir};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A folder for a configuration of another program, and for one of Weir with what is made of it.
+/// A folder for another program's configuration, and for the Weir configuration made from it.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -24,13 +24,13 @@ impl Folder {
         outcome(run(weir().args(arguments).current_dir(self.0.path()), input))
     }
 
-    /// Imports a configuration of this program.
+    /// Imports this configuration of this program.
     fn import(&self, program: &str, text: &str) -> Outcome {
         self.write(program, text);
         self.run(&["import", program, program], "")
     }
 
-    /// Makes a configuration of Weir with these limits, which has to be good.
+    /// Writes a configuration of Weir with these limits, which must be valid.
     fn configure(&self, limits: &str) {
         let text = format!(
             "hostname = \"weir.example\"\nlistener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
@@ -41,7 +41,7 @@ impl Folder {
         assert_eq!(said.code, Some(0), "{}\nof\n{limits}", said.err);
     }
 
-    /// Which messages of a history are refused, as a whole or for a recipient.
+    /// Returns for each message of a history whether it is refused, as a whole or for a recipient.
     fn refused(&self, history: &[Message]) -> Vec<bool> {
         let mut rows = String::new();
         for (n, message) in history.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Folder {
         let one = |message: &Message| {
             let mut refused = false;
             let mut left = message.recipients.len();
-            // A line for each recipient, and one for a message that is refused as a whole.
+            // One line per recipient, and one for a message that is refused as a whole.
             while left > 0
                 || lines.peek().is_some_and(|line| {
                     line["recipient"].is_null() && line["limit"].is_string() && line["decision"].is_string()
@@ -76,7 +76,7 @@ impl Folder {
 }
 
 struct Message {
-    /// Seconds, exactly.
+    /// Seconds as a decimal number, without rounding.
     t: String,
     sender: String,
     recipients: Vec<String>,
@@ -84,17 +84,17 @@ struct Message {
     client: String,
 }
 
-/// How a trace of Exim's is replayed through imported limits.
+/// Way of replaying a trace of Exim through imported limits.
 enum Way {
-    /// Its one argument is one limit.
+    /// The one argument is one limit.
     Limit,
-    /// Each argument is a limit of its own, for senders of its own.
+    /// Each argument is a limit, for its own senders.
     Limits,
-    /// Its one argument, but for the value that has to be new: that is the recipient.
+    /// The one argument without the value that must be unique: the recipient.
     Unique,
-    /// Of its arguments, the one of this option at this stage, whose record no other one changes.
+    /// The one argument with this option at this stage, whose record no other argument changes.
     Of(&'static str, &'static str),
-    /// Not at all, and why.
+    /// No replay, with the reason.
     No(&'static str),
 }
 
@@ -145,7 +145,7 @@ fn text<'a>(record: &'a Value, name: &str) -> &'a str {
     record[name].as_str().unwrap_or_else(|| panic!("no text {name} in {record}"))
 }
 
-/// The statements that a trace was made with, each with the senders it is for.
+/// Returns the statements that made a trace, each with its senders.
 fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
     let mut specs: Vec<&str> = records.iter().map(|record| text(record, "spec")).collect();
     let mut known = BTreeSet::new();
@@ -164,10 +164,10 @@ fn statements(records: &[Value], way: &Way) -> Vec<(String, String)> {
     }
 }
 
-/// What was replayed of a trace, and which decisions differ.
+/// Replays a trace; returns the number of decisions, and those that differ.
 fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
     let looks = |record: &Value| text(record, "op") == "readonly";
-    // What is earlier than what was before it stands in no history.
+    // A history has no event that is earlier than the event before.
     let backwards = records.windows(2).position(|two| two[1]["t_us"].as_i64() < two[0]["t_us"].as_i64());
     let records: Vec<Value> = records[..backwards.map_or(records.len(), |at| at + 1)]
         .iter()
@@ -197,7 +197,7 @@ fn compare(records: &[Value], way: &Way) -> (usize, Vec<String>) {
             t: format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000),
             sender,
             recipients: (0..count).map(|n| unique.clone().unwrap_or(format!("r{n}@y.test"))).collect(),
-            // What MAIL does not declare is 0 to Exim.
+            // Exim takes 0 for the size that MAIL does not declare.
             size: text(record, "mode").eq("per_byte").then(|| record["count"].as_f64().unwrap() as u64),
             client: "192.0.2.9".to_owned(),
         }
@@ -240,7 +240,7 @@ fn imported_limits_decide_as_exim_did() {
     );
 }
 
-/// What Exim accepts and limits cannot say, with the words that say so.
+/// Options that Exim accepts and limits cannot express, with the words of the explanation.
 const EXPLAINED: [(&str, &str); 9] = [
     ("", "the argument is empty"),
     ("nan/1h/k", "not a number"),
@@ -261,7 +261,7 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
     let mut refused = 0;
     for record in &records {
         let (stage, spec) = (text(record, "stage"), text(record, "spec"));
-        // Budgets for what is only looked at.
+        // Budgets of limits that are only read.
         let charge: String =
             ["per_rcpt/", "per_addr/", ""].map(|per| format!("  deny ratelimit = 20/1h/{per}k\n")).concat();
         let exim = match stage {
@@ -290,7 +290,7 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
                 }
                 words => words.to_owned(),
             };
-            // To Exim per_byte is per_mail, and per_addr per_rcpt.
+            // For Exim per_byte implies per_mail, and per_addr per_rcpt.
             let value = value.replace("per_mail", "per_").replace("per_rcpt", "per_");
             let value = value.trim_end_matches('"');
             assert!(said.err.contains(&named) && said.err.contains(value), "{spec}: {value}: {}", said.err);
@@ -307,7 +307,8 @@ fn malformed_arguments_are_refused_with_their_line_and_the_bad_value() {
 fn imported_buckets_decide_as_rspamd_did() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles/rspamd");
     let mut compared = 0;
-    // The others are of what Weir does not do: a first mail that passes whatever its size, and buckets that change.
+    // The other traces are about features that Weir does not have: a first mail that passes with any size, and buckets
+    // that change.
     for trace in ["01_basic_fill_drain", "02_recipients"] {
         let lines = std::fs::read_to_string(folder.join(format!("{trace}.head.jsonl"))).unwrap();
         let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -344,7 +345,7 @@ fn imported_buckets_decide_as_rspamd_did() {
     assert!(compared > 150, "{compared}");
 }
 
-/// Configurations and what is made of them, each beside the other: `NAME.exim`, `NAME.toml`, and `NAME.err` for standard error.
+/// Compares configurations with the result of the import: `NAME.exim`, `NAME.toml`, and `NAME.err` for standard error.
 #[test]
 fn configurations_become_the_limits_that_stand_beside_them() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/import");
@@ -374,7 +375,7 @@ fn imported_limits_are_for_those_whom_the_statement_is_for() {
         "LIMIT = 3\nhostlist spared = 192.0.2.1\nacl_smtp_rcpt = check\n.ifdef LIMIT\n.include more\n.endif\nbegin acl\ncheck:\n\
          accept hosts = +spared\n  deny senders = *@slow.test : !*@fast.test\n    ratelimit = LIMIT / 1h \\\n      / per_rcpt / strict\n",
     );
-    // The list ends with what it is not for, after others.
+    // The list ends with an exclusion, after other items.
     assert!(
         said.code == Some(65) && said.err.contains("more is not read") && said.err.contains("after others"),
         "{}",
@@ -398,7 +399,7 @@ fn imported_limits_are_for_those_whom_the_statement_is_for() {
     let refused = site.refused(&history);
     let of = |client: usize| refused.iter().skip(client).step_by(3).copied().collect::<Vec<_>>();
     assert_eq!((of(0), of(2)), (vec![false; 4], vec![false; 4]));
-    // Not the third yet: the rate is below 3 until then.
+    // The third message passes: the rate is below 3 until then.
     assert_eq!(of(1), [false, false, false, true]);
 }
 
@@ -415,7 +416,7 @@ fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
     }
 }
 
-/// Configurations of Exim that are small, and would take hours or more memory than there is.
+/// Small configurations of Exim that would take hours, or more memory than the machine has.
 fn bombs() -> Vec<(&'static str, String, &'static str)> {
     let check = "acl_smtp_rcpt = check\nbegin acl\ncheck:\n";
     let limit = "deny ratelimit = 1 / 1h / per_rcpt / $sender_host_address\n";
@@ -443,7 +444,7 @@ fn bombs() -> Vec<(&'static str, String, &'static str)> {
         ("macros", format!("{macros}{}", "a = b\n".repeat(5_000)), "searches for macros"),
         ("lines", "#\n".repeat(1_000_001), "more than 1000000 lines"),
         ("callers", callers, ""),
-        // A line of a megabyte that would be two billion octets.
+        // A line of a megabyte that would expand to two billion octets.
         (
             "growth",
             format!("B = {}\n{check}  {limit}  deny hosts = {}\n", "b".repeat(2_000), "B".repeat(1_000_000)),
@@ -487,7 +488,7 @@ fn sections_of_many_keys_are_read_in_time_and_what_they_repeat_is_bounded() {
 #[test]
 fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     let rate = "rate(client_address/5/300/450 4.7.1 too many)";
-    // A set of rules, what its limits have, and what standard error says.
+    // Rules, the text expected in their limits, and the text expected on standard error.
     let cases: [(String, &[&str], &[&str]); 17] = [
         (
             format!("&&LOCAL {{ client_address=192.0.2.1; }}\n&&OURS {{\n  &&LOCAL\n}}\nid=A; &&OURS; action={rate}"),

@@ -1,4 +1,4 @@
-//! The plain session: what a client has said and not been answered, and what it must hear.
+//! Model of a session: the commands of a client that are not answered, and the replies that are due.
 
 use super::policy::{Event, Facts, Key, Receipt, RefundWhen, Ruling, Verdict};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ pub enum Command {
     Quit,
 }
 
-/// A command of the run under way.
+/// A command of the current run of pipelined commands.
 #[derive(Clone, Debug)]
 pub enum PendingCommand {
     Mail(String),
@@ -26,7 +26,7 @@ pub enum PendingCommand {
     Answered(u16),
 }
 
-/// How the upstream stands to the transaction.
+/// State of the upstream in the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upstream {
     Unaware,
@@ -44,7 +44,7 @@ pub struct Transaction {
     pub upstream: Upstream,
 }
 
-/// What the session must need next.
+/// Next need of the session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Needs {
     Input,
@@ -63,12 +63,12 @@ pub struct Client {
     pub transaction: Option<Transaction>,
     pub queue: VecDeque<Command>,
     pub run: Vec<PendingCommand>,
-    /// The login that is tried.
+    /// User of the login under way.
     trying: Option<String>,
     password: Vec<Receipt>,
-    /// The replies that the client must hear next.
+    /// Reply codes that the client must read next.
     pub expected: VecDeque<u16>,
-    /// What must be refunded at the next opportunity.
+    /// Charges that must be refunded at the next opportunity.
     pub refunds: Vec<Receipt>,
     pub slots: Vec<Key>,
     pub faults: u32,
@@ -89,7 +89,7 @@ impl Client {
         Facts { user, client: self.address.clone(), sender: sender.cloned() }
     }
 
-    /// Handles commands as far as that needs nobody else.
+    /// Handles commands until one needs an answer from outside.
     pub fn go_on(&mut self) -> Needs {
         loop {
             let has_mail = self.run.iter().any(|one| matches!(one, PendingCommand::Mail(_)));
@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    /// Writes the replies of a run that is answered throughout.
+    /// Writes the replies of a run whose commands are all answered.
     pub fn flush_run(&mut self) {
         let codes: Option<Vec<u16>> = self
             .run
@@ -161,7 +161,7 @@ impl Client {
         self.run.push(gathered);
     }
 
-    /// Handles a command that ends a run. `None`: it is answered.
+    /// Handles a command that ends a run. `None`: the command is answered.
     fn perform(&mut self) -> Option<Needs> {
         match self.queue.pop_front()? {
             Command::Ehlo => {
@@ -211,10 +211,10 @@ impl Client {
         None
     }
 
-    /// Takes the verdicts on what was asked; `stage` codes as POLICY, "Reply codes".
+    /// Takes the verdicts on the session's request; `stage` gives the reply codes of POLICY, "Reply codes".
     pub fn judged(&mut self, events: &[Event], mut verdicts: Vec<Verdict>) -> Needs {
         for verdict in &mut verdicts {
-            // The client is there to hear the reply.
+            // The client is there to read the reply.
             verdict.receipts.retain(|receipt| receipt.until != RefundWhen::Heard);
         }
         match events[0] {
@@ -302,7 +302,7 @@ impl Client {
         Needs::Upstream
     }
 
-    /// The password was right, wrong, or could not be checked.
+    /// Takes the result of a password check: right, wrong, or `None` if it could not be done.
     pub fn verified(&mut self, right: Option<bool>) -> Needs {
         let charged = std::mem::take(&mut self.password);
         if right != Some(false) {
@@ -321,7 +321,7 @@ impl Client {
         self.go_on()
     }
 
-    /// The upstream answers each recipient, or DATA: a code, or `None` where it is away. `mail` is its refusal of MAIL.
+    /// Takes the upstream's codes for each recipient, or for DATA; `None` if it is away. `mail` is its refusal of MAIL.
     pub fn answered(&mut self, mail: Option<u16>, codes: &[Option<u16>]) -> Needs {
         let mut codes = codes.iter();
         for place in 0..self.run.len() {
@@ -371,7 +371,7 @@ impl Client {
         self.go_on()
     }
 
-    /// The message ends: with this reply, and the session with it, if it is the last word.
+    /// Ends the message with this reply, and also the session if the reply is the last one.
     pub fn message_ended(&mut self, reply: Option<u16>, is_delivered: bool, is_last: bool) -> Needs {
         if let Some(transaction) = self.transaction.take()
             && !is_delivered
@@ -388,7 +388,7 @@ impl Client {
         }
     }
 
-    /// The session ends in order.
+    /// Ends the session in order.
     pub fn close(&mut self) {
         for gathered in std::mem::take(&mut self.run) {
             if let PendingCommand::Rcpt(_, receipts) = gathered {

@@ -1,4 +1,4 @@
-//! Drives real sessions, in the place of sockets and the clock, and the model beside them.
+//! Driver: runs real sessions, instead of sockets and the clock, and the model beside them.
 
 use super::client::{Client, Command, Needs};
 use super::limits::{any_limit, any_quota, name, owner, real, real_key};
@@ -22,7 +22,7 @@ use weir::smtp::sasl::{self, Credentials};
 use weir::store::{self, Durability, OnFailure, SessionSlots, Store};
 use weir::time::Timestamp;
 
-/// How often things happened.
+/// Number of events of each kind.
 #[derive(Debug, Default)]
 pub struct Totals {
     pub steps: u64,
@@ -55,15 +55,15 @@ struct Live {
     stage: Stage,
     input: Input,
     slots: Vec<SessionSlots>,
-    /// The client has said all that it will say.
+    /// The client has closed its sending direction.
     is_half_closed: bool,
-    /// The dialogue so far, for people.
+    /// Transcript of the dialogue, for the failure message.
     said: String,
 }
 
 enum Stage {
     Step(Step),
-    /// The reply waits until then.
+    /// The reply is delayed until this time.
     Delayed(Delayed, i64, Vec<Event>, Vec<plain::Verdict>),
     Ended,
 }
@@ -73,13 +73,13 @@ pub struct World {
     store: Store,
     _folder: tempfile::TempDir,
     model: plain::Policy,
-    /// Microseconds.
+    /// Current time in microseconds.
     now: i64,
     live: Vec<Live>,
     totals: Totals,
 }
 
-/// Sessions at once.
+/// Number of concurrent sessions.
 const SESSIONS: usize = 8;
 
 const USERS: [&str; 3] = ["alice", "bob", "carol"];
@@ -116,7 +116,7 @@ impl World {
             }
             self.compare().await;
         }
-        // Every session ends as if its task had crashed: no slot may be left.
+        // Each session ends as if its task had crashed; no slot of a limit may stay taken.
         for live in &mut self.live {
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
             live.slots.clear();
@@ -178,12 +178,12 @@ impl World {
         self.totals.sessions += 1;
     }
 
-    /// One step of a session.
+    /// Runs one step of a session.
     async fn turn(&mut self, place: usize) {
         let mut live = self.live.swap_remove(place);
         let stage = std::mem::replace(&mut live.stage, Stage::Ended);
         if self.random.percent(1) {
-            // Its task crashes: slots are free again, charges stay as they are.
+            // The task crashes: its slots are free again, its charges stay.
             self.totals.crashed += 1;
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
             return;
@@ -265,7 +265,7 @@ impl World {
         })
     }
 
-    /// The model's verdicts on what a session asks.
+    /// Returns the model's verdicts on a session's request.
     fn decide(&mut self, live: &mut Live, events: &[Event]) -> Vec<plain::Verdict> {
         let mut verdicts = self.model.decide(self.seconds(), &live.client.facts(), events);
         for verdict in &mut verdicts {
@@ -300,7 +300,7 @@ impl World {
         Stage::Delayed(late, until, events, verdicts)
     }
 
-    /// The answer to a failed login is late, unless the client leaves.
+    /// Delays the reply to a failed login, unless the client leaves.
     fn pause(&mut self, live: &mut Live, session: Session) -> Step {
         match self.random.below(10) {
             0..2 if !live.is_half_closed => {
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// The session waits for the client: which says something, or leaves.
+    /// The session waits for its client, which sends something or leaves.
     async fn client_acts(&mut self, live: &mut Live, mut session: Session) -> Step {
         self.flush(live, &mut session).await;
         assert_eq!(live.needs, Needs::Input);
@@ -345,7 +345,7 @@ impl World {
         Step::Next(session)
     }
 
-    /// Mostly what makes sense next.
+    /// Draws a command; in most cases one that is valid next.
     fn any_command(&mut self, client: &Client) -> Command {
         if client.faults > 10 || client.commands > 60 {
             return Command::Quit;
@@ -373,7 +373,7 @@ impl World {
         }
     }
 
-    /// What the upstream says: its refusal of MAIL, and a code for each command; `None`: it is away.
+    /// Draws the upstream's answer: its refusal of MAIL, and a code for each command; `None` if it is away.
     fn upstream_answers(&mut self, request: &Request<'_>) -> (Option<u16>, Vec<Option<u16>>) {
         match request {
             Request::Data => {
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// The client sends its message, or something goes wrong.
+    /// Sends the client's message, or draws a fault.
     async fn message(&mut self, live: &mut Live, mut body: weir::session::Body) -> Step {
         self.flush(live, body.session()).await;
         let ending = match self.random.below(100) {
@@ -442,7 +442,7 @@ impl World {
         body.answer(ending, 100, self.time())
     }
 
-    /// Settles, and compares what the client hears.
+    /// Settles the deferred charges, and compares the replies to the client.
     async fn flush(&mut self, live: &mut Live, session: &mut Session) {
         self.settle(live, session).await;
         let output = String::from_utf8(session.take_output()).unwrap();
@@ -456,7 +456,7 @@ impl World {
         session.take_records();
     }
 
-    /// Refunds what the session gives back, and nothing else.
+    /// Refunds the charges that the session gives back, and checks that there are no others.
     async fn settle(&mut self, live: &mut Live, session: &mut Session) {
         let deferred = session.take_deferred_charges();
         for asked in deferred.events {
@@ -481,7 +481,7 @@ impl World {
         }
     }
 
-    /// Compares the budgets and gauges that were touched.
+    /// Compares the budgets and gauges that have changed.
     async fn compare(&mut self) {
         let mut touched = std::mem::take(&mut self.model.touched);
         touched.sort_by(|one, other| {
@@ -507,7 +507,7 @@ impl World {
         }
     }
 
-    /// Something that an administrator does.
+    /// Draws an action of an administrator.
     async fn administer(&mut self) {
         let (since, by) = (self.time(), By::Administrator("test".into()));
         let until = since.after(Duration::from_secs(1 + self.random.below(600)));
@@ -555,7 +555,7 @@ impl World {
         self.model.grants.insert((place, value.to_owned()), grant);
     }
 
-    /// Other numbers and modes for the same limits.
+    /// Changes the numbers and modes of the limits.
     fn reload(&mut self) {
         self.totals.reloads += 1;
         for limit in &mut self.model.limits {

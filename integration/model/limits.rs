@@ -1,4 +1,4 @@
-//! Limits that are drawn at random, and the same as Weir has them.
+//! Random limits for the model, and their translation for Weir.
 
 use super::policy::{self as plain, Key, Per, Quota};
 use crate::faults::random::Random;
@@ -59,7 +59,7 @@ pub fn any_limit(random: &mut Random) -> plain::Limit {
     plain::Limit { count, per, quota, charge, shadow: random.percent(20), delay, refuses, suspends }
 }
 
-/// Numbers for a limit that measures so.
+/// Draws the numbers of a limit with this algorithm.
 pub fn any_quota(random: &mut Random, form: Quota) -> Quota {
     let most = random.one_of(&[9, 60]);
     let amount = 2.0 + random.below(most) as f64;
@@ -71,7 +71,7 @@ pub fn any_quota(random: &mut Random, form: Quota) -> Quota {
     }
 }
 
-/// The same limits as Weir has them.
+/// Translates the model's limits for Weir.
 pub fn real(limits: &[plain::Limit]) -> Policy {
     let limits = limits.iter().enumerate().map(|(place, limit)| {
         let quota = match limit.quota {

@@ -1,7 +1,7 @@
-//! Model and chaos: random policies, clients and upstreams through the real session, engine and store under simulated time, beside a
-//! plain model. After each step budgets, gauges, replies and deliveries are compared.
+//! Model test: random policies, clients and upstreams with the real session, engine and store under simulated time,
+//! beside a plain model. After each step the test compares budgets, gauges, replies and deliveries.
 //!
-//! `WEIR_MODEL_STEPS` and `WEIR_MODEL_SEED` make a longer run by hand: `cargo nextest run --release -E 'test(model)'`.
+//! `WEIR_MODEL_STEPS` and `WEIR_MODEL_SEED` set a longer run: `cargo nextest run --release -E 'test(model)'`.
 
 mod client;
 mod driver;
@@ -11,13 +11,13 @@ mod policy;
 use crate::faults::random::Random;
 use driver::World;
 
-/// Steps in one world: a policy that is changed now and then, a state file, and many sessions one after the other.
+/// Steps in one world: a policy that changes now and then, a state file, and many sessions one after the other.
 const STEPS_OF_WORLD: u64 = 5_000;
 
-/// Steps of each of the eight tests, so that they are a million together.
+/// Steps of each of the eight tests, a million in total.
 const STEPS: u64 = 125_000;
 
-/// Tests that run beside each other, each with its own seeds.
+/// Tests that run concurrently, each with its own seeds.
 macro_rules! tests {
     ($($name:ident: $test:literal;)*) => {
         $(
@@ -53,7 +53,7 @@ fn run(test: u64) {
         totals.add(&done);
     }
     println!("{totals:?}");
-    // The worlds are not so poor that nothing is tested.
+    // The worlds have enough events to test something.
     assert!(
         totals.delivered > steps / 500 && totals.refused > steps / 200 && totals.refunded > steps / 400,
         "{totals:?}"

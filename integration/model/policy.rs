@@ -1,6 +1,7 @@
-//! The plain policy: limits, budgets, suspensions and grants as DESIGN and POLICY describe them, in maps, without regard to speed.
+//! Model of the policy: limits, budgets, suspensions and grants as DESIGN and POLICY describe them, in maps, without
+//! regard to speed.
 //!
-//! The formulas stand here once more on purpose: a fault in the engine must not hide itself.
+//! The model repeats the formulas on purpose: otherwise a fault in the engine would hide itself.
 
 use std::collections::HashMap;
 use weir::policy::action::Verb;
@@ -10,7 +11,7 @@ use weir::policy::limit::Charge;
 /// Seconds since 1970.
 pub type Seconds = f64;
 
-/// Whose budget it is.
+/// Owner of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Per {
     All,
@@ -19,7 +20,7 @@ pub enum Per {
     Sender,
 }
 
-/// How a limit measures.
+/// Algorithm of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quota {
     Ewma { most: f64, period: f64 },
@@ -34,14 +35,14 @@ pub struct Limit {
     pub quota: Quota,
     pub charge: Charge,
     pub shadow: bool,
-    /// Delays by so many seconds from half the limit on.
+    /// Delay in seconds, from half the limit on.
     pub delay: Option<f64>,
-    /// Refuses from the limit on; a suspension lasts so many seconds.
+    /// Refusal from the limit on; a suspension lasts this many seconds.
     pub refuses: Option<Verb>,
     pub suspends: f64,
 }
 
-/// The key of a budget: the limit, the owner, and since when it is a grant's.
+/// Key of a budget: the limit, the owner, and for a grant its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub limit: usize,
@@ -65,7 +66,7 @@ pub struct Receipt {
     pub until: RefundWhen,
 }
 
-/// When it is known whether a charge stays.
+/// Time when it is certain whether a charge stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefundWhen {
     Sent,
@@ -73,7 +74,7 @@ pub enum RefundWhen {
     Heard,
 }
 
-/// What is known of a session when it asks.
+/// Facts of a session in its request.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub user: Option<String>,
@@ -108,10 +109,10 @@ pub struct Verdict {
     pub delay: f64,
 }
 
-/// More for one owner of a limit, for a time.
+/// Grant: a higher limit for one owner, for a time.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// Microseconds, as the key has it.
+    /// Microseconds, as in the key.
     pub since: i64,
     pub until: Seconds,
     pub amount: f64,
@@ -122,14 +123,14 @@ pub struct Grant {
 pub struct Policy {
     pub limits: Vec<Limit>,
     pub budgets: HashMap<Key, State>,
-    /// Until when an owner sends nothing.
+    /// End of each owner's suspension.
     pub suspended: HashMap<(Per, String), Seconds>,
     pub grants: HashMap<(usize, String), Grant>,
-    /// Budgets that were changed since the last comparison.
+    /// Budgets changed since the last comparison.
     pub touched: Vec<Key>,
 }
 
-/// What an event means to a limit.
+/// Effect of an event on a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Charge,
@@ -161,7 +162,7 @@ impl Quota {
         }
     }
 
-    /// The level after a refund: see DESIGN, "Refund".
+    /// Returns the level after a refund: see DESIGN, "Refund".
     fn refund(self, state: State, receipt: &Receipt) -> f64 {
         let before = receipt.before;
         let (charged, gone) = (receipt.after.at, elapsed(receipt.after.at, state.at));
@@ -176,7 +177,7 @@ impl Quota {
                 let before = before.map_or(0.0, |before| before.level * (-elapsed(before.at, charged) / period).exp());
                 let left = (receipt.after.level - before) * (-gone / period).exp();
                 let x = gone / period;
-                // What a later event may have counted for by itself stays.
+                // The part that a later event may have counted by itself stays.
                 let stays = if x > 0.0 { 1.0 + (-x).exp_m1() / x } else { 0.0 };
                 (left - state.level * stays).max(0.0)
             }
@@ -185,7 +186,7 @@ impl Quota {
     }
 }
 
-/// As the difference of two integers of microseconds.
+/// Returns the difference of two integers of microseconds.
 fn elapsed(from: Seconds, to: Seconds) -> f64 {
     ((to * 1e6).round() - (from * 1e6).round()).max(0.0) / 1e6
 }
@@ -205,7 +206,7 @@ impl Limit {
         }
     }
 
-    /// Until when a charge of it may be refunded; `late` is whether replies may be delayed.
+    /// Returns when a charge of this limit may be refunded; `late` tells whether replies may be delayed.
     fn until(&self, late: bool) -> Option<RefundWhen> {
         let comes_again = matches!(self.count, Count::Messages | Count::Recipients | Count::Logins);
         match (self.count, self.charge) {
@@ -218,7 +219,7 @@ impl Limit {
 }
 
 impl Policy {
-    /// The verdicts on a run of events, which are charged.
+    /// Decides on a run of events, and charges them.
     pub fn decide(&mut self, now: Seconds, facts: &Facts, events: &[Event]) -> Vec<Verdict> {
         let mut suspended = self.is_suspended(now, facts);
         let (mut mail_refused, mut is_over) = (false, false);
@@ -319,7 +320,7 @@ impl Policy {
         self.touched.push(receipt.key.clone());
     }
 
-    /// A session gives up a slot.
+    /// Frees a slot that a session held.
     pub fn release(&mut self, key: Key) {
         let state = self.budgets.get_mut(&key).expect("a slot that is held is counted");
         state.level -= 1.0;

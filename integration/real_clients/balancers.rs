@@ -1,10 +1,10 @@
-//! Load balancers in front of Weir.
+//! Tests with load balancers in front of Weir.
 
 use crate::harness::{Client, Site, Upstream, free_port, wait_for};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command};
 
-/// Ended when this is dropped.
+/// A running process. Dropping it ends the process.
 struct Running(Child);
 
 impl Drop for Running {
@@ -14,8 +14,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts HAProxy in front of a server, and waits until it listens: on two ports, since of IPv4 clients it passes on IPv4 from the
-/// one, and IPv6 that stands for it from the other. `None` if somebody has taken them meanwhile.
+/// Starts HAProxy in front of a server, and waits until it listens on two ports: one passes on IPv4 clients as IPv4,
+/// the other as IPv6-mapped addresses. `None` if another process has taken the ports meanwhile.
 fn start(site: &Site, server: &str) -> Option<(Running, [u16; 2])> {
     let ports = [free_port(), free_port()];
     let text = format!(
@@ -60,6 +60,6 @@ fn haproxy() {
             );
         }
     }
-    // Health checks, too, were understood, or were not worth a line.
+    // Weir understood the health checks too, or logged nothing about them.
     assert!(!weir.log_lines().iter().any(|line| line.contains("PROXY")), "{:#?}", weir.log_lines());
 }

@@ -1,6 +1,7 @@
-//! Real clients through Weir to a real Postfix: what arrives is what was sent, and one `Received:` line.
+//! Tests of real clients through Weir to a real Postfix: the delivered message equals the sent one, with one more
+//! `Received:` line.
 //!
-//! Needs root and a number of Debian packages; `integration/test` installs them or says what it left out.
+//! They need root and several Debian packages; `integration/test` installs them, or names the tests it left out.
 
 mod balancers;
 mod programs;
@@ -11,7 +12,7 @@ use crate::harness::{Postfix, SENTENCE, Site, run};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A Weir in front of a Postfix, reached with STARTTLS whose certificate is checked.
+/// Returns a Weir in front of a Postfix, over STARTTLS with a checked certificate.
 fn site(postfix: &Postfix) -> Site {
     Site::builder()
         .listener("starttls", "tls = \"starttls\"")
@@ -24,7 +25,7 @@ fn site(postfix: &Postfix) -> Site {
         .build()
 }
 
-/// The messages that every client sends: name and text, with CRLF, dots not stuffed.
+/// Returns the messages that every client sends: name and text, with CRLF, dots not stuffed.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let head = |more: &str| {
         format!(
@@ -52,8 +53,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The message as it was sent, out of what Postfix has written: its own header lines and all `Received:`, the newest first, come
-/// off; line ends become CRLF again.
+/// Returns the message as it was sent, from Postfix's file: without Postfix's own header lines and all `Received:`
+/// (returned, newest first), with line ends as CRLF.
 fn unwrapped(delivered: &[u8]) -> (Vec<String>, Vec<u8>) {
     let mut headers: Vec<Vec<u8>> = Vec::new();
     let mut rest = delivered;
@@ -86,7 +87,7 @@ enum Way {
 }
 
 impl Way {
-    /// The name of the listener for it.
+    /// Returns the name of the listener for this way.
     fn listener(self) -> &'static str {
         match self {
             Self::StartTls => "starttls",
@@ -95,28 +96,28 @@ impl Way {
     }
 }
 
-/// What a client sends, and how.
+/// Task of a client: the message, and how to send it.
 struct Sending<'a> {
     way: Way,
-    /// Where Weir listens for this way.
+    /// Port of Weir's listener for this way.
     port: u16,
-    /// The certificate to be trusted.
+    /// Trusted certificate.
     ca: &'a Path,
     recipient: &'a str,
     text: &'a [u8],
-    /// A file with the text.
+    /// File with the text.
     file: &'a Path,
 }
 
 impl Sending<'_> {
-    /// The text with the line ends of Unix.
+    /// Returns the text with Unix line ends.
     fn with_unix_lines(&self) -> Vec<u8> {
         self.text.iter().copied().filter(|b| *b != b'\r').collect()
     }
 }
 
-/// Has every message sent by a client both ways, and compares what arrives. `before` is how many `Received:` lines the client adds
-/// itself.
+/// Lets a client send every message in both ways, and compares the delivered messages. `before` is the number of
+/// `Received:` lines that the client itself adds.
 fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     each(
         client,
@@ -129,7 +130,7 @@ fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
     );
 }
 
-/// Has messages sent by a client both ways, and compares what arrives with what `send` says was sent.
+/// Lets a client send messages in both ways, and compares the delivered messages with the ones that `send` returns.
 fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Sending) -> Vec<u8>, before: usize) {
     let postfix = Postfix::start();
     let site = site(&postfix);
@@ -177,7 +178,7 @@ fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Send
     assert_eq!(weir.terminate(), Some(0));
 }
 
-/// Runs a command that must end well.
+/// Runs a command that must succeed.
 fn succeed(command: &mut Command, input: &[u8]) -> Output {
     let output = run(command, input);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

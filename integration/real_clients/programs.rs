@@ -1,4 +1,4 @@
-//! Mail programs and libraries, each as its users use it.
+//! Tests of mail programs and libraries, each in its usual way.
 
 use super::{Way, compare, each, succeed};
 use crate::harness::SENTENCE;
@@ -26,7 +26,7 @@ fn swaks() {
         let mut command = Command::new("swaks");
         command.args(["--server", &format!("127.0.0.1:{}", sending.port), tls, "--helo", "client.example"]);
         command.args(["--auth", "PLAIN", "--auth-user", "alice", "--auth-password", SENTENCE]);
-        // It stuffs dots itself, and adds a line end to the last line whether there is one or not.
+        // swaks stuffs dots itself, and always adds a line end to the last line.
         std::fs::write(sending.file, sending.text.strip_suffix(b"\r\n").unwrap()).unwrap();
         command.args(["--from", "alice@example.org", "--to", sending.recipient, "--suppress-data", "--data"]);
         command.arg(format!("@{}", sending.file.display()));
@@ -76,7 +76,7 @@ fn msmtp() {
     });
 }
 
-/// It writes the header itself, so that what it keeps as its copy is what it sent.
+/// s-nail writes the header itself, so its saved copy is the message that it sent.
 #[test]
 fn s_nail() {
     let bodies = vec![
@@ -106,7 +106,8 @@ fn s_nail() {
         );
         let kept = std::fs::read(record).unwrap();
         let text = String::from_utf8(kept).unwrap();
-        // A folder begins a message with "From ", quotes lines that begin so, and ends with an empty line.
+        // In the folder, a message begins with "From ", lines with that beginning are quoted, and an empty line ends
+        // the message.
         let message = text.split_once('\n').unwrap().1.strip_suffix('\n').unwrap();
         message.replace('\n', "\r\n").into_bytes()
     };
@@ -158,7 +159,7 @@ transport.sendMail({ envelope: { from: 'alice@example.org', to: [recipient] }, r
     });
 }
 
-/// It writes a header of its own around a patch.
+/// git send-email writes its own header around a patch.
 #[test]
 fn git_send_email() {
     let patch = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\r\n\
@@ -179,7 +180,7 @@ fn git_send_email() {
             .arg(format!("--smtp-encryption={encryption}"))
             .arg(format!("--smtp-ssl-cert-path={}", sending.ca.display()));
         command.args(["--from=Alice <alice@example.org>", "--confirm=never", "--suppress-cc=all", "--no-validate"]);
-        // What goes over the wire, as it sees it.
+        // The dialogue on the wire, as the program prints it.
         command.arg("--smtp-debug=1").arg(format!("--to={}", sending.recipient)).arg(sending.file);
         let output = succeed(&mut command, b"");
         let (_, body) = patch.split_once("\r\n\r\n").unwrap();
@@ -189,8 +190,8 @@ fn git_send_email() {
     each("git", vec![("patch", patch.as_bytes().to_vec())], send, 0);
 }
 
-/// The header, out of what Net::SMTP prints of its dialogue, `Net::SMTP::_SSL=GLOB(0x…)>>> line`, without empty lines. `first` is
-/// the first line of the body.
+/// Returns the header from the dialogue that Net::SMTP prints, `Net::SMTP::_SSL=GLOB(0x…)>>> line`, without empty
+/// lines. `first` is the first line of the body.
 fn header_according_to(debug: &str, first: &str) -> String {
     let said = debug.lines().filter_map(|line| line.split_once(")>>> ")).map(|(_, said)| said);
     let header = said.skip_while(|said| *said != "DATA").skip(1).take_while(|said| *said != first);

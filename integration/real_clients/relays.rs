@@ -1,4 +1,4 @@
-//! Other mail servers as clients: they queue, and relay to Weir as their smart host.
+//! Tests of other mail servers as clients: they queue mail, and relay to Weir as their smart host.
 
 use super::{Way, compare, succeed};
 use crate::harness::{Postfix, SENTENCE};
@@ -31,7 +31,7 @@ fn exim() {
     compare("exim", 1, |sending| {
         let folder = tempfile::tempdir().unwrap();
         let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-        // It gives up being root: then it writes its log, and reads the certificate.
+        // Exim drops root before it writes its log and reads the certificate.
         allow(folder.path(), 0o777);
         allow(sending.ca, 0o644);
         allow(sending.ca.parent().unwrap(), 0o755);

@@ -1,4 +1,4 @@
-//! Real Postfixes as upstreams, restarted one after the other while clients send.
+//! Tests with real Postfixes as upstreams, restarted one after the other while clients send.
 
 use crate::harness::{Client, Postfix, Process, Site, wait_for};
 use std::collections::HashMap;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const SESSIONS: usize = 50;
 
-/// Messages that pass before the next thing happens.
+/// Messages between two steps.
 const PASS: usize = 200;
 
-/// The last command of a message and its reply's code.
+/// Last command of a message, and the code of its reply.
 type Told = (&'static str, u16);
 
-/// Stopped at once, as `postfix stop` does it: whoever is in the midst of a message hears 451, since nobody knows whether the
-/// Postfix that was killed had it.
+/// Stops a Postfix at once, like `postfix stop`: a client in mid-message gets 451, since it is unknown whether the
+/// killed Postfix had the message.
 #[test]
 fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
     let told = send_meanwhile(|postfix, _, weir, name, pass| {
@@ -30,7 +30,7 @@ fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
     assert!(refused < SESSIONS, "{told:?}");
 }
 
-/// Reloaded: its processes end when their clients have, and others take their place.
+/// Reloads a Postfix: its processes end after their clients, and new processes replace them.
 #[test]
 fn a_rolling_reload_costs_nobody_anything() {
     let told = send_meanwhile(|postfix, _, _, _, pass| {
@@ -40,7 +40,7 @@ fn a_rolling_reload_costs_nobody_anything() {
     assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
 }
 
-/// Taken out of use before it is stopped, until it has started again.
+/// Disables an upstream before it is stopped, until it has started again.
 #[test]
 fn a_rolling_restart_of_what_is_not_enabled_costs_nobody_anything() {
     let told = send_meanwhile(|postfix, site, weir, name, pass| {
@@ -58,13 +58,13 @@ fn a_rolling_restart_of_what_is_not_enabled_costs_nobody_anything() {
     assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
 }
 
-/// A metric of an upstream.
+/// Returns a metric of an upstream.
 fn metric(weir: &Process, what: &str, name: &str) -> f64 {
     weir.metric(&format!("weir_upstream_{what}{{upstream=\"{name}\"}}"))
 }
 
-/// Has clients send through Weir to two Postfixes while `happen` happens to one after the other, and checks that what was accepted
-/// has arrived once, and nothing twice. How often clients heard what.
+/// Lets clients send through Weir to two Postfixes while `happen` runs for one after the other. Checks that each
+/// accepted message has arrived exactly once. Returns the number of each reply.
 fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -> HashMap<Told, usize> {
     let postfixes = [Postfix::start(), Postfix::start()];
     let site = Site::builder()
@@ -84,7 +84,7 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
             told
         };
         let clients: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(one_after_the_other)).collect();
-        // Also when this fails, so that the clients end.
+        // Runs also after a failure, so that the clients end.
         let _end = Finally(&done);
         let pass = || {
             let so_far = next.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Nothing that clients were told is lost when the process is killed, at whatever moment. (The store's own test kills it more often,
-//! and in the very moment of an acknowledgement.)
+//! Crash test: no acknowledged charge is lost when the process is killed at a random moment. (The store's own test
+//! kills it more often, and at the very moment of an acknowledgement.)
 
 use super::{levels, site};
 use crate::harness::{Client, Site, Upstream};
@@ -12,11 +12,11 @@ const ROUNDS: u64 = 10;
 const TASKS: u64 = 32;
 const CLIENTS: u64 = 500;
 
-/// Neither decays to speak of while the test runs. The second counts new recipients alone.
+/// Neither limit decays noticeably during the test. The second counts only new recipients.
 const LIMITS: &str = "{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }, \
     { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"10K / 3650d\", distinct = \"recipient\" }";
 
-/// Recipients that were acknowledged: for each client all, and the different ones.
+/// Acknowledged recipients of each client: all, and the distinct ones.
 type Acknowledged = HashMap<Ipv4Addr, (u64, u64)>;
 
 struct Random(u64);
@@ -32,7 +32,7 @@ fn client(number: u64) -> Ipv4Addr {
     Ipv4Addr::new(127, 1, (number / 250) as u8, (number % 250 + 1) as u8)
 }
 
-/// One session: a random client, and recipients that are new to it. Fails when the server is killed.
+/// Runs one session: a random client, and recipients that are new to it. Fails when the server is killed.
 fn hammer(
     address: SocketAddr,
     random: &mut Random,
@@ -65,7 +65,7 @@ fn check(site: &Site, acknowledged: &Acknowledged, round: u64) {
     for (client, (all, new)) in acknowledged {
         for (limit, count) in [("all", *all as f64), ("new", *new as f64)] {
             let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
-            // A value that is taken for known, as Bloom filters now and then do, is not counted; with so few there is none.
+            // A new value that the Bloom filter takes for known is not counted; with so few values there is none.
             assert!(level >= count - 0.01, "round {round}: {limit} {client} has {level}, acknowledged {count}");
         }
     }
@@ -92,7 +92,7 @@ fn whatever_clients_were_told_survives_kills() {
                     while hammer(address, &mut random, &mut marks, acknowledged).is_ok() {}
                 });
             }
-            // The moment is random, that is the point.
+            // The moment of the kill must be random.
             std::thread::sleep(Duration::from_millis(20 + random.below(300)));
             weir.kill();
         });

@@ -1,4 +1,4 @@
-//! Disks that fill, freeze, fail and lie: mail flows, the administrator is told, and what was counted comes back.
+//! Tests of disks that fill, freeze, fail and lie: mail flows, the administrator is told, and the counts are kept.
 
 use super::{TEN, accepted, replies, site};
 use crate::harness::{Disk, Process, Site, Upstream, run, wait_for, weir};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 const BOB: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 2);
 
-/// What the administrator sees of a state that is degraded, in every place.
+/// Asserts that every place shows the administrator a degraded state.
 fn assert_degraded(weir: &Process, why: &str) {
     wait_for("degraded state", || (weir.metric("weir_state_degraded") == 1.0).then_some(()));
     let (status, body) = weir.get("/readyz");
@@ -29,7 +29,7 @@ fn on(disk: &Disk, more: &str) -> String {
     format!("path = \"{}\"{more}", disk.path("state.db").display())
 }
 
-/// On a file system of its own.
+/// Tests on their own file system.
 mod on_a_disk {
     use super::*;
 
@@ -40,7 +40,7 @@ mod on_a_disk {
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
         let filler = disk.fill();
-        // Until what was there before is used up, commits still find room.
+        // Commits succeed until the space that was reserved before is used up.
         wait_for("full disk", || {
             assert_eq!(accepted(&weir, BOB, 0), 0);
             accepted(&weir, Ipv4Addr::new(127, 3, rand(), rand()), 5);
@@ -65,7 +65,7 @@ mod on_a_disk {
         let site = site(&upstream, &on(&disk, ""), TEN);
         let weir_process = site.start();
         let filler = disk.fill();
-        // Until what was there before is used up, there is still room.
+        // There is room until the space that was reserved before is used up.
         let mut known = 0;
         let words = wait_for("an exception that is not written", || {
             known += 1;
@@ -87,14 +87,14 @@ mod on_a_disk {
         assert_eq!(weir_process.metric("weir_grants"), 1.0);
     }
 
-    /// What `weir suspend` says.
+    /// Runs `weir suspend`; returns its standard output.
     fn suspend(site: &Site, arguments: &[&str]) -> String {
         let output = run(weir().arg("suspend").args(arguments).arg("-c").arg(site.path("weir.toml")), "");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Some octet for an address.
+    /// Returns a random octet for an address.
     fn rand() -> u8 {
         let mut octet = [0];
         getrandom::fill(&mut octet).unwrap();
@@ -121,7 +121,7 @@ mod on_a_disk {
     #[test]
     fn a_file_system_that_has_become_read_only_stops_no_mail() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        // What the disk was not made to take it may forget when it dies.
+        // A failing disk may lose writes that were not flushed to it.
         let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
@@ -130,7 +130,7 @@ mod on_a_disk {
         assert_degraded(&weir, "");
         assert_eq!(accepted(&weir, ALICE, 4), 2, "and limits hold");
         assert_eq!(weir.terminate(), Some(0));
-        // A Weir that is started meanwhile serves, too.
+        // A Weir that starts during the fault serves too.
         let weir = site.start();
         assert_degraded(&weir, "state.db");
         assert_eq!(accepted(&weir, BOB, 12), 10);
@@ -150,7 +150,7 @@ mod on_a_disk {
         disk.freeze();
         let began = Instant::now();
         assert_eq!(accepted(&weir, ALICE, 4), 4, "mail flows");
-        // The first waits as long as a commit may take; those after it know.
+        // The first waits as long as a commit may take; later ones do not wait.
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_degraded(&weir, "slow");
         assert_eq!(accepted(&weir, BOB, 12), 10, "and limits hold, also for whoever is not in memory");
@@ -198,7 +198,7 @@ fn a_damaged_page_is_found_and_told_and_the_rest_is_saved() {
     assert!((19_000..20_001).contains(&saved.lines().count()), "{}", saved.lines().count());
     assert_eq!(weir_process.terminate(), Some(0));
 
-    // As the message says: moved away, it is made anew; and what was saved is loaded into it.
+    // As the message advises: move the file away, Weir makes a new one, and the saved dump is loaded into it.
     std::fs::rename(site.path("state.db"), site.path("damaged.db")).unwrap();
     let output = run(weir().args(["state", "load", "-c"]).arg(&config), &saved);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! The state file: what was acknowledged is in it, whatever happens; and what administrators do with it.
+//! Tests of the state file: acknowledged charges are in it after any fault; and the administrator's commands for it.
 
 mod crash;
 mod disk;
@@ -19,11 +19,11 @@ pub fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
         .build()
 }
 
-/// Ten recipients a day for each client.
+/// Limits each client to ten recipients a day.
 pub const TEN: &str =
     "{ name = \"ten\", count = \"recipients\", per = [\"client\"], algorithm = \"token-bucket\", rate = \"10 / 1d\" }";
 
-/// The replies to so many recipients of one client, in one session.
+/// Returns the replies to this many recipients of one client, in one session.
 fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
     let mut session = Client::connect_from(client, weir.address("s"));
     session.say("EHLO client.example", "250");
@@ -33,12 +33,12 @@ fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
     lines.iter().map(|_| session.reply()).collect()
 }
 
-/// How many of so many recipients are accepted.
+/// Returns the number of accepted recipients out of this many.
 pub fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
     replies(weir, client, recipients).iter().skip(1).filter(|reply| reply.starts_with("250")).count()
 }
 
-/// The levels of all budgets in the state file of this configuration, by limit and client.
+/// Returns the levels of all budgets in the state file of this configuration, by limit and client.
 fn levels(config: &Path) -> HashMap<(String, Ipv4Addr), f64> {
     let dump = succeed(weir().args(["state", "dump", "-c"]).arg(config), "");
     let budget = |line: &str| {

@@ -1,4 +1,4 @@
-//! `weir state`: info, dump, load, backup.
+//! Tests of `weir state`: info, dump, load, backup.
 
 use super::{TEN, accepted, levels, site};
 use crate::harness::{Site, Upstream, run, weir};
@@ -43,18 +43,18 @@ fn a_running_weir_can_be_looked_into_dumped_and_copied() {
 
     let dump = state(&site, &["dump"], "");
     assert!(dump.status.success(), "{}", words(&dump));
-    // All at once: what has decayed since is as good as nothing.
+    // All at the same time: the decay since then is negligible.
     let held = levels(&site.path("weir.toml"));
     assert_eq!(held.len(), 4);
     assert!((held[&("ten".to_owned(), BOB)] - 7.0).abs() < 0.01);
 
-    // While it runs nothing can be loaded.
+    // Nothing can be loaded while Weir runs.
     let refused = state(&site, &["load"], "");
     assert_eq!(refused.status.code(), Some(74), "{}", words(&refused));
     assert!(words(&refused).contains("another Weir is using it"), "{}", words(&refused));
     assert_eq!(weir.terminate(), Some(0));
 
-    // The copy is a state file of its own, and the dump makes one.
+    // The copy is a state file of its own, and its dump makes another.
     for name in ["state.db", "state.db-wal", "state.db-shm"] {
         let _ = std::fs::remove_file(site.path(name));
     }
@@ -71,7 +71,7 @@ fn a_running_weir_can_be_looked_into_dumped_and_copied() {
     assert_eq!(sorted(&again), sorted(&dump));
     let weir = site.start();
     assert_eq!(accepted(&weir, ALICE, 7), 6);
-    // The filter came along: the first four were known.
+    // The filter was copied too: the first four recipients are known.
     let new = levels(&site.path("weir.toml"))[&("new".to_owned(), ALICE)];
     assert!((new - 6.0).abs() < 0.01, "{new}");
 }

@@ -1,6 +1,6 @@
-//! Attacker: a process of its own with one thread, which runs when nothing else wants to, that attacks from 127.0.0.2 and the addresses above it.
+//! Attacker: a process of one thread with the lowest priority, which attacks from 127.0.0.2 and the addresses above.
 //!
-//! The process prints a line for each second, with the count of what it has done, and ends when its standard input does.
+//! The process prints the count of its actions once a second, and ends when its standard input is closed.
 
 use super::client::connect_from;
 use base64::Engine as _;
@@ -14,22 +14,22 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
-/// A way to attack, and the name of the attacker's part on the command line.
+/// Kinds of attack; each has a name on the attacker's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Guesses passwords on [`GUESSERS`] connections.
     Guess,
-    /// Holds bare connections, as many as two hosts get.
+    /// Holds idle connections, as many as two hosts are allowed.
     Hold,
-    /// Sends garbage where TLS should begin, paced.
+    /// Sends garbage instead of a TLS handshake, at a fixed rate.
     Garbage,
-    /// Causes lines of log in five ways.
+    /// Causes log lines in five ways.
     Lines,
     /// Sends [`DRIPS`] messages at [`DRIP`] octets a second each.
     Drip,
-    /// Names a new sender in each MAIL.
+    /// Uses a new sender in each MAIL.
     Senders,
-    /// The same, with a recipient.
+    /// Uses a new sender in each MAIL, with one recipient.
     Distinct,
 }
 
@@ -43,71 +43,73 @@ pub const WAYS: [(&str, Way); 7] = [
     ("distinct", Way::Distinct),
 ];
 
-/// Connections that guess passwords, as in the finding.
+/// Connections that guess passwords, as in the reported finding.
 const GUESSERS: u32 = 2_500;
 
-/// Messages that drip: twice what the upstream takes at once.
+/// Messages sent slowly: twice as many as the upstream accepts at the same time.
 const DRIPS: u32 = 100;
 
-/// Octets of each of them a second: just above 100, the lowest rate that Weir took when this was found.
+/// Octets per second of each slow message: just above 100, the lowest rate that Weir accepted at the time of the
+/// finding.
 const DRIP: usize = 110;
 
-/// New connections a second of each host that holds or guesses: a flood would measure the kernel instead of Weir.
+/// New connections per second of each host that holds or guesses. A faster flood would measure the kernel instead of
+/// Weir.
 const CONNECTS_A_SECOND: u32 = 1_000;
 
-/// Garbage connections a second beside a full standard error, where one line is enough.
+/// Garbage connections per second while standard error is full; one log line is enough.
 const GARBAGE_A_SECOND: u32 = 200;
 
-/// Connections of each kind that cause lines at the same time.
+/// Concurrent connections of each kind that cause log lines.
 const TASKS_OF_A_KIND: u32 = 8;
 
-/// Handshakes that fail a second, and connections that are refused, half of them for either reason: both as in the finding.
+/// Failed handshakes and refused connections per second (half of the latter for either reason), as in the finding.
 const HANDSHAKES_A_SECOND: u32 = 4_645;
 const REFUSALS_A_SECOND: u32 = 2_500;
 
-/// Connections that name senders at the same time.
+/// Concurrent connections that name senders.
 const NAMERS: u32 = 4;
 
-/// Senders named in one piece: Weir ends a session after 200 commands that lead to no message.
+/// Senders named in one pipelined write: Weir ends a session after 200 commands without a message.
 const PIECE: u64 = 99;
 
-/// Senders named a second: the most in the finding.
+/// Senders named per second: the highest rate in the finding.
 const SENDERS_A_SECOND: u32 = 27_000;
 
-/// All senders that are named, with MAIL alone, and with a recipient each, which the upstream has to answer.
+/// Number of senders to name: with MAIL alone, and with a recipient each, which the upstream must answer.
 pub const SENDERS: [u64; 2] = [1_000_000, 20_000];
 
-/// How long an attack takes to be fully under way, where nothing else tells.
+/// Time until an attack is fully under way, where no count shows it.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// An attacker who was refused and whose pace nothing else limits.
+/// Pause of an attacker after a refusal, where no other pace applies.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
-/// A client whose recipient was refused since the upstream has no connection left tries again after this.
+/// Pause of a client before it retries a recipient that was refused because the upstream had no connection left.
 const BETWEEN_RECIPIENTS: Duration = Duration::from_secs(1);
 
-/// The listeners of Weir that attackers use.
+/// Weir's listeners that the attacks use.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
-    /// As in the default configuration: STARTTLS and a login are required.
+    /// Default configuration: STARTTLS and a login are required.
     pub submission: SocketAddr,
-    /// TLS comes first.
+    /// Implicit TLS.
     pub submissions: SocketAddr,
-    /// Without TLS, so that TLS of attackers takes no CPU from Weir; a login is required, except from [`TRUSTED`].
+    /// No TLS, so that the attackers' TLS takes no CPU from Weir; a login is required, except from [`TRUSTED`].
     pub plain: SocketAddr,
 }
 
-/// Where mail needs no login at the plain listener: a web form's host, say.
+/// Address that may send without a login at the plain listener, for example a web form's host.
 pub const TRUSTED: &str = "127.0.0.9";
 
-/// So many of a thing a second.
+/// Pace: a fixed number of actions a second.
 #[derive(Clone)]
 struct Pace(Arc<Mutex<Interval>>);
 
 impl Pace {
     fn new(a_second: u32) -> Self {
         let mut ticks = interval(Duration::from_secs(1) / a_second);
-        // What was missed is not made up for all at once.
+        // Do not make up for missed ticks in a burst.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self(Arc::new(Mutex::new(ticks)))
     }
@@ -117,9 +119,9 @@ impl Pace {
     }
 }
 
-/// Attacks until standard input ends.
+/// Attacks until standard input is closed.
 pub fn main(way: Way, targets: Targets) {
-    // Ends with the bench, however that ends.
+    // End together with the benchmark, however it ends.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -157,7 +159,7 @@ fn begin(way: Way, targets: Targets, done: &Arc<AtomicU64>) {
     }
 }
 
-/// Does a thing again and again in a task of its own, and counts how often; after an error without a pace it rests.
+/// Repeats an action in its own task and counts the repetitions; without a pace it pauses after an error.
 fn repeat<F>(done: &Arc<AtomicU64>, pace: Option<Pace>, one: impl Fn() -> F + Send + 'static)
 where
     F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -181,7 +183,7 @@ fn host(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, last)
 }
 
-/// Line by line, with errors as values.
+/// SMTP dialogue, line by line; errors are values.
 struct Dialogue(BufReader<TcpStream>);
 
 impl Dialogue {
@@ -203,7 +205,7 @@ impl Dialogue {
         if reply.starts_with(code) { Ok(()) } else { Err(Error::other(reply)) }
     }
 
-    /// The last line of the next reply.
+    /// Reads the next reply, and returns its last line.
     async fn reply(&mut self) -> Result<String, Error> {
         loop {
             let mut line = String::new();
@@ -222,7 +224,7 @@ impl Dialogue {
     }
 }
 
-/// One guess after the other until Weir closes the connection; half of them at the honest client's password.
+/// Guesses on one connection until Weir closes it; half of the guesses are for the honest client's account.
 async fn guess_on_one(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
     let mut dialogue = Dialogue::open(source, plain).await?;
     for n in 0_u64.. {
@@ -253,14 +255,14 @@ async fn hold_one(source: Ipv4Addr, address: SocketAddr) -> Result<(), Error> {
 fn hold(targets: Targets, done: &Arc<AtomicU64>) {
     for last in [2, 3] {
         let pace = Pace::new(CONNECTS_A_SECOND);
-        // As many as there are in all.
+        // The upper bound of connections in total.
         for _ in 0..4_000 {
             repeat(done, Some(pace.clone()), move || hold_one(host(last), targets.submission));
         }
     }
 }
 
-/// No TLS where TLS should begin.
+/// Sends garbage instead of a TLS handshake.
 async fn garbage(submissions: SocketAddr) -> Result<(), Error> {
     let mut stream = connect_from(host(2), submissions).await?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
@@ -268,17 +270,17 @@ async fn garbage(submissions: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Leaves while Weir delays the greeting.
+/// Closes the connection while Weir delays the greeting.
 async fn leave_early(source: Ipv4Addr, plain: SocketAddr) -> Result<(), Error> {
     let stream = connect_from(source, plain).await?;
-    // A reset, so that ports do not run out.
+    // Close by a reset, so that ports do not run out.
     stream.set_zero_linger()?;
     sleep(Duration::from_millis(5)).await;
     Ok(())
 }
 
-/// Garbage for TLS from .2, refused by limits "refused" from .4 and the connections of one client from .3, late from .5, and wrong
-/// passwords from .6.
+/// Causes log lines: garbage instead of TLS from .2, refusals by limits ("refused") from .4, too many connections of
+/// one client from .3, delayed greetings from .5, wrong passwords from .6.
 fn lines(targets: Targets, done: &Arc<AtomicU64>) {
     for _ in 0..super::CONNECTIONS_OF_A_CLIENT {
         let of_nobody = Arc::default();
@@ -300,11 +302,11 @@ fn lines(targets: Targets, done: &Arc<AtomicU64>) {
     }
 }
 
-/// Sends a message slowly; counts it when Weir has asked for its text.
+/// Sends a message slowly; counts it when Weir has answered DATA.
 async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>) -> Result<(), Error> {
     let mut dialogue = Dialogue::open(host(2), targets.plain).await?;
     {
-        // One login after the other: that is not what this attack is about.
+        // Log in one at a time: logins are no part of this attack.
         let _turn = turn.lock().await;
         dialogue.log_in("mallory", super::harness::SENTENCE).await?;
     }
@@ -325,7 +327,8 @@ async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>)
     }
 }
 
-/// Waits until as many messages have begun as the upstream takes connections, or for five times what other attacks get.
+/// Waits until as many messages are under way as the upstream has connections; gives up after five times the time of
+/// other attacks.
 async fn settle_drips(begun: &AtomicU64) {
     for _ in 0..5 {
         sleep(SETTLED).await;
@@ -344,7 +347,7 @@ fn drip(targets: Targets, done: &Arc<AtomicU64>) {
     }
 }
 
-/// Names senders in pieces; one that breaks off is not repeated.
+/// Names senders in pipelined writes. A write that breaks off is not repeated.
 fn name_senders(targets: Targets, senders: u64, more: &'static str, done: &Arc<AtomicU64>) {
     let next = Arc::new(AtomicU64::new(0));
     let pace = Pace::new(SENDERS_A_SECOND / PIECE as u32);
@@ -365,7 +368,7 @@ fn name_senders(targets: Targets, senders: u64, more: &'static str, done: &Arc<A
     }
 }
 
-/// A piece of the pipeline over a connection of its own.
+/// Sends one pipelined write on a new connection.
 async fn name_piece(plain: SocketAddr, first: u64, more: &str, done: &AtomicU64) -> Result<(), Error> {
     let mut dialogue = Dialogue::open(TRUSTED.parse().map_err(Error::other)?, plain).await?;
     let one = |n: u64| format!("MAIL FROM:<sender-{n}@example.org>\r\n{more}RSET\r\n");
@@ -382,8 +385,8 @@ async fn name_piece(plain: SocketAddr, first: u64, more: &str, done: &AtomicU64)
     Ok(())
 }
 
-/// Starts the attacker's part of this program. It runs when a core has nothing else to do, as if it were on a machine of its own: with
-/// `nice -n 19` it would still keep a core from Weir for a timer tick of the kernel (4 ms) at a time.
+/// Returns the command of the attacker. It has the idle scheduling class, as if it were on another machine: with `nice
+/// -n 19` it would still take a core from Weir for one kernel tick (4 ms) at a time.
 pub fn command(name: &str, targets: Targets) -> std::process::Command {
     let mut command = std::process::Command::new("chrt");
     command.args(["--idle", "0"]).arg(std::env::current_exe().unwrap()).args(["--attacker", name]);
@@ -391,7 +394,7 @@ pub fn command(name: &str, targets: Targets) -> std::process::Command {
     command
 }
 
-/// The way and the targets of such a command line, after `--attacker`.
+/// Parses the attacker's command line, after `--attacker`.
 pub fn parse(arguments: &[String]) -> (Way, Targets) {
     let [name, submission, submissions, plain] = arguments else { panic!("--attacker WAY and three addresses") };
     let (_, way) = WAYS.iter().find(|(known, _)| known == name).expect("a known way");

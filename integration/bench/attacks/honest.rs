@@ -13,25 +13,25 @@ use std::time::{Duration, Instant};
 /// A step that takes longer than this has failed: ten times the bound of a login.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Pause between two logins: five logins a second keep one password check from the next.
+/// Pause between two logins: at five logins a second no password check waits for the one before.
 const BETWEEN_LOGINS: Duration = Duration::from_millis(200);
 
-/// Pause between two messages, so that the quiet machine is not busy.
+/// Pause between two messages, so that the machine is not busy without an attack.
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(5);
 
-/// Messages of one session.
+/// Messages per session.
 const MESSAGES_OF_A_SESSION: u32 = 100;
 
-/// Times of all attempts of one kind, sorted; `None` is a failure and sorts last.
+/// Durations of all attempts of one kind, sorted. `None` is a failure and sorts last.
 #[derive(Default)]
 pub struct Times(Vec<Option<Duration>>);
 
-/// What the honest client saw during one phase.
+/// Results of the honest client in one phase.
 #[derive(Default)]
 pub struct Seen {
     pub logins: Times,
     pub messages: Times,
-    /// The last failure, in words.
+    /// Text of the last failure.
     pub failure: Option<String>,
 }
 
@@ -49,7 +49,8 @@ impl Times {
         self.0.iter().filter(|time| time.is_none()).count()
     }
 
-    /// The time that this share of the attempts did not exceed; `None` if that attempt failed, or if there was no attempt.
+    /// Returns the duration that this share of the attempts did not exceed. `None`: that attempt failed, or there was
+    /// no attempt.
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let at = ((self.0.len() as f64 * share) as usize).min(self.0.len().checked_sub(1)?);
         self.0[at]
@@ -60,7 +61,7 @@ impl Times {
     }
 }
 
-/// How the client reaches Weir.
+/// Access of the client to Weir.
 #[derive(Clone)]
 pub struct Honest {
     address: SocketAddr,
@@ -72,7 +73,7 @@ impl Honest {
         Self { address, trust: client::trust(site) }
     }
 
-    /// Logs in and sends from two threads until `ended` says so; both finish what they have begun.
+    /// Logs in and sends from two threads until `ended` is set; both finish their current step.
     pub fn run(&self, ended: &AtomicBool) -> Seen {
         std::thread::scope(|scope| {
             let logins = scope.spawn(|| self.log_in_repeatedly(ended));
@@ -101,7 +102,7 @@ impl Honest {
         (times, failure)
     }
 
-    /// A session that fails, or that cannot be had, counts as one failed message.
+    /// Sends messages. A session that fails, or cannot be opened, counts as one failed message.
     fn send_repeatedly(&self, ended: &AtomicBool) -> (Vec<Option<Duration>>, Option<String>) {
         let (mut times, mut failure) = (Vec::new(), None);
         while !ended.load(Ordering::Relaxed) {
@@ -136,14 +137,14 @@ fn words(error: &Error) -> String {
     }
 }
 
-/// A session within TLS after a login. All errors are values: under attack they are what is measured.
+/// A session within TLS, after a login. Errors are values: under attack they are the measurement.
 struct Session {
     stream: StreamOwned<ClientConnection, TcpStream>,
     unread: Vec<u8>,
 }
 
 impl Session {
-    /// Connects, changes to TLS by STARTTLS, and logs in as `alice`.
+    /// Connects, does STARTTLS, and logs in as `alice`.
     fn log_in(honest: &Honest) -> Result<Self, Error> {
         let tcp = TcpStream::connect_timeout(&honest.address, PATIENCE)?;
         tcp.set_read_timeout(Some(PATIENCE))?;

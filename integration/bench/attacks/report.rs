@@ -1,45 +1,45 @@
-//! Bounds, and the report on each attack.
+//! Bounds, and the report of each attack.
 
 use super::honest::{Seen, Times};
 use super::weir::Peaks;
 use std::time::Duration;
 
-/// A login, from connecting to 235, with TLS and one password check in between. Each one, not most.
+/// Longest time of any login, from connect to 235, with TLS and one password check.
 const MAX_LOGIN: Duration = Duration::from_secs(1);
 
-/// How many times its quiet value p99 of a message may be.
+/// Highest ratio of a message's p99 duration to its value without an attack.
 const MAX_RATIO: f64 = 3.0;
 
-/// /healthz: supervisors give up after a second or more.
+/// Longest time of /healthz: supervisors give up after a second or more.
 const MAX_HEALTH: Duration = Duration::from_secs(1);
 
-/// Peak of resident memory: the cache of budgets has 160 MiB at most, 4,000 sessions within TLS some 100 MB, and each of a few
-/// password checks 19 MiB; not all of them at once.
+/// Peak of resident memory. The cache of budgets has 160 MiB at most, 4,000 TLS sessions about 100 MB, each of a few
+/// password checks 19 MiB; not all at the same time.
 const MAX_MEMORY: u64 = 256 << 20;
 
-/// Octets of the state file: 100,000 new budgets of one limit in an hour take some 10 MB, and the journal has about as much until it
-/// is folded.
+/// Octets of the state file: 100,000 new budgets of one limit in an hour take about 10 MB; the journal takes about as
+/// much until the next fold.
 const MAX_STATE: u64 = 32 << 20;
 
-/// Octets of the write-ahead log: Weir keeps 64 MiB of it by design, and it grows further while a checkpoint is under way.
+/// Octets of the WAL: Weir keeps 64 MiB by design, and the WAL grows further during a checkpoint.
 const MAX_WAL: u64 = 128 << 20;
 
-/// Lines of log a second that attackers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
+/// Log lines per second that attackers cause: a few for each of five hosts and each kind of line; 1.7 million a day.
 const MAX_LINES: f64 = 20.0;
 
-/// What was measured of one attack.
+/// Measurements of one attack.
 pub struct Measured {
     pub quiet: Seen,
     pub seen: Seen,
     pub peaks: Peaks,
     /// Octets.
     pub memory: u64,
-    /// Lines and octets of log a second that are not about the honest client; `None` if nobody read them.
+    /// Log lines and octets per second that do not concern the honest client; `None` if the log was not read.
     pub lines: Option<[f64; 2]>,
-    /// Cores that Weir used.
+    /// CPU cores used by Weir.
     pub cpu: f64,
     pub seconds: f64,
-    /// The attacker's count, and the least that makes it an attack.
+    /// The attacker's count, and the lowest count of a valid attack.
     pub done: u64,
     pub least: u64,
 }
@@ -59,7 +59,7 @@ pub fn print_header() {
 }
 
 impl Measured {
-    /// Prints it; how many bounds are exceeded.
+    /// Prints the report; returns the number of exceeded bounds.
     pub fn print(&self, counts: &str) -> usize {
         println!("  {:.0} s, {} {counts}; Weir used {:.2} cores", self.seconds, self.done, self.cpu);
         for (phase, seen) in [("quiet", &self.quiet), ("attack", &self.seen)] {
@@ -76,7 +76,7 @@ impl Measured {
         checks.iter().filter(|(.., is_met)| !is_met).count()
     }
 
-    /// What is checked, its value, its bound, and whether it is met.
+    /// Returns for each check its name, its value, its bound, and whether the bound is met.
     fn checks(&self) -> Vec<(&'static str, String, String, bool)> {
         let login = self.seen.logins.max();
         let ratio = self.ratio();

@@ -1,4 +1,4 @@
-//! The attacked Weir, and its observer: octets of log, memory, disk, and the time of /healthz.
+//! The attacked Weir and its observer: octets of log, memory, disk, and the response time of /healthz.
 
 use super::harness::{Site, field};
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks at /healthz and at the disk.
+/// Interval of the checks of /healthz and the disk.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
-/// /healthz that has not answered after this long has failed: ten times its bound.
+/// Timeout of /healthz: ten times its bound.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Lines and octets of log that are not about the honest client.
+/// Log lines and octets that do not concern the honest client.
 #[derive(Clone, Default)]
 pub struct Log {
     lines: Arc<AtomicU64>,
@@ -33,7 +33,7 @@ impl Log {
 
     fn add(&self, line: &str) {
         let client = field(line, "client").unwrap_or_default();
-        // Some lines name the port, too.
+        // Some lines add the port to the address.
         if client.split(':').next() != Some("127.0.0.1") {
             self.lines.fetch_add(1, Ordering::Relaxed);
             self.octets.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
@@ -41,21 +41,21 @@ impl Log {
     }
 }
 
-/// A running Weir; it is killed when this is dropped.
+/// A running Weir. Dropping it kills the process.
 pub struct Weir {
     child: Child,
     pub log: Log,
     addresses: HashMap<String, SocketAddr>,
-    /// Another writing end of standard error, if reading it can be stopped.
+    /// Another writing end of standard error, if the reader can be stopped.
     writer: Option<PipeWriter>,
     stopped: Arc<AtomicBool>,
-    /// Returns the reading end: closed, writing would fail instead of waiting.
+    /// Thread that returns the reading end. A closed pipe would make writes fail instead of block.
     reading: Option<JoinHandle<BufReader<PipeReader>>>,
     stalled: Option<BufReader<PipeReader>>,
 }
 
 impl Weir {
-    /// Starts Weir and waits until it listens. Only with `can_stall` can reading its standard error be stopped.
+    /// Starts Weir and waits until it listens. The reader of standard error can be stopped only with `can_stall`.
     pub fn start(site: &Site, can_stall: bool) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         let kept = can_stall.then(|| writer.try_clone().unwrap());
@@ -70,7 +70,7 @@ impl Weir {
             reading: None,
             stalled: None,
         };
-        // The command has a copy of the writing end.
+        // The command holds a copy of the writing end.
         drop(command);
         let mut reader = BufReader::new(reader);
         while !weir.addresses.contains_key("admin") {
@@ -88,7 +88,7 @@ impl Weir {
         weir
     }
 
-    /// Counts the log in a thread of its own until that is stopped.
+    /// Counts the log in a thread until it is stopped.
     fn count(&mut self, mut reader: BufReader<PipeReader>) {
         let (log, stopped) = (self.log.clone(), self.stopped.clone());
         self.reading = Some(std::thread::spawn(move || {
@@ -101,14 +101,14 @@ impl Weir {
         }));
     }
 
-    /// Stops reading standard error, if that is possible, and fills its pipe: the next line of Weir has to wait.
+    /// Stops reading standard error, if possible, and fills its pipe: Weir's next line blocks.
     pub fn stall(&mut self) {
         let Some(writer) = &mut self.writer else { return };
         self.stopped.store(true, Ordering::Relaxed);
-        // The reader may wait for a line.
+        // The reader may be blocked on a line.
         writer.write_all(b"\n").unwrap();
         self.stalled = self.reading.take().map(|reading| reading.join().unwrap());
-        // A file description of its own: O_NONBLOCK on the clone would be Weir's, too.
+        // Open a new file description: O_NONBLOCK on the clone would apply to Weir's end too.
         let mut pipe = OpenOptions::new()
             .write(true)
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
@@ -123,14 +123,14 @@ impl Weir {
         self.addresses[listener]
     }
 
-    /// Peak of resident memory in octets, from VmHWM.
+    /// Returns the peak of resident memory in octets, from VmHWM.
     pub fn peak_memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Weir has ended");
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// CPU time that Weir has used, user and system.
+    /// Returns the CPU time that Weir has used, user and system.
     pub fn cpu(&self) -> Duration {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = text.rsplit(") ").next().unwrap().split(' ').collect();
@@ -146,18 +146,18 @@ impl Drop for Weir {
     }
 }
 
-/// Peaks while an attack was under way.
+/// Peaks during an attack.
 #[derive(Default)]
 pub struct Peaks {
     /// Octets of the state file.
     pub state: u64,
-    /// Octets of its write-ahead log.
+    /// Octets of the write-ahead log.
     pub wal: u64,
-    /// Slowest answer of /healthz; `None` if one failed.
+    /// Slowest response of /healthz; `None` if one failed.
     pub health: Option<Duration>,
 }
 
-/// Observes until `ended` says so.
+/// Observes until `ended` is set.
 pub fn observe(site: &Site, weir: &Weir, ended: &AtomicBool) -> Peaks {
     let mut peaks = Peaks { state: 0, wal: 0, health: Some(Duration::ZERO) };
     while !ended.load(Ordering::Relaxed) {
@@ -170,7 +170,7 @@ pub fn observe(site: &Site, weir: &Weir, ended: &AtomicBool) -> Peaks {
     peaks
 }
 
-/// How long /healthz takes to answer 200.
+/// Measures the time until /healthz answers 200.
 fn health(admin: SocketAddr) -> Option<Duration> {
     let began = Instant::now();
     let mut stream = TcpStream::connect_timeout(&admin, HEALTH_PATIENCE).ok()?;

@@ -1,4 +1,4 @@
-//! Clients that cost little themselves: thousands of them share two threads.
+//! Cheap clients: thousands of them share two threads.
 
 use super::harness::Site;
 use rustls::pki_types::pem::PemObject as _;
@@ -15,25 +15,25 @@ pub struct Client<S> {
     unread: Vec<u8>,
 }
 
-/// How a message is sent.
+/// Way of sending a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// Each command waits for the reply to the last.
+    /// Each command waits for the reply to the one before.
     Stepwise,
-    /// MAIL, RCPT and DATA go in one piece.
+    /// MAIL, RCPT and DATA in one write.
     Pipelined,
-    /// So do MAIL, RCPT and two pieces by BDAT.
+    /// MAIL, RCPT and two BDAT chunks in one write.
     Chunked,
 }
 
 impl Shape {
-    /// A third of all each.
+    /// Returns each shape for a third of the numbers.
     pub fn nth(n: u64) -> Self {
         [Self::Stepwise, Self::Pipelined, Self::Chunked][(n % 3) as usize]
     }
 }
 
-/// Connects from an address of the client's own: each is one client to Weir, and ports do not run out.
+/// Connects from the client's own address: each address is one client to Weir, and ports do not run out.
 pub async fn connect(client: u32, address: SocketAddr) -> TcpStream {
     let source = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + client);
     connect_from(source, address).await.unwrap()
@@ -48,7 +48,7 @@ pub async fn connect_from(source: Ipv4Addr, address: SocketAddr) -> std::io::Res
     Ok(stream)
 }
 
-/// What a client needs for TLS with this site.
+/// Returns a TLS configuration that trusts the site's certificate.
 pub fn trust(site: &Site) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(site.path("certificate.pem")).unwrap()).unwrap();
@@ -61,7 +61,7 @@ pub fn name() -> ServerName<'static> {
     ServerName::try_from("localhost").unwrap()
 }
 
-/// The first octets of TLS: a whole ClientHello.
+/// Returns the first octets of TLS: a whole ClientHello.
 pub fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     let mut hello = Vec::new();
     ClientConnection::new(config.clone(), name()).unwrap().write_tls(&mut hello).unwrap();
@@ -82,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.stream.flush().await.unwrap();
     }
 
-    /// Reads a reply, which must begin so.
+    /// Reads a reply, which must begin with `code`.
     pub async fn expect(&mut self, code: &str) {
         loop {
             let line = self.line().await;
@@ -98,7 +98,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.expect(code).await;
     }
 
-    /// Sends a message until Weir says 250; how long that took.
+    /// Sends a message until Weir replies 250; returns the duration.
     pub async fn deliver(&mut self, id: u64, shape: Shape) -> Duration {
         let began = Instant::now();
         let message = message(id);
@@ -141,7 +141,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 }
 
-/// A message of 2 kB.
+/// Returns a message of 2 kB.
 fn message(id: u64) -> String {
     let line = "Sixty-two octets of text, as in most lines that people write.\r\n";
     format!("Message-ID: <{id}@bench.example>\r\nSubject: a message\r\n\r\n{}", line.repeat(32))

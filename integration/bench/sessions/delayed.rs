@@ -1,4 +1,4 @@
-//! Sessions that a limit has wait: what they take, and what others lose by them.
+//! Sessions delayed by a limit: their memory, and their effect on other sessions.
 
 use super::client::{self, Client};
 use super::harness::{Process, Site};
@@ -11,21 +11,21 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// So late are answers to whoever comes from late.example.
+/// Delay of replies to senders of late.example.
 const DELAY: Duration = Duration::from_secs(150);
 
-/// Plain or within TLS.
+/// A plain or TLS stream.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Fewer than those that are late, as a process may have 20,000 files.
+/// Number of idle sessions: fewer than the delayed ones, as a process may have 20,000 files.
 const CONTROL: u32 = 9_000;
 
-/// How long things take to come to rest.
+/// Time for the system to settle.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// Has sessions greeted that say nothing more for now.
+/// Opens sessions that stay silent after the greeting.
 async fn hold_idle(count: u32, tls: bool, site: &Site, weir: &Process) -> Vec<Client<Box<dyn Stream>>> {
     let (address, trust) = (weir.address("submission"), client::trust(site));
     each(count, |n| {
@@ -46,7 +46,8 @@ async fn hold_idle(count: u32, tls: bool, site: &Site, weir: &Process) -> Vec<Cl
     .await
 }
 
-/// Two Weirs with about as many sessions, idle at the one and late at the other: others send to them in turns.
+/// Measures two Weirs with about as many sessions, idle in one and delayed in the other: other clients send to both in
+/// turns.
 pub async fn delayed(tls: bool) {
     let upstream = Upstream::start().await;
     let late = format!(

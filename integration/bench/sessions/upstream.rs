@@ -1,4 +1,4 @@
-//! An upstream that takes everything, and counts each message by its id.
+//! Upstream that accepts everything, and counts each message by its id.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// How often each message was acknowledged.
+/// Number of acknowledgements by message id.
 pub type Counts = Arc<Mutex<HashMap<u64, u32>>>;
 
 pub struct Upstream {
@@ -16,12 +16,12 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// One that takes connections for as long as the runtime lives.
+    /// Starts an upstream that lives as long as the runtime.
     pub async fn start() -> Self {
         Self::with_at_most(usize::MAX).await
     }
 
-    /// The same; it answers 421 to connections beyond so many at once.
+    /// Starts an upstream that answers 421 to connections above this number.
     pub async fn with_at_most(connections: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, counts) = (listener.local_addr().unwrap(), Counts::default());
@@ -42,13 +42,13 @@ impl Upstream {
     }
 }
 
-/// Serves one connection; an error is its end.
+/// Serves one connection; returns an error at its end.
 async fn converse(stream: TcpStream, counts: Counts) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut stream, mut replies) = (BufReader::new(stream), b"220 upstream ESMTP\r\n".to_vec());
     let (mut line, mut message) = (Vec::new(), None);
     loop {
-        // What came in one piece is answered in one.
+        // Answer pipelined commands in one write.
         if stream.buffer().is_empty() {
             stream.write_all(&replies).await?;
             replies.clear();
