@@ -52,7 +52,7 @@ fn sockets(weir: &Process) -> usize {
 const OTHERS: usize = 4;
 
 #[test]
-fn half_requests_neither_stay_nor_keep_a_scraper_out() {
+fn incomplete_requests_time_out_and_do_not_block_a_scraper() {
     let (_site, weir) = start();
     let (admin, before) = (weir.address("admin"), sockets(&weir));
     // A scraper of another network that was connected before.
@@ -78,7 +78,7 @@ fn half_requests_neither_stay_nor_keep_a_scraper_out() {
 }
 
 #[test]
-fn orders_have_so_many_connections_as_well() {
+fn the_control_socket_has_a_limit_of_connections_too() {
     let (site, weir) = start();
     let before = sockets(&weir);
     let connect = || {
@@ -99,7 +99,7 @@ fn orders_have_so_many_connections_as_well() {
 }
 
 #[test]
-fn clients_that_do_not_read_or_say_nothing_more_are_closed() {
+fn connections_of_clients_that_do_not_read_or_write_are_closed() {
     let (_site, weir) = start();
     let before = sockets(&weir);
     let mut idle = connect_from("127.0.0.1", weir.address("admin"));
@@ -141,7 +141,7 @@ fn a_request_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn weir_stops_also_when_a_request_is_half_there() {
+fn weir_stops_despite_an_incomplete_request() {
     let (_site, weir) = start();
     let mut half = connect_from("127.0.0.1", weir.address("admin"));
     half.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();

@@ -124,7 +124,7 @@ fn another_weir_is_told_address_name_and_user() {
 }
 
 #[test]
-fn an_upstream_that_offers_it_not_or_refuses_it_is_complained_of_once() {
+fn an_upstream_that_lacks_or_refuses_xclient_is_logged_once() {
     let upstream = Upstream::start();
     let address = upstream.address().to_string();
     let times = |weir: &Process, what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();

@@ -6,14 +6,14 @@ use crate::harness::{run, weir};
 use std::path::{Path, PathBuf};
 
 #[test]
-fn every_wrong_configuration_fails_with_its_words() {
+fn every_wrong_configuration_fails_with_its_message() {
     for path in files("bad-config", 15) {
         check(&path, 78, "error: ");
     }
 }
 
 #[test]
-fn every_doubtful_configuration_is_warned_of_with_its_words() {
+fn every_doubtful_configuration_gets_its_warning() {
     for path in files("warned-config", 15) {
         check(&path, 0, "warning: ");
     }

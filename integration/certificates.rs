@@ -221,7 +221,7 @@ fn a_reload_takes_all_certificates_or_none() {
 
 /// The process checks once a minute; here the test drives the same server faster.
 #[test]
-fn renewed_files_are_noticed_when_they_go_together() {
+fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;
     use weir::server::{AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server, serve};
     let site = site(&[], "");
@@ -259,7 +259,7 @@ fn renewed_files_are_noticed_when_they_go_together() {
 }
 
 #[test]
-fn what_is_no_handshake_is_one_line_in_the_log_and_the_end_of_the_connection() {
+fn an_invalid_handshake_is_logged_in_one_line_and_ends_the_connection() {
     let site = site(&[], "session = { command-timeout = \"0.3s\" }\n");
     let weir = site.start();
     let before = weir.log_lines().len();
@@ -316,7 +316,7 @@ fn check_tells_what_is_wrong_with_each_certificate() {
 }
 
 #[test]
-fn check_warns_of_a_name_that_two_are_for_and_of_one_that_has_ended() {
+fn check_warns_of_a_duplicate_name_and_of_an_expired_certificate() {
     let site = site(&["one", "two", "ended"], "");
     make(&site, "one", &["smtp.example.net"]);
     make(&site, "two", &["other.example.net", "SMTP.example.net"]);

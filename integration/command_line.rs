@@ -76,7 +76,7 @@ fn is_explained(kind: &str, key: &str) -> bool {
 }
 
 #[test]
-fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
+fn check_prints_the_effective_configuration_which_can_be_read_again() {
     let limit = "[[limit]]\nname = \"NAME\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"9 / 1d\"\n";
     let limits = limit.replace("NAME", "one") + &limit.replace("NAME", "two");
     let site = Site::new(&format!("{MINIMAL}listener.\"a b\" = {{ address = \"127.0.0.1:0\" }}\n{limits}"));
@@ -94,7 +94,7 @@ fn check_prints_what_is_in_force_and_that_is_a_configuration_again() {
 }
 
 #[test]
-fn one_client_has_a_hundred_places_and_a_trusted_one_nine_tenths_unless_said_otherwise() {
+fn the_default_limit_is_a_hundred_connections_per_client_and_nine_tenths_for_trusted_ones() {
     for (given, found, trusted) in [
         ("max-connections = 1", 1, 1),
         ("max-connections = 50", 45, 45),
@@ -111,7 +111,7 @@ fn one_client_has_a_hundred_places_and_a_trusted_one_nine_tenths_unless_said_oth
 }
 
 #[test]
-fn a_look_up_takes_no_more_than_half_of_the_time_for_the_upstream_unless_said_otherwise() {
+fn the_default_dns_timeout_is_at_most_half_of_the_upstream_timeout() {
     for (whole, more, found) in [
         ("20s", "", "5s"),
         ("4s", "", "2s"),
@@ -125,7 +125,7 @@ fn a_look_up_takes_no_more_than_half_of_the_time_for_the_upstream_unless_said_ot
 }
 
 #[test]
-fn files_that_everybody_may_read_are_warned_of() {
+fn world_readable_files_are_warned_of() {
     use std::os::unix::fs::PermissionsExt as _;
     let site = Site::new(MINIMAL);
     std::fs::set_permissions(site.path("users"), std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -147,7 +147,7 @@ fn warnings(keys: &str) -> String {
 }
 
 #[test]
-fn a_password_that_anybody_could_get_is_warned_of() {
+fn a_password_at_risk_is_warned_of() {
     let fixed = "auth = \"fixed\"\nuser = \"weir\"\npassword-file = \"password\"";
     let client = "auth = \"client\"";
     let scram = "mechanism = \"scram-sha-256\"";
@@ -191,7 +191,7 @@ fn keys_that_have_no_effect_are_warned_of() {
 }
 
 #[test]
-fn the_port_of_implicit_tls_is_warned_of_where_starttls_is_waited_for() {
+fn starttls_on_the_port_of_implicit_tls_is_warned_of() {
     for (port, tls, is_warned_of) in [
         (465, "required", true),
         (465, "opportunistic", true),
@@ -205,7 +205,7 @@ fn the_port_of_implicit_tls_is_warned_of_where_starttls_is_waited_for() {
 }
 
 #[test]
-fn a_certificate_of_weir_itself_that_has_expired_is_warned_of() {
+fn an_expired_client_certificate_is_warned_of() {
     let site = Site::new(
         &MINIMAL.replace("2525\"", "2525\", client-certificate = \"weir.pem\", client-key = \"weir-key.pem\""),
     );
@@ -230,7 +230,7 @@ fn misuse_exits_64_with_usage_and_help_exits_0() {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_is_no_panic() {
+fn an_unwritable_output_does_not_panic() {
     let site = Site::new(MINIMAL);
     let config = site.path("weir.toml");
     let config = config.to_str().unwrap();
@@ -266,7 +266,7 @@ fn manual_pages_and_completions_are_made() {
 
 #[test]
 fn the_reference_page_is_that_of_the_comments() {
-    let (code, page, err) = outcome(&run(weir().args(["man", "--reference"]), ""));
+    let Outcome { code, out: page, err } = outcome(run(weir().args(["man", "--reference"]), ""));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/REFERENCE.md");
     let is_same = std::fs::read_to_string(path).is_ok_and(|kept| kept == page);
@@ -274,7 +274,7 @@ fn the_reference_page_is_that_of_the_comments() {
 }
 
 #[test]
-fn a_configuration_that_is_not_there_exits_66() {
+fn a_missing_configuration_exits_66() {
     for command in ["check", "serve"] {
         let Outcome { code, err, .. } = outcome(run(weir().args([command, "-c", "no/such.toml"]), ""));
         assert_eq!(
@@ -304,7 +304,7 @@ fn a_second_weir_on_the_same_state_is_refused() {
 }
 
 #[test]
-fn user_add_takes_the_password_from_standard_input_and_refuses_what_is_wrong() {
+fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
     let site = Site::new(MINIMAL);
     let config = site.path("weir.toml");
     let add = |name: &str, input: &str| outcome(run(weir().args(["user", "add", "-c"]).arg(&config).arg(name), input));

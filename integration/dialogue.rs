@@ -40,7 +40,7 @@ use weir::smtp::reply::Reply;
 use weir::time::{Timestamp, Units, parse_rate};
 
 #[test]
-fn every_dialogue_goes_as_written() {
+fn dialogues_go_as_written() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/dialogues");
     let mut scripts: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     scripts.sort();
@@ -60,7 +60,7 @@ fn every_dialogue_goes_as_written() {
 }
 
 #[test]
-fn a_script_that_expects_something_else_fails() {
+fn a_dialogue_with_a_wrong_line_fails() {
     for script in ["c <- 220 other", "c -> NOOP\nc <~ 500", "u <- MAIL FROM:<a@b>", "c -- closed", "nonsense"] {
         let mut play = Play::new();
         assert!(script.lines().any(|line| play.line(line).is_err()), "{script}");
@@ -134,7 +134,7 @@ fn recipients_after_a_refused_mail_are_refused_until_there_are_too_many_of_them(
 }
 
 #[test]
-fn an_envelope_has_so_many_octets() {
+fn an_envelope_has_a_maximum_of_octets() {
     let mut play = Play::new();
     for line in BEGINNING.replace("HELO", "EHLO").replacen('\n', "\nupstream DSN\n", 1).lines() {
         play.line(line).unwrap();

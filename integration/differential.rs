@@ -724,7 +724,7 @@ fn every_difference_from_another_parser_has_its_reason() {
 }
 
 #[test]
-fn every_reason_to_differ_holds_for_its_example() {
+fn every_class_of_difference_holds_for_its_example() {
     for class in CLASSES {
         let line = class.example.replace("{long}", &"x".repeat(253));
         let found: Vec<_> = Difference::all(line.as_bytes()).iter().map(|d| Class::of(d).map(|c| c.name)).collect();

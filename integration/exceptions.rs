@@ -43,7 +43,7 @@ fn exceptions(site: &Site) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn every_command_says_what_it_has_done() {
+fn every_command_reports_its_effect() {
     let (_upstream, site, _weir) = running("path = \"state.db\"", KINDS);
     let term = ["--for", "8h", "--reason", "a mailing"];
     for (arguments, words) in [
@@ -105,7 +105,7 @@ fn every_command_says_what_it_has_done() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_nothing_is_done() {
+fn invalid_commands_are_refused_without_effect() {
     let (_upstream, site, process) = running("path = \"state.db\"", KINDS);
     let term = ["--for", "8h", "--reason", "x"];
     for (arguments, words) in [
@@ -159,7 +159,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_done() {
 }
 
 #[test]
-fn who_gave_the_command_is_who_used_sudo() {
+fn the_audit_names_the_user_behind_sudo() {
     let (_upstream, site, _weir) = running("path = \"state.db\"", TEN);
     let suspend = |whom: &str, sudo: Option<&str>, user: Option<&str>| {
         let mut command = weir();
@@ -190,7 +190,7 @@ fn mail(weir: &Process, client: Ipv4Addr) -> String {
 }
 
 #[test]
-fn who_is_suspended_sends_nothing_and_is_charged_nothing_until_released() {
+fn a_suspended_client_sends_nothing_and_is_charged_nothing() {
     let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
     // An open session is subject to the suspension from its next command on.
     let mut session = Client::connect_from(ALICE, weir.address("s"));
@@ -243,7 +243,7 @@ fn a_suspension_ends_by_itself_also_while_weir_is_not_running() {
 }
 
 #[test]
-fn who_a_limit_suspends_is_suspended_before_he_hears_of_it() {
+fn a_suspension_by_a_limit_holds_before_its_reply() {
     let limit = TEN.replace(" }", ", action = [{ suspend = \"1d\" }] }").replace("\"client\"", "\"client/24/56\"");
     let (_upstream, site, weir) = running("path = \"state.db\"", &limit);
     assert_eq!(accepted(&weir, ALICE, 11), 10);
@@ -262,7 +262,7 @@ fn who_a_limit_suspends_is_suspended_before_he_hears_of_it() {
 }
 
 #[test]
-fn so_is_who_sends_too_much_in_one_message() {
+fn a_suspension_by_a_limit_of_one_message_holds_before_its_reply() {
     let of_message = TEN.replace("algorithm = \"token-bucket\", rate = \"10 / 1d\"", "rate = \"10 / message\"");
     let limit = of_message.replace(" }", ", action = [{ suspend = \"1d\" }] }");
     let (_upstream, site, weir) = running("path = \"state.db\"", &limit);
@@ -272,7 +272,7 @@ fn so_is_who_sends_too_much_in_one_message() {
 }
 
 #[test]
-fn a_budget_that_is_reset_is_as_if_nothing_had_been_counted() {
+fn a_reset_budget_is_empty() {
     let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
     assert_eq!(accepted(&weir, ALICE, 12), 10);
     done(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"]);
@@ -347,7 +347,7 @@ fn exceptions_outlive_a_reload_and_one_without_effect_is_named() {
 }
 
 #[test]
-fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
+fn a_dump_can_be_loaded_with_exceptions_and_audit() {
     let (_upstream, site, weir) = running("path = \"state.db\"", KINDS);
     done(&site, &["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "a \"mailing\""]);
     done(&site, &["suspend", "client=127.2.0.2", "--for", "1d", "--reason", "y"]);
@@ -391,7 +391,7 @@ fn what_is_dumped_can_be_loaded_with_exceptions_and_what_was_done() {
 }
 
 #[test]
-fn without_a_state_file_exceptions_hold_and_are_written_when_it_is_there() {
+fn exceptions_hold_without_a_state_file_and_are_written_once_it_exists() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", TEN);
     // A folder takes the place of the state file.

@@ -33,7 +33,7 @@ fn every_form_of_limit_is_printed_so_that_it_reads_again() {
 }
 
 #[test]
-fn the_reference_is_explained_without_an_empty_place() {
+fn the_explanation_of_the_reference_has_no_gap() {
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/weir.toml");
     let text = std::fs::read_to_string(reference).unwrap();
     // The files that the reference names do not exist here, except the numbers.

@@ -49,7 +49,7 @@ fn judged(sent: &Sent, accepted: &[Accepted]) -> [u64; 2] {
 }
 
 #[test]
-fn the_judge_finds_what_is_lost_and_what_is_doubled() {
+fn the_judge_finds_lost_and_doubled_messages() {
     let message = Message::new(1, 4711);
     let (good, bad) = (Some("250 2.0.0 Queued"), Some("451 4.3.0 No"));
     let changed = |change: &dyn Fn(&mut Accepted)| {

@@ -67,7 +67,7 @@ fn now() -> f64 {
 }
 
 #[test]
-fn parallel_sessions_get_exactly_what_the_formula_admits_and_kill_9_changes_nothing() {
+fn parallel_sessions_get_exactly_the_formulas_count_also_after_kill_9() {
     let upstream = Upstream::start();
     let site = site(&upstream);
     let weir = site.start();

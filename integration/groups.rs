@@ -36,7 +36,7 @@ fn sent(client: &mut Client) -> usize {
 }
 
 #[test]
-fn a_limit_for_a_group_is_for_those_who_are_in_it_when_they_log_in() {
+fn a_limit_for_a_group_uses_the_groups_at_login() {
     let upstream = Upstream::start();
     let site = site(&upstream);
     site.add_user("bob");
@@ -50,7 +50,7 @@ fn a_limit_for_a_group_is_for_those_who_are_in_it_when_they_log_in() {
 }
 
 #[test]
-fn a_user_whom_a_proxy_names_has_the_groups_of_the_users_file() {
+fn a_user_named_by_a_proxy_has_the_groups_of_the_users_file() {
     let upstream = Upstream::start();
     let site = site(&upstream);
     site.add_user("bob");

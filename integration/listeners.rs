@@ -18,7 +18,7 @@ fn site(more: &str) -> (Upstream, Site) {
 }
 
 #[test]
-fn what_comes_with_starttls_in_one_packet_is_not_used_after_it() {
+fn plain_text_pipelined_after_starttls_is_discarded() {
     let (_upstream, site) = site("");
     let weir = site.start();
     let mut client = Client::connect(weir.address("starttls"));
@@ -33,7 +33,7 @@ fn what_comes_with_starttls_in_one_packet_is_not_used_after_it() {
 }
 
 #[test]
-fn auth_waits_for_tls_where_tls_is_to_be_had() {
+fn auth_needs_tls_where_starttls_is_offered() {
     let (_upstream, site) = site("");
     let weir = site.start();
     let mut client = Client::connect(weir.address("starttls"));
@@ -70,7 +70,7 @@ fn a_trusted_network_sends_without_auth() {
 }
 
 #[test]
-fn silent_and_dripping_clients_are_sent_away() {
+fn silent_and_dripping_clients_time_out() {
     let (_upstream, site) =
         site("session = { idle-timeout = \"0.3s\", command-timeout = \"0.3s\", data-timeout = \"0.3s\" }\n");
     let weir = site.start();
@@ -93,7 +93,7 @@ fn silent_and_dripping_clients_are_sent_away() {
 }
 
 #[test]
-fn a_line_without_end_is_answered_forgotten_and_in_the_end_cut_off() {
+fn an_endless_line_is_refused_and_in_the_end_disconnected() {
     let (_upstream, site) = site("");
     let weir = site.start();
     let mut client = Client::connect(weir.address("plain"));
@@ -109,7 +109,7 @@ fn a_line_without_end_is_answered_forgotten_and_in_the_end_cut_off() {
 }
 
 #[test]
-fn everybody_who_is_cut_off_when_weir_stops_is_told() {
+fn every_session_cut_off_by_a_stop_gets_421() {
     let (_upstream, site) = site("session = { drain-timeout = \"0.1s\" }\n");
     let weir = site.start();
     let mut clients: Vec<Client> = (0..30)
@@ -156,7 +156,7 @@ fn clients_and_upstream_may_have_either_kind_of_address() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so() {
+fn one_connection_too_many_gets_421() {
     let (_upstream, site) = site("session = { max-connections = 1 }\n");
     let weir = site.start();
     // A trusted client keeps its session.
@@ -180,7 +180,7 @@ fn connect_as(client: &str, address: SocketAddr) -> (Client, String) {
 }
 
 #[test]
-fn a_client_has_so_many_connections_over_all_listeners_and_others_have_theirs() {
+fn the_limit_of_connections_per_client_spans_listeners_and_spares_others() {
     let listener = "{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"] }";
     let (_upstream, site) = site(&format!(
         "session = {{ max-connections-per-client = 2 }}\nlistener.a = {listener}\nlistener.b = {listener}\n"
@@ -216,7 +216,7 @@ fn a_client_has_so_many_connections_over_all_listeners_and_others_have_theirs() 
 }
 
 #[test]
-fn a_place_is_free_again_however_its_connection_ended() {
+fn a_connection_slot_is_free_after_every_kind_of_end() {
     let (_upstream, site) = site("session = { max-connections-per-client = 1, command-timeout = \"0.3s\" }\n");
     let weir = site.start();
     let next = |listener| {
@@ -252,7 +252,7 @@ fn a_place_is_free_again_however_its_connection_ended() {
 }
 
 #[test]
-fn two_hundred_at_once_are_no_more_than_there_are_places_for() {
+fn two_hundred_concurrent_connections_never_exceed_the_limit() {
     let trusting = ["trusting"; 3];
     for (limit, greeted, reply, listeners) in [
         ("max-connections = 7, max-connections-per-client = 7", 7, "421 4.3.2", trusting),
@@ -285,7 +285,7 @@ fn two_hundred_at_once_are_no_more_than_there_are_places_for() {
 }
 
 #[test]
-fn a_client_turned_away_where_tls_comes_first_hears_nothing() {
+fn a_refusal_before_implicit_tls_sends_nothing() {
     let (_upstream, site) = site("session = { max-connections-per-client = 1 }\n");
     let weir = site.start();
     let _first = Client::connect(weir.address("plain"));
@@ -312,7 +312,7 @@ fn drip(client: &mut Client, what: &[u8]) -> String {
 }
 
 #[test]
-fn whoever_must_log_in_and_does_not_is_sent_away_whatever_it_says_meanwhile() {
+fn a_client_that_must_log_in_is_disconnected_at_the_login_timeout() {
     let (_upstream, site) =
         site("listener.open = { address = \"127.0.0.1:0\", tls = \"none\" }\nsession = { login-timeout = \"1s\" }\n");
     let weir = site.start();
@@ -341,7 +341,7 @@ fn whoever_must_log_in_and_does_not_is_sent_away_whatever_it_says_meanwhile() {
 }
 
 #[test]
-fn whoever_need_not_log_in_or_has_may_stay() {
+fn a_client_without_need_for_a_login_may_stay() {
     let (_upstream, site) = site(
         "listener.open = { address = \"127.0.0.1:0\", tls = \"none\" }\n\
          listener.optional = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }\n\
@@ -378,7 +378,7 @@ fn a_message_over_the_limit_is_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn stopping_tells_idle_sessions_and_lets_transactions_finish() {
+fn a_stop_tells_idle_sessions_and_lets_transactions_finish() {
     let (upstream, site) = site("");
     let weir = site.start();
     let mut idle = Client::connect(weir.address("plain"));

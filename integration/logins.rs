@@ -50,7 +50,7 @@ fn log_in(weir: &Process, user: &str, password: &str) -> String {
 }
 
 #[test]
-fn a_correct_login_waits_for_few_checks_of_those_who_guess_from_another_network() {
+fn a_correct_login_waits_for_few_checks_of_another_network() {
     let (_upstream, site) = slow_site();
     let weir = site.start();
     let guessers = 10 * at_once() + 20;
@@ -89,7 +89,7 @@ fn a_correct_login_waits_for_few_checks_of_those_who_guess_from_another_network(
 }
 
 #[test]
-fn a_client_that_leaves_while_it_waits_costs_no_check() {
+fn a_client_that_leaves_the_queue_costs_no_check() {
     let (_upstream, site) = slow_site();
     let weir = site.start();
     let mut guesses: Vec<Client> = (0..at_once() + 17).map(|_| greeted(&weir, GUESSER)).collect();
@@ -106,7 +106,7 @@ fn a_client_that_leaves_while_it_waits_costs_no_check() {
 }
 
 #[test]
-fn the_smallest_configuration_bounds_guesses_by_their_address() {
+fn the_minimal_configuration_limits_guesses_per_address() {
     let minimal = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/minimal.toml");
     let minimal = std::fs::read_to_string(minimal).unwrap();
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
@@ -129,7 +129,7 @@ fn the_smallest_configuration_bounds_guesses_by_their_address() {
 }
 
 #[test]
-fn the_answer_to_a_failed_login_is_late_and_a_client_that_does_not_wait_for_it_has_guessed_all_the_same() {
+fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     let failures = "[[limit]]\nname = \"guesses\"\ncount = \"login-failures\"\nper = [\"client\"]\nrate = \"3 / 1h\"\n\
                     algorithm = \"token-bucket\"\n";
     let (_upstream, site) = site(&[("alice", SENTENCE, "")], failures);
@@ -149,7 +149,7 @@ fn the_answer_to_a_failed_login_is_late_and_a_client_that_does_not_wait_for_it_h
 }
 
 #[test]
-fn nobody_is_refused_while_the_users_file_is_rewritten_in_place() {
+fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
     let (_upstream, site) = site(&[("alice", SENTENCE, ""), ("bob", SENTENCE, "")], "");
     let weir = site.start();
     let whole = std::fs::read_to_string(site.path("users")).unwrap();
@@ -169,7 +169,7 @@ fn nobody_is_refused_while_the_users_file_is_rewritten_in_place() {
 }
 
 #[test]
-fn a_password_is_the_same_however_a_keyboard_spells_it() {
+fn a_password_has_one_unicode_normal_form() {
     let (_upstream, site) = site(&[("old", "a\u{308}", "")], "");
     let add = |name: &str, password: &str| {
         let config = site.path("weir.toml");

@@ -62,7 +62,7 @@ fn log_in(server: &Process, host: u8, user: &str, password: &str) -> String {
 }
 
 #[test]
-fn users_with_an_account_share_no_budget_with_those_whom_guessers_invent() {
+fn users_with_an_account_share_no_budget_with_invented_ones() {
     let upstream = Upstream::start();
     let site = Site::builder()
         .listener("s", "tls = \"none\"")

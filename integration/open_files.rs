@@ -15,7 +15,7 @@ fn site(upstream: &Upstream, more: &str) -> Site {
 }
 
 #[test]
-fn where_few_files_may_be_open_fewer_clients_are_served_and_all_others_are_told() {
+fn a_low_limit_of_open_files_reduces_sessions_and_others_get_421() {
     // Reserved: 64 files, 65 for each of two admin listeners, one for the client listener, and 50 idle connections.
     for (limit, sessions) in [(100, 1), (300, 27)] {
         let upstream = Upstream::start();
@@ -52,7 +52,7 @@ fn where_few_files_may_be_open_fewer_clients_are_served_and_all_others_are_told(
 }
 
 #[test]
-fn where_enough_files_may_be_open_nothing_is_lowered() {
+fn a_sufficient_limit_of_open_files_reduces_nothing() {
     let upstream = Upstream::start();
     let site = site(&upstream, "session = { max-connections = 20 }\n");
     let weir = site.start();

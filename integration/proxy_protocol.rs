@@ -79,7 +79,7 @@ fn the_address_in_the_header_is_the_clients_in_received_lines_and_in_the_log() {
 }
 
 #[test]
-fn trust_and_limits_are_of_the_address_in_the_header() {
+fn trust_and_limits_use_the_address_in_the_header() {
     let limit = "[[limit]]\nname = \"client\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"1 / 1d\"\nalgorithm = \"token-bucket\"\n";
     let (_upstream, site) = site(limit);
     let weir = site.start();
@@ -116,7 +116,7 @@ fn a_health_check_and_an_unknown_client_keep_the_address_of_the_connection() {
 }
 
 #[test]
-fn what_follows_a_header_is_left_for_the_session() {
+fn octets_after_a_header_belong_to_the_session() {
     let (_upstream, site) = site("");
     let weir = site.start();
     for header in [line("192.0.2.7"), block("192.0.2.7"), b"PROXY UNKNOWN\r\n".to_vec()] {
@@ -163,7 +163,7 @@ fn tls_comes_after_the_header() {
 }
 
 #[test]
-fn a_header_from_anybody_else_is_no_smtp_and_not_believed() {
+fn a_header_from_an_untrusted_address_is_an_invalid_command() {
     let (_upstream, site) = site("");
     let weir = site.start();
     let mut client = Client::connect(weir.address("plain"));
@@ -193,7 +193,7 @@ fn a_header_from_anybody_else_is_no_smtp_and_not_believed() {
 }
 
 #[test]
-fn a_client_for_whom_there_is_no_place_is_told_so_before_and_after_its_header() {
+fn a_client_above_the_limit_of_connections_gets_421_before_and_after_its_header() {
     let (_upstream, site) = site("session = { max-connections = 2, max-connections-per-trusted-client = 1 }\n");
     let weir = site.start();
     let mut first = connect(&weir, "trusting", &line("192.0.2.7"));
@@ -212,7 +212,7 @@ fn a_client_for_whom_there_is_no_place_is_told_so_before_and_after_its_header() 
 }
 
 #[test]
-fn a_connection_without_a_good_header_is_closed_without_a_word() {
+fn a_connection_without_a_valid_header_is_closed_silently() {
     let (_upstream, site) = site("session = { command-timeout = \"0.3s\" }\n");
     let weir = site.start();
     let refused = |listener| {

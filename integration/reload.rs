@@ -100,7 +100,7 @@ fn numbers_change_between_two_commands_and_budgets_keep_their_history() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_whichever_way_it_comes() {
+fn a_bad_file_changes_nothing_for_any_trigger() {
     let upstream = Upstream::start();
     for way in WAYS {
         let site = ten(&upstream);
@@ -119,7 +119,7 @@ fn a_bad_file_changes_nothing_whichever_way_it_comes() {
 }
 
 #[test]
-fn orders_are_carried_out_though_no_file_has_changed() {
+fn a_reload_on_command_runs_without_a_changed_file() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -132,7 +132,7 @@ fn orders_are_carried_out_though_no_file_has_changed() {
 }
 
 #[test]
-fn a_bad_file_is_drawn_as_check_draws_it() {
+fn a_bad_file_is_reported_as_by_check() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -171,7 +171,7 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
 }
 
 #[test]
-fn a_bad_file_is_read_until_it_is_good_though_it_looks_unchanged() {
+fn a_bad_file_is_read_again_until_it_is_valid() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -185,7 +185,7 @@ fn a_bad_file_is_read_until_it_is_good_though_it_looks_unchanged() {
 }
 
 #[test]
-fn limits_that_are_read_again_keep_their_history() {
+fn reloaded_limits_keep_their_history() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -213,7 +213,7 @@ fn limits_that_are_read_again_keep_their_history() {
 }
 
 #[test]
-fn what_needs_a_restart_is_named_until_it_has_been() {
+fn changes_that_need_a_restart_are_named_until_then() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -230,7 +230,7 @@ fn what_needs_a_restart_is_named_until_it_has_been() {
 }
 
 #[test]
-fn limits_are_taken_also_where_another_file_is_bad_and_that_is_said() {
+fn limits_are_reloaded_despite_another_bad_file_which_is_reported() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -253,7 +253,7 @@ fn limits_are_taken_also_where_another_file_is_bad_and_that_is_said() {
 }
 
 #[test]
-fn where_no_weir_is_running_that_is_said() {
+fn a_missing_weir_is_reported() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let Outcome { code, out, err } = reload(&site);
@@ -262,7 +262,7 @@ fn where_no_weir_is_running_that_is_said() {
 }
 
 #[test]
-fn the_running_weir_is_found_by_what_can_be_read_of_a_bad_file() {
+fn the_running_weir_is_found_by_the_readable_part_of_a_bad_file() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     change(&site, "admin = { ", "admin = { socket = \"orders\", ");
@@ -284,7 +284,7 @@ fn the_running_weir_is_found_by_what_can_be_read_of_a_bad_file() {
 }
 
 #[test]
-fn only_weirs_own_user_and_root_may_give_orders() {
+fn only_weirs_own_user_and_root_may_use_the_control_socket() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -308,7 +308,7 @@ fn only_weirs_own_user_and_root_may_give_orders() {
 }
 
 #[test]
-fn the_socket_of_a_dead_weir_is_replaced_and_ones_own_is_removed_at_the_end() {
+fn the_socket_of_a_dead_weir_is_replaced_and_removed_at_the_end() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     site.start().kill();
@@ -321,7 +321,7 @@ fn the_socket_of_a_dead_weir_is_replaced_and_ones_own_is_removed_at_the_end() {
 }
 
 #[test]
-fn the_socket_of_another_weir_and_a_file_that_is_none_stay_as_they_are() {
+fn the_socket_of_another_weir_and_other_files_are_left_alone() {
     let upstream = Upstream::start();
     let (first, second) = (ten(&upstream), ten(&upstream));
     let running = first.start();
@@ -344,7 +344,7 @@ fn the_socket_of_another_weir_and_a_file_that_is_none_stay_as_they_are() {
 }
 
 #[test]
-fn two_weirs_of_one_state_file_leave_the_first_its_socket() {
+fn a_second_weir_on_one_state_file_leaves_the_first_its_socket() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();
@@ -355,7 +355,7 @@ fn two_weirs_of_one_state_file_leave_the_first_its_socket() {
 }
 
 #[test]
-fn orders_are_taken_also_where_there_is_no_http_over_tcp() {
+fn control_commands_work_without_http_over_tcp() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     change(&site, "admin = { address = \"127.0.0.1:0\" }", "admin = { socket = \"orders\" }");
@@ -368,7 +368,7 @@ fn orders_are_taken_also_where_there_is_no_http_over_tcp() {
 }
 
 #[test]
-fn users_that_are_read_again_may_log_in() {
+fn users_of_a_reloaded_file_may_log_in() {
     let upstream = Upstream::start();
     let site = ten(&upstream);
     let weir = site.start();

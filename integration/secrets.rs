@@ -127,7 +127,7 @@ fn stand_nowhere() {
 }
 
 #[test]
-fn traces_are_found_wherever_base64_has_put_them() {
+fn traces_are_found_at_every_offset_of_base64() {
     for before in ["", "x", "xy", "\0alice\0"] {
         let text = encoded(&format!("{before}{SENTENCE}"));
         assert!(traces(SENTENCE).iter().any(|trace| text.contains(trace)), "{text}");
@@ -135,7 +135,7 @@ fn traces_are_found_wherever_base64_has_put_them() {
 }
 
 #[test]
-fn a_password_that_stands_in_the_configuration_by_mistake_is_not_drawn() {
+fn a_password_in_the_configuration_by_mistake_is_not_shown() {
     let keys = ["address = \"127.0.0.1:25\"", "auth = \"fixed\"", "user = \"weir\""];
     for wrong in [
         "password-env = \"hunter2-secret!\"",

@@ -69,7 +69,7 @@ fn sigterm_under_load_loses_nothing() {
 }
 
 #[test]
-fn a_transaction_that_does_not_end_is_cut_off_in_time_and_by_a_second_signal_at_once() {
+fn a_hanging_transaction_is_cut_off_in_time_or_by_a_second_signal() {
     let upstream = Upstream::start();
     let timed = site(&upstream, "session = { drain-timeout = \"0.3s\" }\n");
     let weir = timed.start();
@@ -92,7 +92,7 @@ fn a_transaction_that_does_not_end_is_cut_off_in_time_and_by_a_second_signal_at_
 }
 
 #[test]
-fn sighup_reads_certificate_and_users_again_and_keeps_them_when_they_are_bad() {
+fn sighup_reloads_certificate_and_users_and_keeps_them_if_the_new_ones_are_bad() {
     let upstream = Upstream::start();
     let site = site(&upstream, "");
     let weir = site.start();
@@ -124,7 +124,7 @@ fn sighup_reads_certificate_and_users_again_and_keeps_them_when_they_are_bad() {
 }
 
 #[test]
-fn systemd_is_told() {
+fn systemd_gets_readiness_and_status() {
     let upstream = Upstream::start();
     let site = site(&upstream, "");
     let socket = UnixDatagram::bind(site.path("notify")).unwrap();
@@ -180,7 +180,7 @@ fn a_crash_of_the_service_leaves_no_passwords_in_a_core_file() {
 }
 
 #[test]
-fn the_log_is_json_where_that_is_asked_for() {
+fn the_log_is_json_where_configured() {
     let upstream = Upstream::start();
     let site = site(&upstream, "log = { format = \"json\" }\n");
     let weir = site.start();

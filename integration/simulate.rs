@@ -112,7 +112,7 @@ fn decisions_are_those_of_an_independent_formula() {
 }
 
 #[test]
-fn limits_on_messages_and_recipients_stand_side_by_side() {
+fn limits_on_messages_and_on_recipients_combine() {
     let rows = history();
     let site = Folder::new(&format!("{EWMA}{BUCKET}"));
     let Outcome { out, .. } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
@@ -148,7 +148,7 @@ fn limits_on_messages_and_recipients_stand_side_by_side() {
 }
 
 #[test]
-fn history_comes_as_json_and_gzipped_as_well() {
+fn history_may_be_json_and_gzipped() {
     let rows = history();
     let site = Folder::new(EWMA);
     let json: String = rows
@@ -168,7 +168,7 @@ fn history_comes_as_json_and_gzipped_as_well() {
 }
 
 #[test]
-fn what_is_wrong_with_a_history_is_said() {
+fn errors_in_a_history_are_reported() {
     let site = Folder::new(EWMA);
     let Outcome { code, out, err } = site.simulate(&["-"], b"t,sender,recipient\n1,a,b\nx,a,b\n3,a,b\n2,a,b\n");
     assert_eq!(code, Some(65), "half of the rows are bad");
@@ -257,7 +257,7 @@ fn limit(name: &str, rest: &str) -> String {
 }
 
 #[test]
-fn what_the_history_does_not_say_is_named_for_each_limit_that_needs_it() {
+fn facts_missing_in_the_history_are_named_for_each_limit() {
     let recipients = "count = \"recipients\"\nrate = \"2 / 1d\"\nper = [\"user\"]\n";
     let cases = [
         ("tls", format!("{recipients}match = {{ tls = true }}"), "the tls"),
@@ -307,7 +307,7 @@ fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
 }
 
 #[test]
-fn every_kind_of_limit_that_the_history_can_tell_of_is_followed() {
+fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
     let bucket = "algorithm = \"token-bucket\"\n";
     let site = Folder::new(
         &[

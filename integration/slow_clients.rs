@@ -101,7 +101,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
 }
 
 #[test]
-fn time_in_which_the_upstream_takes_nothing_is_not_counted_against_the_client() {
+fn time_in_which_the_upstream_is_slow_does_not_count_for_the_client() {
     let (upstream, received) = slow_upstream(Duration::from_secs(3));
     let site = site(upstream, "data-timeout = \"0.5s\", min-data-rate = \"10M\"");
     let weir = site.start();

@@ -341,7 +341,7 @@ impl Unread {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nobody_and_says_what_was_lost() {
+fn an_unread_log_blocks_no_session_and_reports_lost_lines() {
     let mut weir = Unread::start();
     for _ in 0..1_000 {
         let mut client = Client::connect_silently(weir.implicit);
@@ -403,7 +403,7 @@ fn occupy(weir: &Process, host: Ipv4Addr, n: usize) -> Client {
 }
 
 #[test]
-fn strangers_on_all_places_make_room_for_the_next_client_at_once() {
+fn strangers_on_all_connections_make_room_for_the_next_client() {
     let upstream = Upstream::start();
     let site = Site::builder()
         .listener("plain", "tls = \"none\"")

@@ -142,7 +142,7 @@ refused: RCPT TO:<d@example.net>: 554 5.7.1 2 of 2 tokens used (test-2)
 ";
 
 #[test]
-fn each_limit_says_what_it_would_do_and_why() {
+fn each_limit_explains_its_decision() {
     let site = site("127.0.0.1:2525", LIMITS);
     let session = "--client 192.0.2.7 --user alice --listener s --mail-from a@example.org --rcpt-to postmaster@example.net \
         --rcpt-to c@example.net --rcpt-to <postmaster@example.net> --rcpt-to d@example.net --size 20K --at 2026-03-01T10:00";
@@ -170,7 +170,7 @@ fn each_limit_says_what_it_would_do_and_why() {
 }
 
 #[test]
-fn facts_make_limits_hold_that_would_not_without_them() {
+fn a_limit_holds_once_the_facts_it_needs_are_given() {
     let site = site("127.0.0.1:2525", LIMITS);
     let session = "--client 192.0.2.7 --mail-from <> --rcpt-to c@example.net --stage rcpt";
     for (facts, words) in [
@@ -196,7 +196,7 @@ fn facts_make_limits_hold_that_would_not_without_them() {
 }
 
 #[test]
-fn what_cannot_be_tested_is_named() {
+fn invalid_arguments_of_weir_test_are_named() {
     let site = site("127.0.0.1:2525", LIMITS);
     for (arguments, words) in [
         ("", "--client <ADDRESS>"),
@@ -253,7 +253,7 @@ fn send(weir: &Process, recipients: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_running_weir_tells_from_its_budgets_and_charges_nothing() {
+fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string(), TOKENS);
     let weir = site.start();
@@ -283,7 +283,7 @@ fn the_running_weir_tells_from_its_budgets_and_charges_nothing() {
 }
 
 #[test]
-fn what_is_posted_is_checked_like_what_is_typed() {
+fn a_posted_test_is_checked_like_a_typed_one() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string(), TOKENS);
     let _weir = site.start();

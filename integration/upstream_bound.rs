@@ -43,7 +43,7 @@ fn is_up(weir: &Process) -> bool {
 }
 
 #[test]
-fn of_more_clients_than_connections_all_get_their_message_through() {
+fn more_clients_than_connections_all_deliver() {
     for (bound, may_be_refused) in [("max-connections = 50", false), ("max-connections = 0", true)] {
         let upstream = Upstream::start();
         let site = site(&[(&upstream, bound)], "");
@@ -78,7 +78,7 @@ fn of_more_clients_than_connections_all_get_their_message_through() {
 }
 
 #[test]
-fn one_client_with_slow_messages_leaves_connections_for_others_and_loses_its_own() {
+fn a_client_with_slow_messages_leaves_connections_for_others() {
     let upstream = Upstream::start();
     let site = site(&[(&upstream, "max-connections = 6")], "data-timeout = \"3s\"");
     let weir = site.start();
@@ -109,7 +109,7 @@ fn one_client_with_slow_messages_leaves_connections_for_others_and_loses_its_own
 }
 
 #[test]
-fn who_waits_in_vain_is_told_so_and_another_upstream_is_asked_first() {
+fn a_wait_in_vain_is_refused_after_another_upstream_was_tried() {
     let [first, second] = [Upstream::start(), Upstream::start()];
     let site = site(&[(&first, "max-connections = 1"), (&second, "max-connections = 1")], "");
     let weir = site.start();
@@ -137,7 +137,7 @@ fn who_waits_in_vain_is_told_so_and_another_upstream_is_asked_first() {
 }
 
 #[test]
-fn a_client_that_took_all_connections_before_their_number_was_known_gives_some_back() {
+fn a_client_gives_connections_back_when_the_maximum_becomes_known() {
     let upstream = Upstream::start();
     let site = site(&[(&upstream, "max-connections = 0")], "");
     let weir = site.start();

@@ -71,7 +71,7 @@ fn messages(upstreams: &[Upstream]) -> Vec<usize> {
 }
 
 #[test]
-fn one_that_is_disabled_ends_what_it_has_begun_and_gets_no_more_until_it_is_enabled() {
+fn a_disabled_upstream_finishes_its_transactions_and_gets_no_more() {
     let (upstreams, site) = pair();
     let weir = site.start();
     let (begun, sending) = (with_recipient(&weir), in_message(&weir));
@@ -100,7 +100,7 @@ fn one_that_is_disabled_ends_what_it_has_begun_and_gets_no_more_until_it_is_enab
 }
 
 #[test]
-fn a_session_that_goes_on_sends_its_next_message_elsewhere() {
+fn a_session_sends_its_next_message_to_another_upstream() {
     let (upstreams, site) = pair();
     let weir = site.start();
     let mut client = with_recipient(&weir);
@@ -117,7 +117,7 @@ fn a_session_that_goes_on_sends_its_next_message_elsewhere() {
 }
 
 #[test]
-fn one_that_is_enabled_before_it_is_there_gets_mail_when_it_is() {
+fn an_upstream_enabled_while_down_gets_mail_once_it_is_up() {
     let (upstreams, site) = pair();
     let weir = site.start();
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
@@ -134,7 +134,7 @@ fn one_that_is_enabled_before_it_is_there_gets_mail_when_it_is() {
 }
 
 #[test]
-fn one_that_is_removed_ends_what_it_has_begun_and_is_forgotten() {
+fn a_removed_upstream_finishes_its_transactions() {
     let (upstreams, site) = pair();
     let weir = site.start();
     let (begun, sending) = (with_recipient(&weir), in_message(&weir));
@@ -157,7 +157,7 @@ fn one_that_is_removed_ends_what_it_has_begun_and_is_forgotten() {
 }
 
 #[test]
-fn one_that_is_changed_ends_what_it_has_begun_as_it_was() {
+fn a_changed_upstream_finishes_its_transactions_under_the_former_options() {
     let upstreams = [Upstream::start(), Upstream::start()];
     let [before, after] = upstreams.each_ref().map(|upstream| upstream.address().to_string());
     let site = site(&[listed("u", &upstreams[0], "")], "");
@@ -173,7 +173,7 @@ fn one_that_is_changed_ends_what_it_has_begun_as_it_was() {
 }
 
 #[test]
-fn another_login_is_used_from_the_next_message_on() {
+fn a_changed_login_is_used_from_the_next_message_on() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["235 2.7.0 Welcome"]);
@@ -197,7 +197,7 @@ fn another_login_is_used_from_the_next_message_on() {
 }
 
 #[test]
-fn a_login_of_the_client_that_is_wanted_since_is_asked_for_again() {
+fn a_session_without_login_must_log_in_once_the_upstream_needs_it() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["235 2.7.0 Welcome"]);
@@ -221,7 +221,7 @@ fn a_login_of_the_client_that_is_wanted_since_is_asked_for_again() {
 }
 
 #[test]
-fn what_cannot_be_used_leaves_the_former_in_place() {
+fn an_invalid_change_keeps_the_former_upstreams() {
     let upstreams = [Upstream::start(), Upstream::start()];
     let [before, after] = upstreams.each_ref().map(|upstream| upstream.address().to_string());
     let site = site(&[listed("u", &upstreams[0], "")], "");
@@ -254,7 +254,7 @@ fn what_cannot_be_used_leaves_the_former_in_place() {
 }
 
 #[test]
-fn where_none_is_enabled_clients_hear_451_and_the_administrator_hears_why() {
+fn with_no_upstream_enabled_clients_get_451_and_the_log_has_the_reason() {
     let (upstreams, site) = pair();
     site.edit(", priority", ", enabled = false, priority");
     let checked = run(crate::harness::weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
@@ -279,7 +279,7 @@ fn where_none_is_enabled_clients_hear_451_and_the_administrator_hears_why() {
 }
 
 #[test]
-fn other_name_servers_are_asked_from_now_on_and_connections_are_kept() {
+fn changed_name_servers_apply_at_once_and_connections_are_kept() {
     let first = Upstream::start_on("127.0.0.2:0");
     let port = first.address().port();
     let upstreams = [first, Upstream::start_on(&format!("127.0.0.3:{port}"))];
@@ -299,7 +299,7 @@ fn other_name_servers_are_asked_from_now_on_and_connections_are_kept() {
 
 /// Connections that were begun under the former configuration must not be used under the new one.
 #[test]
-fn what_is_on_its_way_to_an_upstream_that_is_changed_goes_to_the_one_in_its_place() {
+fn a_connection_begun_under_former_options_is_not_used_after_a_change() {
     let upstreams = [Upstream::start_on("127.0.0.2:0"), Upstream::start()];
     let [port, after] = [upstreams[0].address().port().to_string(), upstreams[1].address().to_string()];
     let names = NameServer::start("127.0.0.2 smart.example\n", &[]);
@@ -320,7 +320,7 @@ fn what_is_on_its_way_to_an_upstream_that_is_changed_goes_to_the_one_in_its_plac
 }
 
 #[test]
-fn however_often_upstreams_change_nobody_notices() {
+fn frequent_changes_of_upstreams_fail_no_message() {
     let upstreams = [Upstream::start(), Upstream::start()];
     let keys = |enabled| format!(", enabled = {enabled}, max-messages = 1000");
     let site = site(&[listed("u0", &upstreams[0], &keys(true)), listed("u1", &upstreams[1], &keys(false))], "");

@@ -30,7 +30,7 @@ fn is_up(weir: &Process, name: &str) -> bool {
 }
 
 #[test]
-fn the_one_of_lower_priority_waits_until_it_is_needed_and_only_so_long() {
+fn a_lower_priority_upstream_serves_only_while_the_other_is_down() {
     let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
     let weir = site.start();
     for _ in 0..5 {
@@ -55,7 +55,7 @@ fn the_one_of_lower_priority_waits_until_it_is_needed_and_only_so_long() {
 }
 
 #[test]
-fn shares_are_as_the_weights() {
+fn shares_follow_the_weights() {
     let ([one, other], site) = pair(["weight = 1", "weight = 4"]);
     let weir = site.start();
     let mut client = connect(&weir);
@@ -69,7 +69,7 @@ fn shares_are_as_the_weights() {
 }
 
 #[test]
-fn an_upstream_that_goes_away_before_the_message_has_begun_costs_nobody_anything() {
+fn an_upstream_that_fails_before_data_fails_no_message() {
     for fault in [
         Fault::Cut,
         Fault::Reset,
@@ -89,7 +89,7 @@ fn an_upstream_that_goes_away_before_the_message_has_begun_costs_nobody_anything
 }
 
 #[test]
-fn the_one_that_takes_over_is_told_all_that_was_accepted_before() {
+fn the_next_upstream_gets_all_recipients_accepted_before() {
     let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
     let weir = site.start();
     let mut client = connect(&weir);
@@ -126,7 +126,7 @@ fn a_recipient_that_was_accepted_is_never_lost_on_the_way_to_another() {
 }
 
 #[test]
-fn what_is_promised_is_what_all_in_use_can_do_and_needs_are_met_where_they_can_be() {
+fn ehlo_announces_the_common_extensions_and_mail_goes_where_its_needs_are_met() {
     let ([first, second], site) = pair(["priority = 1", "priority = 1"]);
     first.offer(&["PIPELINING", "8BITMIME", "DSN", "SIZE 1000000"]);
     second.offer(&["PIPELINING", "8BITMIME", "SIZE 2000"]);
@@ -157,7 +157,7 @@ fn what_is_promised_is_what_all_in_use_can_do_and_needs_are_met_where_they_can_b
 }
 
 #[test]
-fn one_client_that_is_sent_away_takes_the_upstream_from_nobody_but_a_row_of_failures_does() {
+fn one_421_does_not_disable_an_upstream_but_a_row_of_failures_does() {
     let ([first, second], site) = pair(["priority = 1, max-idle-connections = 0", "priority = 2"]);
     let weir = site.start();
     weir.logged("upstream offers");
@@ -181,7 +181,7 @@ fn one_client_that_is_sent_away_takes_the_upstream_from_nobody_but_a_row_of_fail
 }
 
 #[test]
-fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
+fn an_upstream_that_is_weir_itself_is_refused() {
     // Ports below those that the system assigns to other connections, on any address.
     let offset = u16::try_from(std::process::id() % 10_000).unwrap();
     let port = (20_000 + offset..32_000).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
@@ -202,7 +202,7 @@ fn an_upstream_that_is_weir_itself_is_refused_before_mail_goes_round() {
 }
 
 #[test]
-fn what_is_too_large_for_the_one_that_takes_over_is_not_refused_for_good() {
+fn a_message_too_large_for_the_next_upstream_gets_a_temporary_refusal() {
     let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
     first.offer(&["PIPELINING", "SIZE 1000000"]);
     second.offer(&["PIPELINING", "SIZE 1000"]);
@@ -222,7 +222,7 @@ fn what_is_too_large_for_the_one_that_takes_over_is_not_refused_for_good() {
 }
 
 #[test]
-fn where_all_are_down_the_client_hears_so_soon_and_each_is_tried() {
+fn with_all_upstreams_down_each_is_tried_and_the_client_gets_451_soon() {
     let (one, other) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     let site = site(&[(&one, ""), (&other, "")]);
     let weir = site.start();

@@ -71,7 +71,7 @@ fn after_the_final_dot_weir_waits_and_tells_the_truth_at_the_end() {
 }
 
 #[test]
-fn where_nothing_listens_the_client_is_told_soon() {
+fn a_refused_upstream_connection_is_reported_soon() {
     let site = site(&format!("127.0.0.1:{}", free_port()));
     let weir = site.start();
     let mut client = connect(&weir);
@@ -83,7 +83,7 @@ fn where_nothing_listens_the_client_is_told_soon() {
 }
 
 #[test]
-fn an_upstream_connection_closed_between_two_messages_costs_the_client_nothing() {
+fn an_upstream_connection_closed_between_two_messages_fails_no_message() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -97,7 +97,7 @@ fn an_upstream_connection_closed_between_two_messages_costs_the_client_nothing()
 }
 
 #[test]
-fn a_client_that_leaves_in_mid_message_leaves_nothing_behind() {
+fn a_client_that_leaves_in_mid_message_delivers_nothing() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -116,7 +116,7 @@ fn a_client_that_leaves_in_mid_message_leaves_nothing_behind() {
 }
 
 #[test]
-fn half_a_message_in_pieces_never_counts() {
+fn half_a_message_by_bdat_is_never_delivered() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -159,7 +159,7 @@ fn half_a_message_in_pieces_never_counts() {
 }
 
 #[test]
-fn a_message_that_goes_round_in_a_circle_is_refused() {
+fn a_mail_loop_is_refused() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -173,7 +173,7 @@ fn a_message_that_goes_round_in_a_circle_is_refused() {
 }
 
 #[test]
-fn what_the_upstream_has_lost_is_neither_left_out_nor_announced_again() {
+fn an_extension_that_the_upstream_lost_is_neither_ignored_nor_announced() {
     let upstream = Upstream::start();
     upstream.offer(&["PIPELINING", "8BITMIME", "SMTPUTF8", "DSN", "SIZE 1000000", "LIMITS RCPTMAX=7"]);
     let site = site(&upstream.address().to_string());
@@ -212,7 +212,7 @@ fn send_rest(client: &mut Client) -> String {
 }
 
 #[test]
-fn an_upstream_out_of_step_never_makes_the_next_message_a_success() {
+fn a_late_reply_of_the_upstream_is_never_taken_for_the_next_messages() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -231,7 +231,7 @@ fn an_upstream_out_of_step_never_makes_the_next_message_a_success() {
 }
 
 #[test]
-fn what_the_upstream_says_in_mid_message_is_what_the_client_hears() {
+fn the_upstreams_reply_in_mid_message_reaches_the_client() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -317,7 +317,7 @@ fn a_reply_of_a_gigabyte_costs_next_to_no_memory() {
 }
 
 #[test]
-fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
+fn an_address_harvester_is_disconnected_and_does_not_fill_the_log() {
     let upstream = Upstream::start();
     let site = site(&upstream.address().to_string());
     let weir = site.start();
@@ -350,7 +350,7 @@ fn a_harvester_of_addresses_is_sent_away_and_does_not_fill_the_log() {
 }
 
 #[test]
-fn whoever_has_accepted_recipients_may_send_to_them_whatever_became_of_the_others() {
+fn a_message_goes_to_its_accepted_recipients_although_others_were_refused() {
     let upstream = Upstream::start();
     let site = Site::builder()
         .open_listener()
@@ -370,7 +370,7 @@ fn whoever_has_accepted_recipients_may_send_to_them_whatever_became_of_the_other
 }
 
 #[test]
-fn a_message_in_pieces_comes_in_time_or_not_at_all() {
+fn a_slow_message_by_bdat_times_out() {
     let upstream = Upstream::start();
     let site = Site::builder()
         .open_listener()

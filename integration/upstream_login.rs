@@ -40,7 +40,7 @@ fn send_as(weir: &Process, user: Option<&str>) -> String {
 }
 
 #[test]
-fn the_login_of_weir_itself_lets_its_clients_mail_pass() {
+fn mail_passes_with_weirs_own_login() {
     let upstream = Upstream::start();
     let guarded = guarded(&upstream);
     let site = in_front_of(&guarded, "required", SENTENCE);
@@ -59,7 +59,7 @@ fn the_login_of_weir_itself_lets_its_clients_mail_pass() {
 }
 
 #[test]
-fn a_refused_login_is_the_administrators_business_and_not_the_clients() {
+fn a_refused_login_is_logged_and_not_told_to_the_client() {
     let upstream = Upstream::start();
     let guarded = guarded(&upstream);
     let site = in_front_of(&guarded, "required", "not the password");
@@ -76,7 +76,7 @@ fn a_refused_login_is_the_administrators_business_and_not_the_clients() {
 }
 
 #[test]
-fn no_password_goes_to_an_upstream_without_tls_unless_that_is_asked_for() {
+fn no_password_goes_to_an_upstream_without_tls_unless_configured() {
     let upstream = Upstream::start();
     upstream.offer(&["PIPELINING", "AUTH PLAIN LOGIN"]);
     for (tls, goes) in [("opportunistic", false), ("none", true)] {
@@ -117,7 +117,7 @@ mod dovecot {
     }
 
     #[test]
-    fn takes_weirs_scram_and_refuses_that_of_a_wrong_password() {
+    fn accepts_weirs_scram_and_refuses_a_wrong_password() {
         let upstream = Upstream::start();
         let mechanisms = "plain login scram-sha-1 scram-sha-256";
         let dovecot = Dovecot::relaying_to(upstream.address(), mechanisms, "alice", SENTENCE);
@@ -170,7 +170,7 @@ mod dovecot {
     }
 
     #[test]
-    fn gets_no_weaker_login_than_the_one_that_is_named() {
+    fn gets_no_weaker_login_than_the_configured_one() {
         let upstream = Upstream::start();
         let dovecot = Dovecot::relaying_to(upstream.address(), "plain login", "alice", SENTENCE);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
@@ -183,7 +183,7 @@ mod dovecot {
 }
 
 #[test]
-fn a_refused_login_is_not_tried_again_for_each_message_unless_the_password_changes() {
+fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["535 5.7.8 no"]);
@@ -205,7 +205,7 @@ fn a_refused_login_is_not_tried_again_for_each_message_unless_the_password_chang
 }
 
 #[test]
-fn a_password_that_the_upstream_repeats_is_in_no_message() {
+fn a_password_repeated_by_the_upstream_is_in_no_message() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["500 Command unrecognized: \"AUTH PLAIN AGFsaWNlAG9wZW4gc2VzYW1l\": open sesame"]);
@@ -223,7 +223,7 @@ fn a_password_that_the_upstream_repeats_is_in_no_message() {
 }
 
 #[test]
-fn an_upstream_that_takes_scram_without_proving_itself_gets_no_mail() {
+fn an_upstream_without_a_valid_scram_signature_gets_no_mail() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN LOGIN SCRAM-SHA-256"]);
     for replies in [
@@ -245,7 +245,7 @@ fn an_upstream_that_takes_scram_without_proving_itself_gets_no_mail() {
 }
 
 #[test]
-fn clients_are_logged_in_with_what_they_logged_in_with_and_share_no_connection() {
+fn each_client_is_logged_in_with_its_own_credentials_and_connection() {
     let upstream = Upstream::start();
     let (other, guarded) = guarded(&upstream);
     other.add_user("carol");

@@ -62,7 +62,7 @@ fn a_record_that_changes_is_followed_while_weir_runs() {
 }
 
 #[test]
-fn the_next_address_serves_whatever_is_wrong_with_the_first() {
+fn the_next_address_serves_after_any_fault_of_the_first() {
     let (upstreams, port) = upstreams::<2>();
     let names = NameServer::start(
         "127.0.0.9 refused.example\n127.0.0.3 refused.example\n127.0.0.2 smart.example\n127.0.0.3 smart.example\n",
@@ -119,7 +119,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
 }
 
 #[test]
-fn when_all_addresses_fail_the_fault_of_the_last_is_told() {
+fn when_all_addresses_fail_the_last_fault_is_reported() {
     let port = free_port();
     let names = NameServer::start("127.0.0.9 smart.example\n127.0.0.10 smart.example\n", &[]);
     let site = site("smart.example", port, "", &[names.address()]);
@@ -131,7 +131,7 @@ fn when_all_addresses_fail_the_fault_of_the_last_is_told() {
 }
 
 #[test]
-fn ipv6_comes_first_and_either_kind_will_do() {
+fn ipv6_is_tried_first_and_either_kind_is_enough() {
     let six = Upstream::start_on("[::1]:0");
     let port = six.address().port();
     let four = Upstream::start_on(&format!("127.0.0.2:{port}"));
@@ -209,7 +209,7 @@ fn mail_flows_on_while_name_servers_are_away() {
 }
 
 #[test]
-fn exchangers_that_cannot_be_looked_up_leave_time_for_those_after_them() {
+fn a_failed_lookup_of_an_exchanger_leaves_time_for_the_next() {
     let (upstreams, port) = upstreams::<1>();
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let forward = format!("--server=/dead.test/127.0.0.1#{}", silent.local_addr().unwrap().port());
@@ -230,7 +230,7 @@ fn exchangers_that_cannot_be_looked_up_leave_time_for_those_after_them() {
 }
 
 #[test]
-fn one_name_server_that_knows_is_enough() {
+fn one_working_name_server_is_enough() {
     let (upstreams, port) = upstreams::<1>();
     let names = NameServer::start("127.0.0.2 smart.test\n", &["--local=/test/"]);
     let refusing = NameServer::start("", &[]);
@@ -243,7 +243,7 @@ fn one_name_server_that_knows_is_enough() {
 }
 
 #[test]
-fn what_dns_cannot_tell_is_named_in_the_log_and_the_client_told_to_come_again() {
+fn a_lookup_failure_is_logged_and_the_client_gets_451() {
     let names = NameServer::start("127.0.0.2 exists.example\n", &["--mx-host=lame.example,nowhere.example,10"]);
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();

@@ -27,7 +27,7 @@ fn settled(weir: &Process) -> f64 {
 }
 
 #[test]
-fn short_sessions_share_a_connection_which_ends_with_weir() {
+fn short_sessions_share_one_connection_until_weir_stops() {
     let upstream = Upstream::start();
     let site = site(&upstream, "");
     let weir = site.start();
@@ -45,7 +45,7 @@ fn short_sessions_share_a_connection_which_ends_with_weir() {
 }
 
 #[test]
-fn what_a_client_has_begun_and_given_up_is_forgotten_before_the_next() {
+fn an_abandoned_transaction_is_reset_before_the_next() {
     let upstream = Upstream::start();
     let site = site(&upstream, "");
     let weir = site.start();
@@ -94,7 +94,7 @@ fn a_connection_that_waits_for_the_rest_of_a_message_serves_no_other() {
 }
 
 #[test]
-fn number_age_messages_and_patience_are_bounded() {
+fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     let upstream = Upstream::start();
     for (pool, messages, connections) in
         [("max-idle-connections = 0", 3, 3.0), ("max-messages = 2", 5, 3.0), ("max-idle-connections = 5", 5, 1.0)]
@@ -141,7 +141,7 @@ fn one_may_wait_for_a_while(site: &Site) {
 }
 
 #[test]
-fn a_connection_that_died_while_it_waited_costs_no_client_anything() {
+fn a_connection_that_died_in_the_pool_fails_no_message() {
     let upstream = Upstream::start();
     let site = site(&upstream, "");
     let weir = site.start();

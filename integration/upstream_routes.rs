@@ -35,7 +35,7 @@ fn all_are_known(weir: &Process, count: usize) {
 }
 
 #[test]
-fn a_routed_message_goes_by_no_other_though_its_upstream_goes_away_twice() {
+fn a_routed_message_goes_to_no_other_upstream_after_two_faults() {
     let [usual, slow] = [Upstream::start(), Upstream::start()];
     let site = site(&usual, &slow, ["", "only-routed = true"], "");
     let weir = site.start();
@@ -53,7 +53,7 @@ fn a_routed_message_goes_by_no_other_though_its_upstream_goes_away_twice() {
 }
 
 #[test]
-fn a_message_that_the_routed_upstream_does_not_take_is_routed_when_it_comes_again() {
+fn a_refused_message_is_routed_again_when_the_client_retries() {
     let [usual, slow] = [Upstream::start(), Upstream::start()];
     let large = "[[limit]]\nname = \"large\"\ncount = \"recipients\"\nper = [\"sender\"]\nrate = \"1 / message\"\n\
                  [[limit.action]]\nroute = \"slow\"\n";
@@ -79,7 +79,7 @@ fn a_message_that_the_routed_upstream_does_not_take_is_routed_when_it_comes_agai
 }
 
 #[test]
-fn what_is_promised_is_what_those_can_do_to_which_limits_route_and_no_others_that_wait() {
+fn ehlo_counts_upstreams_that_limits_route_to_and_no_unused_ones() {
     let [usual, slow, unused] = [Upstream::start(), Upstream::start(), Upstream::start()];
     usual.offer(&["PIPELINING", "8BITMIME", "SIZE 1000000"]);
     slow.offer(&["PIPELINING", "SIZE 900000"]);

@@ -135,7 +135,7 @@ fn a_pinned_certificate_may_have_expired_and_be_an_authoritys() {
 }
 
 #[test]
-fn implicit_tls_is_not_begun_with_an_upstream_that_speaks_plain_text_nor_left_out() {
+fn implicit_tls_fails_with_an_upstream_that_speaks_plain_text() {
     let upstream = Upstream::start();
     upstream.offer(&["PIPELINING", "STARTTLS"]);
     let (code, said) = check(&in_front_of(&format!("address = \"{}\"\ntls = \"implicit\"", upstream.address())));
@@ -144,7 +144,7 @@ fn implicit_tls_is_not_begun_with_an_upstream_that_speaks_plain_text_nor_left_ou
 }
 
 #[test]
-fn tls_that_is_lost_is_told_once_and_check_tells_why() {
+fn lost_tls_is_logged_once_and_check_tells_the_reason() {
     let upstream = Upstream::start();
     let site = in_front_of(&format!("address = \"{}\"\nmax-idle-connections = 0", upstream.address()));
     let (code, said) = check(&site);
@@ -170,7 +170,7 @@ fn tls_that_is_lost_is_told_once_and_check_tells_why() {
 }
 
 #[test]
-fn the_certificate_of_weir_itself_is_shown_to_an_upstream_that_asks_and_renewed() {
+fn the_client_certificate_is_sent_on_request_and_renewed() {
     let site = in_front_of("address = \"127.0.0.1:9\"");
     let key = rcgen::KeyPair::generate().unwrap();
     let made = ["weir one", "weir two"].map(|name| {

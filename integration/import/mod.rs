@@ -347,7 +347,7 @@ fn imported_buckets_decide_as_rspamd_did() {
 
 /// Compares configurations with the result of the import: `NAME.exim`, `NAME.toml`, and `NAME.err` for standard error.
 #[test]
-fn configurations_become_the_limits_that_stand_beside_them() {
+fn configurations_become_the_limits_in_their_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/import");
     let mut count = 0;
     for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -368,7 +368,7 @@ fn configurations_become_the_limits_that_stand_beside_them() {
 }
 
 #[test]
-fn imported_limits_are_for_those_whom_the_statement_is_for() {
+fn imported_limits_match_the_senders_of_their_statement() {
     let site = Folder::new();
     let said = site.import(
         "exim",
@@ -404,7 +404,7 @@ fn imported_limits_are_for_those_whom_the_statement_is_for() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_or_has_no_limit_is_no_success() {
+fn a_file_that_is_missing_or_has_no_limit_is_an_error() {
     let site = Folder::new();
     for program in ["exim", "rspamd", "postfwd"] {
         let said = site.run(&["import", program, "none"], "");
@@ -471,7 +471,7 @@ fn small_configurations_that_grow_without_end_are_refused_at_once() {
 }
 
 #[test]
-fn sections_of_many_keys_are_read_in_time_and_what_they_repeat_is_bounded() {
+fn large_sections_are_read_in_time_and_their_expansion_is_bounded() {
     let site = Folder::new();
     let keys = |count: usize| (0..count).map(|n| format!("k{n} = 1;\n")).collect::<String>();
     let begun = std::time::Instant::now();

@@ -187,7 +187,7 @@ fn succeed(command: &mut Command, input: &[u8]) -> Output {
 }
 
 #[test]
-fn a_certificate_that_does_not_verify_is_refused_where_tls_is_required_and_taken_where_it_is_welcome() {
+fn an_invalid_certificate_is_refused_with_required_tls_and_accepted_with_opportunistic_tls() {
     let postfix = Postfix::start();
     for (tls, reply) in [("required", "451 4.4.1"), ("opportunistic", "250"), ("none", "250")] {
         // Without ca: the system's authorities do not know the Postfix of this test.
@@ -207,7 +207,7 @@ fn a_certificate_that_does_not_verify_is_refused_where_tls_is_required_and_taken
 }
 
 #[test]
-fn addresses_beyond_ascii_wishes_about_bounces_and_pieces_reach_postfix() {
+fn smtputf8_dsn_and_chunking_reach_postfix() {
     let postfix = Postfix::start();
     let site = Site::builder().open_listener().upstream(format!("localhost:{}", postfix.address().port()), "").build();
     let weir = site.start();

@@ -15,7 +15,7 @@ type Told = (&'static str, u16);
 /// Stops a Postfix at once, like `postfix stop`: a client in mid-message gets 451, since it is unknown whether the
 /// killed Postfix had the message.
 #[test]
-fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
+fn a_rolling_restart_delays_at_most_one_message_per_client() {
     let told = send_meanwhile(|postfix, _, weir, name, pass| {
         postfix.stop();
         pass();
@@ -32,7 +32,7 @@ fn a_rolling_restart_costs_at_most_a_message_that_was_on_its_way() {
 
 /// Reloads a Postfix: its processes end after their clients, and new processes replace them.
 #[test]
-fn a_rolling_reload_costs_nobody_anything() {
+fn a_rolling_reload_fails_no_message() {
     let told = send_meanwhile(|postfix, _, _, _, pass| {
         postfix.reload();
         pass();
@@ -42,7 +42,7 @@ fn a_rolling_reload_costs_nobody_anything() {
 
 /// Disables an upstream before it is stopped, until it has started again.
 #[test]
-fn a_rolling_restart_of_what_is_not_enabled_costs_nobody_anything() {
+fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
     let told = send_meanwhile(|postfix, site, weir, name, pass| {
         let (enabled, disabled) = (format!("name = \"{name}\""), format!("name = \"{name}\", enabled = false"));
         site.reload(weir, &enabled, &disabled, "upstream disabled");

@@ -75,7 +75,7 @@ fn check(site: &Site, acknowledged: &Acknowledged, round: u64) {
 }
 
 #[test]
-fn whatever_clients_were_told_survives_kills() {
+fn acknowledged_charges_survive_kills() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", LIMITS);
     let acknowledged = Mutex::new(Acknowledged::new());

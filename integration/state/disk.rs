@@ -34,7 +34,7 @@ mod on_a_disk {
     use super::*;
 
     #[test]
-    fn a_disk_that_fills_stops_no_mail_and_loses_no_count_when_it_is_emptied() {
+    fn a_full_disk_stops_no_mail_and_loses_no_count_once_freed() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         let site = site(&upstream, &on(&disk, ""), TEN);
         let weir = site.start();
@@ -60,7 +60,7 @@ mod on_a_disk {
     }
 
     #[test]
-    fn on_a_full_disk_exceptions_hold_and_are_written_when_it_is_emptied() {
+    fn exceptions_hold_on_a_full_disk_and_are_written_once_it_is_freed() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         let site = site(&upstream, &on(&disk, ""), TEN);
         let weir_process = site.start();
@@ -102,7 +102,7 @@ mod on_a_disk {
     }
 
     #[test]
-    fn where_mail_is_to_wait_for_the_state_a_full_disk_makes_it_wait() {
+    fn a_full_disk_makes_mail_wait_where_the_configuration_says_so() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         let site = site(&upstream, &on(&disk, ", on-failure = \"defer\""), TEN);
         let weir = site.start();
@@ -119,7 +119,7 @@ mod on_a_disk {
     }
 
     #[test]
-    fn a_file_system_that_has_become_read_only_stops_no_mail() {
+    fn a_read_only_file_system_stops_no_mail() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         // A failing disk may lose writes that were not flushed to it.
         let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
@@ -142,7 +142,7 @@ mod on_a_disk {
     }
 
     #[test]
-    fn a_disk_that_hangs_holds_no_reply_for_longer_than_a_few_seconds() {
+    fn a_hanging_disk_delays_replies_by_a_few_seconds_at_most() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
         let weir = site.start();
@@ -168,7 +168,7 @@ mod on_a_disk {
 }
 
 #[test]
-fn a_damaged_page_is_found_and_told_and_the_rest_is_saved() {
+fn a_damaged_page_is_reported_and_the_rest_is_saved() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", TEN);
     let config = site.path("weir.toml");
@@ -207,7 +207,7 @@ fn a_damaged_page_is_found_and_told_and_the_rest_is_saved() {
 }
 
 #[test]
-fn a_state_file_that_is_moved_away_is_missed() {
+fn a_state_file_that_is_moved_away_is_reported() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", TEN);
     let weir = site.start();

@@ -21,7 +21,7 @@ fn words(output: &Output) -> String {
 }
 
 #[test]
-fn a_running_weir_can_be_looked_into_dumped_and_copied() {
+fn the_state_of_a_running_weir_can_be_inspected_dumped_and_copied() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", LIMITS);
     let weir = site.start();
@@ -77,7 +77,7 @@ fn a_running_weir_can_be_looked_into_dumped_and_copied() {
 }
 
 #[test]
-fn lines_that_are_no_budgets_are_refused_and_nothing_is_loaded() {
+fn invalid_lines_are_refused_and_nothing_is_loaded() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", TEN);
     let good = "{\"limit\":\"ten\",\"count\":\"recipients\",\"algorithm\":\"token-bucket\",\
@@ -117,7 +117,7 @@ fn lines_that_are_no_budgets_are_refused_and_nothing_is_loaded() {
 }
 
 #[test]
-fn where_there_is_no_state_file_the_tool_says_so() {
+fn a_missing_state_file_is_reported() {
     let upstream = Upstream::start();
     let site = site(&upstream, "path = \"state.db\"", TEN);
     for arguments in [&["info"][..], &["dump"], &["backup", "copy.db"]] {
