@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Longer than twice the longest wait of Weir for the next request; a read that gets nothing fails after this time.
-const LONG: Duration = Duration::from_secs(90);
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn start() -> (Site, Process) {
     let site = Site::builder().open_listener().upstream("127.0.0.1:9", "").build();
@@ -21,7 +21,7 @@ fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&format!("{client}:0").parse::<SocketAddr>().unwrap().into()).unwrap();
     socket.connect(&address.into()).unwrap();
-    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
     socket.into()
 }
 
@@ -83,7 +83,7 @@ fn the_control_socket_has_a_limit_of_connections_too() {
     let before = sockets(&weir);
     let connect = || {
         let stream = UnixStream::connect(site.path("state.sock")).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         stream
     };
     let mut held: Vec<UnixStream> = (0..100).map(|_| connect()).collect();

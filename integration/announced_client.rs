@@ -1,6 +1,6 @@
 //! Tests of an upstream that is told the client's identity: Postfix, and another Weir.
 
-use crate::harness::{Client, Postfix, Process, SENTENCE, Site, Upstream, run, wait_for};
+use crate::harness::{Client, PASSWORD, Postfix, Process, Site, Upstream, run, wait_for};
 
 /// Returns a Weir that accepts XCLIENT from its clients.
 fn in_front_of(address: &str, how: &str, more: &str) -> Site {
@@ -95,7 +95,7 @@ fn another_weir_is_told_address_name_and_user() {
     let mut client = connect(&weir);
     client.say("XCLIENT ADDR=192.0.2.7", "220");
     client.say("EHLO pc.example", "250");
-    client.log_in("alice", SENTENCE);
+    client.log_in("alice", PASSWORD);
     let transaction = ["MAIL FROM:<a@example.org>", "RCPT TO:<b@example.net>"];
     transaction.iter().for_each(|line| drop(client.say(line, "250")));
     client.say("DATA", "354");
@@ -113,7 +113,7 @@ fn another_weir_is_told_address_name_and_user() {
     // Where Weir itself logs in at the upstream, the upstream knows one user and still each client.
     let login = "auth = \"fixed\", user = \"alice\", password-file = \"password\"";
     let site = in_front_of(&address, "xclient", &format!("{ca}, {login}"));
-    std::fs::write(site.path("password"), SENTENCE).unwrap();
+    std::fs::write(site.path("password"), PASSWORD).unwrap();
     let weir = site.start();
     for address in ["192.0.2.9", "192.0.2.10"] {
         send(&mut connect(&weir), &format!("ADDR={address}"), "EHLO pc.example", "b@example.net");

@@ -1,6 +1,6 @@
 //! Tests of the commands, as an administrator runs them in a terminal.
 
-use crate::harness::{Outcome, SENTENCE, Site, outcome, run, weir};
+use crate::harness::{Outcome, PASSWORD, Site, outcome, run, weir};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
@@ -330,7 +330,7 @@ fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
     assert_eq!(user("delete", "dave", ""), failure(67, "weir: there is no user \"dave\"\n"));
     assert_eq!(user("list", "", "").out, "alice\nbob\n");
     let users = std::fs::read_to_string(site.path("users")).unwrap();
-    assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(SENTENCE));
+    assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(PASSWORD));
 }
 
 #[test]

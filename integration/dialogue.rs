@@ -3,18 +3,18 @@
 //!
 //! A script has one line per event, and `#` comments:
 //!
-//!     listener tls=starttls auth=required      what the listener asks; also trusted=NET, xclient=NET, size=OCTETS, recipients=N
-//!     user alice sesame                        who may log in
+//!     listener tls=starttls auth=required      the listener; also trusted=NET, xclient=NET, size=OCTETS, recipients=N
+//!     user alice sesame                        a user and the password
 //!     limit recipients user 3 / 1d             a limit: count, per, rate
-//!     upstream SIZE 500, DSN                   what the upstream offers from now on; first it is 8BITMIME
-//!     c -> EHLO pc.example                     the client says this line; lines in a row come in one piece
+//!     upstream SIZE 500, DSN                   the upstream's extensions from now on; first 8BITMIME
+//!     c -> EHLO pc.example                     the client sends this line; consecutive lines are sent in one piece
 //!     c => NOOP\n                              the client sends these octets, with escapes
-//!     c <- 250 2.0.0 Ok                        and gets this reply line
-//!     c <~ 450 4.7.1 3                         and gets a reply line that begins so
-//!     u <- RCPT TO:<b@example.net>             the upstream is asked this
-//!     u -> 250 2.1.5 Ok                        and will answer so; "away" is no answer. Stands before the client's line.
-//!     tls                                      the handshake is done
-//!     c -- closed                              the connection is closed
+//!     c <- 250 2.0.0 Ok                        the client gets this reply line
+//!     c <~ 450 4.7.1 3                         the client gets a reply line with this beginning
+//!     u <- RCPT TO:<b@example.net>             the upstream gets this command
+//!     u -> 250 2.1.5 Ok                        the upstream's next reply, or "away"; stands before the client's line
+//!     tls                                      the TLS handshake succeeds
+//!     c -- closed                              the session has closed the connection
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -48,49 +48,49 @@ fn dialogues_go_as_written() {
     for path in scripts {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).unwrap();
-        let mut play = Play::new();
+        let mut dialogue = Dialogue::new();
         for (n, line) in text.lines().enumerate() {
-            if let Err(why) = play.line(line) {
+            if let Err(why) = dialogue.line(line) {
                 panic!("{name}:{}: {line}\n{why}", n + 1);
             }
         }
-        assert!(play.said.is_empty(), "{name}: the client also got {:?}", play.said);
-        assert!(play.asked.is_empty(), "{name}: the upstream was also asked {:?}", play.asked);
+        assert!(dialogue.replies.is_empty(), "{name}: the client also got {:?}", dialogue.replies);
+        assert!(dialogue.commands.is_empty(), "{name}: the upstream was also asked {:?}", dialogue.commands);
     }
 }
 
 #[test]
 fn a_dialogue_with_a_wrong_line_fails() {
     for script in ["c <- 220 other", "c -> NOOP\nc <~ 500", "u <- MAIL FROM:<a@b>", "c -- closed", "nonsense"] {
-        let mut play = Play::new();
-        assert!(script.lines().any(|line| play.line(line).is_err()), "{script}");
+        let mut dialogue = Dialogue::new();
+        assert!(script.lines().any(|line| dialogue.line(line).is_err()), "{script}");
     }
 }
 
 /// Plays these lines of a script, then sends RCPT this many times, `in_one` per write, until the session ends. Returns
 /// the dialogue and the number of replies by code.
-fn harvest(lines: &str, recipients: usize, in_one: usize) -> (Play, HashMap<String, usize>) {
-    let mut play = Play::new();
+fn harvest(lines: &str, recipients: usize, in_one: usize) -> (Dialogue, HashMap<String, usize>) {
+    let mut dialogue = Dialogue::new();
     for line in lines.lines() {
-        play.line(line).unwrap();
+        dialogue.line(line).unwrap();
     }
-    play.play();
-    play.said.clear();
+    dialogue.run();
+    dialogue.replies.clear();
     for first in (0..recipients).step_by(in_one) {
-        if play.closed {
+        if dialogue.closed {
             break;
         }
         let run: String =
             (first..recipients.min(first + in_one)).map(|n| format!("RCPT TO:<{n}@example.net>\r\n")).collect();
-        play.send(run.as_bytes());
-        play.play();
+        dialogue.send(run.as_bytes());
+        dialogue.run();
     }
     let mut codes = HashMap::new();
-    for reply in play.said.drain(..) {
+    for reply in dialogue.replies.drain(..) {
         *codes.entry(reply[..3].to_owned()).or_default() += 1;
     }
-    play.asked.clear();
-    (play, codes)
+    dialogue.commands.clear();
+    (dialogue, codes)
 }
 
 const BEGINNING: &str = "listener recipients=1000\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n";
@@ -99,15 +99,15 @@ const BEGINNING: &str = "listener recipients=1000\nc -> HELO pc.example\nc -> MA
 fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() {
     // A well-behaved client sends the message to the accepted recipients.
     for in_one in [1, 1500] {
-        let (mut play, codes) = harvest(BEGINNING, 1500, in_one);
+        let (mut dialogue, codes) = harvest(BEGINNING, 1500, in_one);
         assert_eq!((codes.get("250"), codes.get("452"), codes.len()), (Some(&1000), Some(&500), 2));
         for line in ["c -> DATA", "c => x\\r\\n.\\r\\n", "c <~ 354", "c <- 250 2.0.0 Ok"] {
-            play.line(line).unwrap();
+            dialogue.line(line).unwrap();
         }
     }
     // An abusive client is disconnected.
-    let (play, codes) = harvest(BEGINNING, 20_000, 100);
-    assert!(play.closed);
+    let (dialogue, codes) = harvest(BEGINNING, 20_000, 100);
+    assert!(dialogue.closed);
     assert_eq!((codes["250"], codes["452"], codes["421"]), (1000, 10_001, 1));
 }
 
@@ -115,50 +115,50 @@ fn recipients_beyond_the_maximum_are_refused_until_there_are_too_many_of_them() 
 fn recipients_after_a_refused_mail_are_refused_until_there_are_too_many_of_them() {
     let by_upstream = format!("u -> 550 5.7.1 not you\n{BEGINNING}");
     for in_one in [1, 100] {
-        let (play, codes) = harvest(&by_upstream, 5000, in_one);
-        assert!(play.closed && !codes.contains_key("250"), "{codes:?}");
+        let (dialogue, codes) = harvest(&by_upstream, 5000, in_one);
+        assert!(dialogue.closed && !codes.contains_key("250"), "{codes:?}");
         assert!(codes["550"] + codes.get("452").unwrap_or(&0) <= 1001 && codes["421"] == 1, "{codes:?}");
     }
     // Where policy refuses MAIL there is no transaction, and RCPT pipelined with MAIL is refused too.
     let by_policy = "limit recipients sender 2 / 1d\nc -> HELO pc.example\nc -> MAIL FROM:<a@example.org>\n\
         c -> RCPT TO:<b@example.net>\nc -> RSET\n";
     let run = format!("c -> MAIL FROM:<a@example.org>{}", "\nc -> RCPT TO:<b@example.net>".repeat(9));
-    let mut play = Play::new();
-    by_policy.lines().for_each(|line| play.line(line).unwrap());
+    let mut dialogue = Dialogue::new();
+    by_policy.lines().for_each(|line| dialogue.line(line).unwrap());
     let rounds = (1..500).find(|_| {
-        run.lines().for_each(|line| play.line(line).unwrap());
-        play.play();
-        play.closed
+        run.lines().for_each(|line| dialogue.line(line).unwrap());
+        dialogue.run();
+        dialogue.closed
     });
-    assert_eq!(rounds, Some(101), "1001 refusals: {:?}", play.said.back());
+    assert_eq!(rounds, Some(101), "1001 refusals: {:?}", dialogue.replies.back());
 }
 
 #[test]
 fn an_envelope_has_a_maximum_of_octets() {
-    let mut play = Play::new();
+    let mut dialogue = Dialogue::new();
     for line in BEGINNING.replace("HELO", "EHLO").replacen('\n', "\nupstream DSN\n", 1).lines() {
-        play.line(line).unwrap();
+        dialogue.line(line).unwrap();
     }
-    play.play();
-    play.said.clear();
+    dialogue.run();
+    dialogue.replies.clear();
     let orcpt = "x".repeat(480);
     let run: String = (0..1000).map(|n| format!("RCPT TO:<{n:03}@example.net> ORCPT=rfc822;{orcpt}\r\n")).collect();
-    play.send(run.as_bytes());
-    play.play();
-    let accepted = play.said.iter().filter(|reply| reply.starts_with("250")).count();
+    dialogue.send(run.as_bytes());
+    dialogue.run();
+    let accepted = dialogue.replies.iter().filter(|reply| reply.starts_with("250")).count();
     // Each recipient takes 502 octets: 15 of address, 7 and 480 of ORCPT. The envelope has 256 octets for each of 1000
     // recipients.
     assert_eq!(accepted, 256_000 / 502);
-    assert_eq!(play.said.len(), 1000);
-    assert!(play.said.back().unwrap().starts_with("452 4.5.3 The recipients and their parameters are too long"));
+    assert_eq!(dialogue.replies.len(), 1000);
+    assert!(dialogue.replies.back().unwrap().starts_with("452 4.5.3 The recipients and their parameters are too long"));
     // A shorter recipient still fits.
-    play.line("c -> RCPT TO:<a@example.net>").unwrap();
-    play.play();
-    assert_eq!(play.said.pop_back().unwrap(), "250 2.0.0 Ok");
-    play.said.clear();
-    play.asked.clear();
+    dialogue.line("c -> RCPT TO:<a@example.net>").unwrap();
+    dialogue.run();
+    assert_eq!(dialogue.replies.pop_back().unwrap(), "250 2.0.0 Ok");
+    dialogue.replies.clear();
+    dialogue.commands.clear();
     for line in ["c -> DATA", "c => x\\r\\n.\\r\\n", "c <~ 354", "c <- 250 2.0.0 Ok"] {
-        play.line(line).unwrap();
+        dialogue.line(line).unwrap();
     }
 }
 
@@ -166,7 +166,7 @@ fn an_envelope_has_a_maximum_of_octets() {
 const OK: &str = "250 2.0.0 Ok";
 
 /// A dialogue being played.
-struct Play {
+struct Dialogue {
     options: Options,
     users: Vec<(String, String)>,
     policy: Policy,
@@ -174,9 +174,9 @@ struct Play {
     step: Option<Step>,
     input: Input,
     /// Reply lines to the client.
-    said: VecDeque<String>,
+    replies: VecDeque<String>,
     /// Commands to the upstream.
-    asked: VecDeque<String>,
+    commands: VecDeque<String>,
     /// The upstream's next replies.
     answers: VecDeque<String>,
     reader: Option<Reader>,
@@ -188,7 +188,7 @@ struct Play {
     now: Timestamp,
 }
 
-impl Play {
+impl Dialogue {
     fn new() -> Self {
         let options = Options {
             name: "test".into(),
@@ -207,8 +207,8 @@ impl Play {
             budgets: HashMap::new(),
             step: None,
             input: Input::default(),
-            said: VecDeque::new(),
-            asked: VecDeque::new(),
+            replies: VecDeque::new(),
+            commands: VecDeque::new(),
             answers: VecDeque::new(),
             reader: None,
             chunks: Chunks::default(),
@@ -233,7 +233,7 @@ impl Play {
             return Ok(());
         }
         if let Some(words) = line.strip_prefix("upstream") {
-            self.play();
+            self.run();
             self.offered = offers(words);
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl Play {
             self.answers.push_back(text.to_owned());
             return Ok(());
         }
-        self.play();
+        self.run();
         if line == "tls" {
             return self.secure();
         }
@@ -260,8 +260,8 @@ impl Play {
             return if self.closed { Ok(()) } else { Err("the connection is open".to_owned()) };
         }
         let (queue, text) = match line.split_at_checked(5).unwrap_or((line, "")) {
-            ("c <- " | "c <~ ", text) => (&mut self.said, text),
-            ("u <- ", text) => (&mut self.asked, text),
+            ("c <- " | "c <~ ", text) => (&mut self.replies, text),
+            ("u <- ", text) => (&mut self.commands, text),
             _ => return Err("this is no line of a script".to_owned()),
         };
         let got = queue.pop_front().unwrap_or_else(|| "(nothing)".to_owned());
@@ -313,7 +313,7 @@ impl Play {
     }
 
     /// Runs the session until it needs more input.
-    fn play(&mut self) {
+    fn run(&mut self) {
         let mut step = self.step.take().unwrap_or_else(|| {
             let client = "192.0.2.7".parse().unwrap();
             Session::begin(Arc::new(self.options.clone()), "id".into(), client, None, self.now)
@@ -417,7 +417,7 @@ impl Play {
 
     fn hear(&mut self, session: &mut Session) {
         let output = String::from_utf8(session.take_output()).unwrap();
-        self.said.extend(output.split_terminator("\r\n").map(str::to_owned));
+        self.replies.extend(output.split_terminator("\r\n").map(str::to_owned));
     }
 
     fn ask(&mut self, request: Request<'_>) -> Vec<Answer> {
@@ -432,7 +432,7 @@ impl Play {
                     let dsn = [("RET", &mail.ret), ("ENVID", &mail.envid)]
                         .map(|(name, value)| parameter(name, value))
                         .concat();
-                    self.asked.push_back(format!("MAIL FROM:<{}>{utf8}{dsn}", mail.sender));
+                    self.commands.push_back(format!("MAIL FROM:<{}>{utf8}{dsn}", mail.sender));
                     if let Answer::Reply(reply) = self.next_answer(OK)
                         && !reply.is_positive()
                     {
@@ -449,7 +449,7 @@ impl Play {
                 answers.push(refused.clone());
             } else {
                 let usual = if line == "DATA" { "354 Go on" } else { OK };
-                self.asked.push_back(line);
+                self.commands.push_back(line);
                 answers.push(self.next_answer(usual));
             }
         }
@@ -457,7 +457,7 @@ impl Play {
     }
 
     fn end(&mut self, message: &str) -> MessageOutcome {
-        self.asked.push_back(message.to_owned());
+        self.commands.push_back(message.to_owned());
         match self.next_answer(OK) {
             Answer::Reply(reply) | Answer::MailRefused(reply) => MessageOutcome::Answered(reply),
             Answer::Away { reason, .. } => MessageOutcome::Away(reason),

@@ -16,57 +16,57 @@ use weir::smtp::envelope::Body;
 
 /// A line as a parser reads it, in terms that both parsers have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
+struct Reading {
     verb: &'static str,
     argument: String,
     parameters: BTreeMap<&'static str, String>,
 }
 
-impl Said {
+impl Reading {
     fn differs_in(&self, parameter: &str, other: &Self) -> bool {
         self.parameters.get(parameter) != other.parameters.get(parameter)
     }
 }
 
-fn said(verb: &'static str, argument: &str) -> Said {
-    Said { verb, argument: argument.to_owned(), parameters: BTreeMap::new() }
+fn reading(verb: &'static str, argument: &str) -> Reading {
+    Reading { verb, argument: argument.to_owned(), parameters: BTreeMap::new() }
 }
 
 /// Parses a line with Weir; `None` if Weir refuses it.
-fn ours(line: &[u8]) -> Option<Said> {
+fn ours(line: &[u8]) -> Option<Reading> {
     Some(match command::parse(line).ok()? {
-        Command::Hello(hello) => said(if hello.extended { "EHLO" } else { "HELO" }, &hello.name),
-        Command::StartTls => said("STARTTLS", ""),
+        Command::Hello(hello) => reading(if hello.extended { "EHLO" } else { "HELO" }, &hello.name),
+        Command::StartTls => reading("STARTTLS", ""),
         Command::Auth { mechanism, initial } => {
-            said("AUTH", format!("{mechanism} {}", initial.unwrap_or_default()).trim_end())
+            reading("AUTH", format!("{mechanism} {}", initial.unwrap_or_default()).trim_end())
         }
         Command::Mail(mail) => {
-            let mut said = said("MAIL", &mail.sender.to_string());
-            said.parameters.extend(mail.size.map(|size| ("SIZE", size.to_string())));
+            let mut reading = reading("MAIL", &mail.sender.to_string());
+            reading.parameters.extend(mail.size.map(|size| ("SIZE", size.to_string())));
             let body = |body| if body == Body::SevenBit { "7BIT" } else { "8BITMIME" };
-            said.parameters.extend(mail.body.map(|given| ("BODY", body(given).to_owned())));
-            said.parameters.extend(mail.smtp_utf8.then(|| ("SMTPUTF8", String::new())));
-            said.parameters.extend(mail.require_tls.then(|| ("REQUIRETLS", String::new())));
-            said.parameters.extend(mail.ret.map(|ret| ("RET", ret.to_ascii_uppercase())));
-            said.parameters.extend(mail.envid.map(|id| ("ENVID", id.into())));
-            said
+            reading.parameters.extend(mail.body.map(|given| ("BODY", body(given).to_owned())));
+            reading.parameters.extend(mail.smtp_utf8.then(|| ("SMTPUTF8", String::new())));
+            reading.parameters.extend(mail.require_tls.then(|| ("REQUIRETLS", String::new())));
+            reading.parameters.extend(mail.ret.map(|ret| ("RET", ret.to_ascii_uppercase())));
+            reading.parameters.extend(mail.envid.map(|id| ("ENVID", id.into())));
+            reading
         }
         Command::Rcpt(rcpt) => {
-            let mut said = said("RCPT", &rcpt.recipient.to_string());
-            said.parameters.extend(rcpt.notify.map(|notify| ("NOTIFY", in_order(&notify))));
-            said.parameters.extend(rcpt.orcpt.map(|orcpt| ("ORCPT", orcpt.into())));
-            said
+            let mut reading = reading("RCPT", &rcpt.recipient.to_string());
+            reading.parameters.extend(rcpt.notify.map(|notify| ("NOTIFY", in_order(&notify))));
+            reading.parameters.extend(rcpt.orcpt.map(|orcpt| ("ORCPT", orcpt.into())));
+            reading
         }
         Command::Bdat(chunk) => {
-            said("BDAT", format!("{} {}", chunk.size, if chunk.last { "LAST" } else { "" }).trim_end())
+            reading("BDAT", format!("{} {}", chunk.size, if chunk.last { "LAST" } else { "" }).trim_end())
         }
-        Command::Xclient(_) => said("XCLIENT", ""),
-        Command::Data => said("DATA", ""),
-        Command::Rset => said("RSET", ""),
-        Command::Noop => said("NOOP", ""),
-        Command::Vrfy => said("VRFY", ""),
-        Command::Help => said("HELP", ""),
-        Command::Quit => said("QUIT", ""),
+        Command::Xclient(_) => reading("XCLIENT", ""),
+        Command::Data => reading("DATA", ""),
+        Command::Rset => reading("RSET", ""),
+        Command::Noop => reading("NOOP", ""),
+        Command::Vrfy => reading("VRFY", ""),
+        Command::Help => reading("HELP", ""),
+        Command::Quit => reading("QUIT", ""),
     })
 }
 
@@ -78,34 +78,34 @@ fn in_order(notify: &str) -> String {
 }
 
 /// Parses a line with smtp-proto.
-fn theirs(line: &[u8]) -> Option<Said> {
+fn theirs(line: &[u8]) -> Option<Reading> {
     let line = [line, b"\r\n"].concat();
     let request = Request::parse(&mut line.iter()).ok()?;
     Some(match &request {
-        Request::Ehlo { host } | Request::Helo { host } | Request::Lhlo { host } => said(request.name(), host),
+        Request::Ehlo { host } | Request::Helo { host } | Request::Lhlo { host } => reading(request.name(), host),
         Request::Auth { mechanism, initial_response } => {
             let name = MECHANISMS.iter().find(|(number, _)| number == mechanism).map_or("?", |(_, name)| name);
-            said("AUTH", format!("{name} {initial_response}").trim_end())
+            reading("AUTH", format!("{name} {initial_response}").trim_end())
         }
         Request::Mail { from } => {
-            let mut said = said("MAIL", &from.address);
-            said.parameters.extend((from.size > 0).then(|| ("SIZE", from.size.to_string())));
-            said.parameters.extend(flags(from.flags, MAIL_FLAGS));
-            said.parameters.extend(from.auth.as_ref().map(|auth| ("AUTH", auth.to_string())));
-            said.parameters.extend(from.env_id.as_ref().map(|id| ("ENVID", id.to_string())));
-            said.parameters.extend((from.mt_priority != 0).then(|| ("MT-PRIORITY", from.mt_priority.to_string())));
-            said
+            let mut reading = reading("MAIL", &from.address);
+            reading.parameters.extend((from.size > 0).then(|| ("SIZE", from.size.to_string())));
+            reading.parameters.extend(flags(from.flags, MAIL_FLAGS));
+            reading.parameters.extend(from.auth.as_ref().map(|auth| ("AUTH", auth.to_string())));
+            reading.parameters.extend(from.env_id.as_ref().map(|id| ("ENVID", id.to_string())));
+            reading.parameters.extend((from.mt_priority != 0).then(|| ("MT-PRIORITY", from.mt_priority.to_string())));
+            reading
         }
         Request::Rcpt { to } => {
-            let mut said = said("RCPT", &to.address);
-            said.parameters.extend(flags(to.flags, RCPT_FLAGS));
-            said.parameters.extend(to.orcpt.as_ref().map(|orcpt| ("ORCPT", orcpt.to_string())));
-            said
+            let mut reading = reading("RCPT", &to.address);
+            reading.parameters.extend(flags(to.flags, RCPT_FLAGS));
+            reading.parameters.extend(to.orcpt.as_ref().map(|orcpt| ("ORCPT", orcpt.to_string())));
+            reading
         }
         Request::Bdat { chunk_size, is_last } => {
-            said("BDAT", format!("{chunk_size} {}", if *is_last { "LAST" } else { "" }).trim_end())
+            reading("BDAT", format!("{chunk_size} {}", if *is_last { "LAST" } else { "" }).trim_end())
         }
-        _ => said(request.name(), ""),
+        _ => reading(request.name(), ""),
     })
 }
 
@@ -146,8 +146,8 @@ fn flags(set: u64, table: &[Flag]) -> BTreeMap<&'static str, String> {
 /// A line that the two parsers read differently.
 struct Difference {
     line: Vec<u8>,
-    ours: Option<Said>,
-    theirs: Option<Said>,
+    ours: Option<Reading>,
+    theirs: Option<Reading>,
 }
 
 impl Difference {
@@ -161,7 +161,7 @@ impl Difference {
         let mut others = Vec::new();
         if (ours.verb, &ours.argument) != (theirs.verb, &theirs.argument) {
             let (verb, argument) = (theirs.verb, theirs.argument.clone());
-            others.push(Said { verb, argument, parameters: ours.parameters.clone() });
+            others.push(Reading { verb, argument, parameters: ours.parameters.clone() });
         }
         let names = ours.parameters.keys().chain(theirs.parameters.keys());
         for name in names.collect::<BTreeSet<_>>().into_iter().filter(|name| ours.differs_in(name, &theirs)) {
@@ -174,17 +174,17 @@ impl Difference {
     }
 
     /// smtp-proto accepts the line, Weir refuses it.
-    fn only_theirs(&self, holds: impl Fn(&Said) -> bool) -> bool {
+    fn only_theirs(&self, holds: impl Fn(&Reading) -> bool) -> bool {
         self.ours.is_none() && self.theirs.as_ref().is_some_and(holds)
     }
 
     /// Weir accepts the line, smtp-proto refuses it.
-    fn only_ours(&self, holds: impl Fn(&Said) -> bool) -> bool {
+    fn only_ours(&self, holds: impl Fn(&Reading) -> bool) -> bool {
         self.theirs.is_none() && self.ours.as_ref().is_some_and(holds)
     }
 
     /// Both accept the line; `holds` gets Weir's reading, then smtp-proto's.
-    fn both(&self, holds: impl Fn(&Said, &Said) -> bool) -> bool {
+    fn both(&self, holds: impl Fn(&Reading, &Reading) -> bool) -> bool {
         self.ours.as_ref().zip(self.theirs.as_ref()).is_some_and(|(ours, theirs)| holds(ours, theirs))
     }
 
@@ -250,15 +250,15 @@ const CLASSES: &[Class] = &[
         name: "not implemented",
         why: "502 is the answer to a command that is not offered (RFC 5321 §4.2.4)",
         example: "EXPN list",
-        holds: |d| d.only_theirs(|said| ["LHLO", "EXPN", "ETRN", "ATRN", "BURL"].contains(&said.verb)),
+        holds: |d| d.only_theirs(|reading| ["LHLO", "EXPN", "ETRN", "ATRN", "BURL"].contains(&reading.verb)),
     },
     Class {
         name: "argument of none",
         why: "these take no argument (RFC 5321 §4.1.1.4 ff., RFC 3207 §4); smtp-proto skips whatever follows",
         example: "RSET now",
         holds: |d| {
-            let bare = |said: &Said| ["DATA", "RSET", "QUIT", "STARTTLS"].contains(&said.verb);
-            d.only_theirs(|said| bare(said) && d.text().trim().contains(' '))
+            let bare = |reading: &Reading| ["DATA", "RSET", "QUIT", "STARTTLS"].contains(&reading.verb);
+            d.only_theirs(|reading| bare(reading) && d.text().trim().contains(' '))
         },
     },
     Class {
@@ -270,8 +270,8 @@ const CLASSES: &[Class] = &[
             let verb = text.trim_start().split(' ').next().unwrap_or_default().len();
             let after_verb = text.get(verb..verb + 2) == Some("  ");
             let elsewhere = [" :", "< ", "= ", "BODY =", "SIZE ="].iter().any(|odd| text.contains(odd));
-            let in_auth = |said: &Said| said.verb == "AUTH" && text.contains("  ");
-            d.only_theirs(|said| text.starts_with(' ') || after_verb || elsewhere || in_auth(said))
+            let in_auth = |reading: &Reading| reading.verb == "AUTH" && text.contains("  ");
+            d.only_theirs(|reading| text.starts_with(' ') || after_verb || elsewhere || in_auth(reading))
         },
     },
     Class {
@@ -282,7 +282,7 @@ const CLASSES: &[Class] = &[
             let text = d.text();
             let begins = ["MAIL FROM:", "RCPT TO:"];
             let stands = begins.iter().any(|begin| text.to_ascii_uppercase().starts_with(begin));
-            d.only_theirs(|said| matches!(said.verb, "MAIL" | "RCPT") && !stands)
+            d.only_theirs(|reading| matches!(reading.verb, "MAIL" | "RCPT") && !stands)
         },
     },
     Class {
@@ -291,7 +291,7 @@ const CLASSES: &[Class] = &[
         example: "EHLO a b",
         holds: |d| {
             let words = d.text().split(' ').filter(|word| !word.is_empty()).count();
-            d.only_theirs(|said| match said.verb {
+            d.only_theirs(|reading| match reading.verb {
                 "EHLO" | "HELO" => words > 2,
                 "AUTH" => words > 3,
                 _ => false,
@@ -304,33 +304,34 @@ const CLASSES: &[Class] = &[
         example: "EHLO a(b",
         holds: |d| {
             let breaks = |name: &str| name.contains(['"', '(', ')', ',', ';', '<', '>', '@', '\\']);
-            d.only_theirs(|said| matches!(said.verb, "EHLO" | "HELO") && breaks(&said.argument))
+            d.only_theirs(|reading| matches!(reading.verb, "EHLO" | "HELO") && breaks(&reading.argument))
         },
     },
     Class {
         name: "empty recipient",
         why: "a forward-path is not empty (RFC 5321 §4.1.1.3)",
         example: "RCPT TO:<>",
-        holds: |d| d.only_theirs(|said| said.verb == "RCPT" && d.text().contains("<>")),
+        holds: |d| d.only_theirs(|reading| reading.verb == "RCPT" && d.text().contains("<>")),
     },
     Class {
         name: "parameter not offered",
         why: "555 is the answer to parameters of extensions that are not offered (RFC 5321 §4.1.1.11)",
         example: "MAIL FROM:<a@b> MT-PRIORITY=3",
         holds: |d| {
-            let offered = |said: &Said| match said.verb {
+            let offered = |reading: &Reading| match reading.verb {
                 "MAIL" => &["SIZE", "BODY", "AUTH", "SMTPUTF8", "REQUIRETLS", "RET", "ENVID"][..],
                 _ => &["NOTIFY", "ORCPT"],
             };
-            let unknown = |said: &Said| d.parameter_names().iter().any(|name| !offered(said).contains(&name.as_str()));
-            d.only_theirs(|said| matches!(said.verb, "MAIL" | "RCPT") && unknown(said))
+            let unknown =
+                |reading: &Reading| d.parameter_names().iter().any(|name| !offered(reading).contains(&name.as_str()));
+            d.only_theirs(|reading| matches!(reading.verb, "MAIL" | "RCPT") && unknown(reading))
         },
     },
     Class {
         name: "size of a piece",
         why: "it is a number, and LAST or nothing stands behind it (RFC 3030 §2); smtp-proto begins anew after an overflow",
         example: "BDAT 99999999999999999999999 LAST",
-        holds: |d| d.only_theirs(|said| said.verb == "BDAT"),
+        holds: |d| d.only_theirs(|reading| reading.verb == "BDAT"),
     },
     Class {
         name: "value of a parameter",
@@ -348,7 +349,7 @@ const CLASSES: &[Class] = &[
         example: "MAIL FROM:<a@b> ENVID=a+2Bb",
         holds: |d| {
             let decoded = |text: &str| text.rsplit(';').next().unwrap_or_default().replace("+2B", "+");
-            let kept = |name: &str, ours: &Said, theirs: &Said| {
+            let kept = |name: &str, ours: &Reading, theirs: &Reading| {
                 let same = ours.parameters.get(name).map(|text| decoded(text)) == theirs.parameters.get(name).cloned();
                 same && ours.differs_in(name, theirs)
             };
@@ -360,8 +361,8 @@ const CLASSES: &[Class] = &[
         why: "ORCPT may have any type of address (RFC 3461 §4.2); smtp-proto knows rfc822",
         example: "RCPT TO:<a@b> ORCPT=x400;a",
         holds: |d| {
-            d.only_ours(|said| {
-                said.parameters.get("ORCPT").is_some_and(|orcpt| !orcpt.to_ascii_lowercase().starts_with("rfc822;"))
+            d.only_ours(|reading| {
+                reading.parameters.get("ORCPT").is_some_and(|orcpt| !orcpt.to_ascii_lowercase().starts_with("rfc822;"))
             })
         },
     },
@@ -369,13 +370,15 @@ const CLASSES: &[Class] = &[
         name: "XCLIENT",
         why: "an extension of Postfix for proxies",
         example: "XCLIENT ADDR=192.0.2.1",
-        holds: |d| d.only_ours(|said| said.verb == "XCLIENT"),
+        holds: |d| d.only_ours(|reading| reading.verb == "XCLIENT"),
     },
     Class {
         name: "BINARYMIME",
         why: "it needs an upstream with BDAT, and messages go on by DATA (RFC 3030 §3)",
         example: "MAIL FROM:<a@b> BODY=BINARYMIME",
-        holds: |d| d.only_theirs(|said| said.parameters.get("BODY").is_some_and(|body| body.contains("BINARYMIME"))),
+        holds: |d| {
+            d.only_theirs(|reading| reading.parameters.get("BODY").is_some_and(|body| body.contains("BINARYMIME")))
+        },
     },
     Class {
         name: "parameter given twice",
@@ -393,7 +396,7 @@ const CLASSES: &[Class] = &[
         holds: |d| {
             let (_, rest) = d.around_path();
             let glued = !rest.is_empty() && !rest.starts_with(' ');
-            d.only_theirs(|said| matches!(said.verb, "MAIL" | "RCPT") && glued)
+            d.only_theirs(|reading| matches!(reading.verb, "MAIL" | "RCPT") && glued)
         },
     },
     Class {
@@ -426,14 +429,14 @@ const CLASSES: &[Class] = &[
                     .split_once('@')
                     .is_some_and(|(local, domain)| !local.split('.').any(str::is_empty) && is_domain(domain))
             };
-            d.only_theirs(|said| matches!(said.verb, "MAIL" | "RCPT") && !well_formed(&said.argument))
+            d.only_theirs(|reading| matches!(reading.verb, "MAIL" | "RCPT") && !well_formed(&reading.argument))
         },
     },
     Class {
         name: "long path",
         why: "256 octets are the longest path, with its brackets (RFC 5321 §4.5.3.1.3); smtp-proto does not count them",
         example: "RCPT TO:<{long}@b>",
-        holds: |d| d.only_theirs(|said| [255, 256].contains(&said.argument.len())),
+        holds: |d| d.only_theirs(|reading| [255, 256].contains(&reading.argument.len())),
     },
     Class {
         name: "number without bound",
@@ -451,19 +454,19 @@ const CLASSES: &[Class] = &[
         name: "address literal",
         why: "an address may stand in the place of a domain (RFC 5321 §4.1.3)",
         example: "RCPT TO:<a@[192.0.2.1]>",
-        holds: |d| d.only_ours(|said| said.argument.contains("@[")),
+        holds: |d| d.only_ours(|reading| reading.argument.contains("@[")),
     },
     Class {
         name: "nothing but quotes",
         why: "a quoted string may be empty (RFC 5321 §4.1.2)",
         example: "RCPT TO:<\"\"@c>",
-        holds: |d| d.only_ours(|said| said.argument.starts_with("\"\"@")),
+        holds: |d| d.only_ours(|reading| reading.argument.starts_with("\"\"@")),
     },
     Class {
         name: "odd strings of VRFY",
         why: "the argument of VRFY is not used: the answer is always 252 (RFC 5321 §3.5.3)",
         example: "VRFY \"\"",
-        holds: |d| d.only_ours(|said| said.verb == "VRFY"),
+        holds: |d| d.only_ours(|reading| reading.verb == "VRFY"),
     },
     Class {
         name: "AUTH of MAIL",
@@ -493,7 +496,7 @@ const CLASSES: &[Class] = &[
         why: "a size of 0 is a size (RFC 1870 §3); smtp-proto uses 0 for none",
         example: "MAIL FROM:<> SIZE=0",
         holds: |d| {
-            let is_zero = |said: &Said| said.parameters.get("SIZE").is_some_and(|size| size == "0");
+            let is_zero = |reading: &Reading| reading.parameters.get("SIZE").is_some_and(|size| size == "0");
             d.both(|ours, theirs| is_zero(ours) && ours.differs_in("SIZE", theirs))
         },
     },

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Number of talks at the same time. A talk waits most of the time.
-const AT_ONCE: usize = 8;
+const CONCURRENT_TALKS: usize = 8;
 
 /// Configuration before the limits when an administrator tries an example.
 const HEAD: &str = "before-limits.toml";
 
 #[test]
 fn examples_go_as_written() {
-    play_all(files(&talks(), "policy"), AT_ONCE, compare);
+    play_all(files(&talks(), "policy"), CONCURRENT_TALKS, compare);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Repetitions of each fault at each stage.
 const REPETITIONS: usize = 200;
-const AT_ONCE: usize = 50;
+const CONCURRENT_CLIENTS: usize = 50;
 
 const STAGES: [Stage; 7] =
     [Stage::Greeting, Stage::Ehlo, Stage::Mail, Stage::Rcpt, Stage::Data, Stage::Body, Stage::End];
@@ -64,14 +64,14 @@ fn every_fault_at_every_stage(pool: &str) {
     let ids = AtomicU64::new(1);
     let good = |count: usize| batch(&weir, &ids, count, None);
     // Warm up first: some memory grows only once.
-    let [mut least, mut most] = count_recipients(&good(4 * AT_ONCE));
+    let [mut least, mut most] = count_recipients(&good(4 * CONCURRENT_CLIENTS));
     settle(&weir);
     let before = Footprint::of(&weir);
     for stage in STAGES {
         for trouble in TROUBLES {
             upstream.forget();
             // Fill the pool, so that the fault can hit waiting connections.
-            let primed = good(AT_ONCE);
+            let primed = good(CONCURRENT_CLIENTS);
             let outcomes = match trouble {
                 Trouble::ClientVanishes => batch(&weir, &ids, REPETITIONS, Some(stage)),
                 Trouble::Upstream(fault) => {
@@ -142,7 +142,7 @@ fn batch(weir: &Process, ids: &AtomicU64, count: usize, vanish: Option<Stage>) -
         outcomes
     };
     std::thread::scope(|scope| {
-        let senders: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one_after_the_other)).collect();
+        let senders: Vec<_> = (0..CONCURRENT_CLIENTS).map(|_| scope.spawn(one_after_the_other)).collect();
         senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect()
     })
 }

@@ -1,6 +1,6 @@
 //! Tests of listeners: TLS, time-outs, limits of connections, shutdown.
 
-use crate::harness::{Client, SENTENCE, Site, Upstream, field, wait_for};
+use crate::harness::{Client, PASSWORD, Site, Upstream, field, wait_for};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn plain_text_pipelined_after_starttls_is_discarded() {
     // The octets after STARTTLS are no handshake. Weir must discard them: with them the handshake would fail.
     client.secure(&site.path("certificate.pem"));
     client.say("EHLO client.example", "250-weir.example");
-    client.log_in("alice", SENTENCE);
+    client.log_in("alice", PASSWORD);
     client.say("QUIT", "221");
 }
 
@@ -50,7 +50,7 @@ fn auth_needs_tls_where_starttls_is_offered() {
     client.expect("220");
     let offered = client.say("EHLO client.example", "250");
     assert!(offered.contains("AUTH PLAIN LOGIN") && !offered.contains("STARTTLS"), "{offered}");
-    client.log_in("alice", SENTENCE);
+    client.log_in("alice", PASSWORD);
 }
 
 #[test]
@@ -421,5 +421,5 @@ fn a_user_added_while_weir_runs_can_log_in() {
     client.secure(&site.path("certificate.pem"));
     client.expect("220");
     client.say("EHLO client.example", "250");
-    client.log_in("bob@example.org", SENTENCE);
+    client.log_in("bob@example.org", PASSWORD);
 }

@@ -1,6 +1,6 @@
 //! Tests of logins while others guess passwords, while the users file is rewritten, and with passwords beyond ASCII.
 
-use crate::harness::{Client, PATIENCE, Process, SENTENCE, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, PASSWORD, PATIENCE, Process, Site, Upstream, run, wait_for, weir};
 use argon2::PasswordHasher as _;
 use base64::Engine as _;
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ fn slow_site() -> (Upstream, Site) {
     let (upstream, site) = site(&[], "");
     let params = argon2::Params::new(8, 40_000, 1, None).unwrap();
     let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
-    let hash = hasher.hash_password(SENTENCE.as_bytes()).unwrap();
+    let hash = hasher.hash_password(PASSWORD.as_bytes()).unwrap();
     std::fs::write(site.path("users"), format!("alice:{hash}\n")).unwrap();
     (upstream, site)
 }
@@ -77,7 +77,7 @@ fn a_correct_login_waits_for_few_checks_of_another_network() {
         });
         let mut honest = greeted(&weir, Ipv4Addr::LOCALHOST);
         let before = weir.metric(WRONG);
-        let reply = honest.ask(&auth("alice", SENTENCE));
+        let reply = honest.ask(&auth("alice", PASSWORD));
         let (checks, busy) = (weir.metric(WRONG) - before, weir.metric(BUSY));
         ends.store(true, Ordering::Relaxed);
         assert!(reply.starts_with("235"), "{reply}");
@@ -110,7 +110,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
     let minimal = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/minimal.toml");
     let minimal = std::fs::read_to_string(minimal).unwrap();
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
-    let (_upstream, site) = site(&[("alice", SENTENCE, "")], limits);
+    let (_upstream, site) = site(&[("alice", PASSWORD, "")], limits);
     let weir = site.start();
     // Concurrent, as each reply takes a second. Logins that find too many others waiting retry.
     std::thread::scope(|scope| {
@@ -120,11 +120,11 @@ fn the_minimal_configuration_limits_guesses_per_address() {
             scope.spawn(move || while !client.ask(&guess).starts_with("535") {});
         }
     });
-    let reply = greeted(&weir, GUESSER).ask(&auth("alice", SENTENCE));
+    let reply = greeted(&weir, GUESSER).ask(&auth("alice", PASSWORD));
     assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
     // Right passwords are not charged, and other addresses have their own budget.
     for _ in 0..25 {
-        assert!(log_in(&weir, "alice", SENTENCE).starts_with("235"));
+        assert!(log_in(&weir, "alice", PASSWORD).starts_with("235"));
     }
 }
 
@@ -132,7 +132,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
 fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     let failures = "[[limit]]\nname = \"guesses\"\ncount = \"login-failures\"\nper = [\"client\"]\nrate = \"3 / 1h\"\n\
                     algorithm = \"token-bucket\"\n";
-    let (_upstream, site) = site(&[("alice", SENTENCE, "")], failures);
+    let (_upstream, site) = site(&[("alice", PASSWORD, "")], failures);
     let weir = site.start();
     for n in 1..=3 {
         let mut client = greeted(&weir, GUESSER);
@@ -141,7 +141,7 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     }
     let began = Instant::now();
     // The right password comes too late.
-    assert!(greeted(&weir, GUESSER).ask(&auth("alice", SENTENCE)).starts_with("454 4.7.0 3 of 3 login-failures"));
+    assert!(greeted(&weir, GUESSER).ask(&auth("alice", PASSWORD)).starts_with("454 4.7.0 3 of 3 login-failures"));
     assert!(began.elapsed() >= FAILED_LOGIN_PAUSE);
     let began = Instant::now();
     assert!(log_in(&weir, "alice", "wrong").starts_with("535"));
@@ -150,22 +150,22 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
 
 #[test]
 fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
-    let (_upstream, site) = site(&[("alice", SENTENCE, ""), ("bob", SENTENCE, "")], "");
+    let (_upstream, site) = site(&[("alice", PASSWORD, ""), ("bob", PASSWORD, "")], "");
     let weir = site.start();
     let whole = std::fs::read_to_string(site.path("users")).unwrap();
     let (first, second) = whole.split_at(whole.find('\n').unwrap() + 1);
     for text in ["", first] {
         std::fs::write(site.path("users"), text).unwrap();
-        assert!(log_in(&weir, "bob", SENTENCE).starts_with("235"));
+        assert!(log_in(&weir, "bob", PASSWORD).starts_with("235"));
     }
     // Carol is new, and Weir cannot know yet whether the file is complete.
     std::fs::write(site.path("users"), format!("{whole}{}", second.replace("bob", "carol"))).unwrap();
     let reply = wait_for("settled file", || {
-        let reply = log_in(&weir, "carol", SENTENCE);
+        let reply = log_in(&weir, "carol", PASSWORD);
         assert!(!reply.starts_with("535"), "{reply}");
         reply.starts_with("235").then_some(reply)
     });
-    assert!(reply.starts_with("235") && log_in(&weir, "dave", SENTENCE).starts_with("535"));
+    assert!(reply.starts_with("235") && log_in(&weir, "dave", PASSWORD).starts_with("535"));
 }
 
 #[test]

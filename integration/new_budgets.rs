@@ -1,7 +1,7 @@
 //! Tests of the bound on new budgets: a client that invents senders uses up its limit's new budgets of the hour, and no
 //! more memory or disk. Known senders are not affected.
 
-use crate::harness::{Client, Process, SENTENCE, Site, Upstream, succeed, wait_for};
+use crate::harness::{Client, PASSWORD, Process, Site, Upstream, succeed, wait_for};
 use base64::Engine as _;
 use std::net::Ipv4Addr;
 
@@ -72,13 +72,13 @@ fn users_with_an_account_share_no_budget_with_invented_ones() {
             "limit = [{ name = \"per-user\", count = \"login-failures\", per = [\"user\"], rate = \"2 / 1h\", \
              algorithm = \"token-bucket\" }]\n",
         )
-        .users(&[("alice", SENTENCE, "")])
+        .users(&[("alice", PASSWORD, "")])
         .build();
     let server = site.start();
     let replies: Vec<String> = (0..5).map(|n| log_in(&server, 2, &format!("invented-{n}"), "guess")).collect();
     let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();
     assert_eq!(codes, ["535", "535", "535", "454", "454"], "one of its own, and two that all others share");
-    assert!(log_in(&server, 1, "alice", SENTENCE).starts_with("235"));
+    assert!(log_in(&server, 1, "alice", PASSWORD).starts_with("235"));
     // Her own budget still applies.
     let codes: Vec<String> = (0..3).map(|_| log_in(&server, 2, "alice", "guess")[..3].to_owned()).collect();
     assert_eq!(codes, ["535", "535", "454"]);

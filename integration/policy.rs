@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Number of talks at the same time. Most of the time a talk waits, for a second or two.
-const AT_ONCE: usize = 12;
+const CONCURRENT_TALKS: usize = 12;
 
 #[test]
 fn talks_go_as_written() {
-    play_all(talks(), AT_ONCE, |path| {
+    play_all(talks(), CONCURRENT_TALKS, |path| {
         let script = std::fs::read_to_string(path).unwrap();
         play_under(&name_of(path), &script)
     });

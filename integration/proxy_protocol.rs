@@ -147,7 +147,7 @@ fn tls_comes_after_the_header() {
         client.secure(&site.path("certificate.pem"));
         client.expect("220");
         client.say("EHLO client.example", "250");
-        client.log_in("alice", crate::harness::SENTENCE);
+        client.log_in("alice", crate::harness::PASSWORD);
         client.send_message();
         assert_eq!(received_from(&upstream), "192.0.2.7");
 
@@ -157,7 +157,7 @@ fn tls_comes_after_the_header() {
         client.say("STARTTLS", "220");
         client.secure(&site.path("certificate.pem"));
         client.say("EHLO client.example", "250");
-        client.log_in("alice", crate::harness::SENTENCE);
+        client.log_in("alice", crate::harness::PASSWORD);
     }
     assert_eq!(field(&weir.logged("logged in"), "client").unwrap(), "192.0.2.7");
 }

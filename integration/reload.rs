@@ -1,6 +1,6 @@
 //! Tests of reloading the configuration: by SIGHUP, after a change of the file, by `weir reload`.
 
-use crate::harness::{Client, Outcome, Process, SENTENCE, Site, Upstream, outcome, run, wait_for};
+use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, outcome, run, wait_for};
 use crate::state::{TEN, accepted, site};
 use rustix::fs::inotify;
 use rustix::process::Signal;
@@ -379,5 +379,5 @@ fn users_of_a_reloaded_file_may_log_in() {
     let mut client = Client::connect_silently(weir.address("s"));
     client.expect("220");
     client.say("EHLO client.example", "250");
-    client.log_in("bob", SENTENCE);
+    client.log_in("bob", PASSWORD);
 }

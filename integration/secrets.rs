@@ -1,6 +1,6 @@
 //! Tests that no secret leaks: not to the log, the metrics, a file, or the process list.
 
-use crate::harness::{Client, SENTENCE, Site, Upstream, run, weir};
+use crate::harness::{Client, PASSWORD, Site, Upstream, run, weir};
 use base64::Engine as _;
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn files_under(folder: &Path) -> Vec<std::path::PathBuf> {
 /// Logs in by every mechanism, with right, wrong and malformed passwords; also where no password should be sent at all.
 fn use_passwords(weir: &crate::harness::Process, site: &Site) {
     let certificate = site.path("certificate.pem");
-    for password in [SENTENCE, WRONG] {
+    for password in [PASSWORD, WRONG] {
         let plain = encoded(&format!("\0alice\0{password}"));
         let mut early = Client::connect(weir.address("starttls"));
         early.say("EHLO client.example", "250");
@@ -46,7 +46,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
             client.say("EHLO client.example", "250");
             client
         };
-        let reply = if password == SENTENCE { "235" } else { "535" };
+        let reply = if password == PASSWORD { "235" } else { "535" };
         open("implicit").say(&format!("AUTH PLAIN {plain}"), reply);
         let mut login = open("implicit");
         login.say("AUTH LOGIN", "334");
@@ -65,7 +65,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
     client.secure(&certificate);
     client.expect("220");
     client.say("EHLO client.example", "250");
-    client.log_in("alice", SENTENCE);
+    client.log_in("alice", PASSWORD);
     client.say("MAIL FROM:<alice@example.org>", "250");
     client.say("RCPT TO:<bob@example.net>", "250");
     client.say("RCPT TO:<carol@example.net>", "450 4.7.1");
@@ -92,7 +92,7 @@ fn stand_nowhere() {
         };
         let mut seen = vec![
             ("user add".to_owned(), told(&["user", "add", "bob"], &format!("{WRONG}\n"))),
-            ("user passwd".to_owned(), told(&["user", "passwd", "bob"], &format!("{SENTENCE}\n"))),
+            ("user passwd".to_owned(), told(&["user", "passwd", "bob"], &format!("{PASSWORD}\n"))),
             ("user list".to_owned(), told(&["user", "list"], "")),
             ("check --print".to_owned(), told(&["check", "--print"], "")),
         ];
@@ -117,7 +117,7 @@ fn stand_nowhere() {
         }
         let key = std::fs::read_to_string(site.path("key.pem")).unwrap();
         let key_line = key.lines().nth(1).unwrap().to_owned();
-        for secret in [traces(SENTENCE), traces(WRONG), vec![key_line]].concat() {
+        for secret in [traces(PASSWORD), traces(WRONG), vec![key_line]].concat() {
             for (place, content) in &seen {
                 let found = memchr::memmem::find(content, secret.as_bytes()).is_some();
                 assert!(!found, "{place} has {secret:?}: {}", String::from_utf8_lossy(content));
@@ -129,8 +129,8 @@ fn stand_nowhere() {
 #[test]
 fn traces_are_found_at_every_offset_of_base64() {
     for before in ["", "x", "xy", "\0alice\0"] {
-        let text = encoded(&format!("{before}{SENTENCE}"));
-        assert!(traces(SENTENCE).iter().any(|trace| text.contains(trace)), "{text}");
+        let text = encoded(&format!("{before}{PASSWORD}"));
+        assert!(traces(PASSWORD).iter().any(|trace| text.contains(trace)), "{text}");
     }
 }
 

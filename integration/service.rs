@@ -1,6 +1,6 @@
 //! Tests of Weir as a service: signals, systemd, the log.
 
-use crate::harness::{Client, Process, SENTENCE, Site, Upstream, wait_for};
+use crate::harness::{Client, PASSWORD, Process, Site, Upstream, wait_for};
 use rustix::process::Signal;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -101,7 +101,7 @@ fn sighup_reloads_certificate_and_users_and_keeps_them_if_the_new_ones_are_bad()
         client.secure(&site.path(certificate));
         client.expect("220");
         client.say("EHLO client.example", "250");
-        client.log_in("alice", SENTENCE);
+        client.log_in("alice", PASSWORD);
     };
     secure("certificate.pem");
     std::fs::copy(site.path("certificate.pem"), site.path("old.pem")).unwrap();

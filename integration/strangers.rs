@@ -1,6 +1,6 @@
 //! Tests of unauthenticated clients (strangers): their effect on the log and on other clients' connections.
 
-use crate::harness::{Client, PATIENCE, Process, SENTENCE, Site, Upstream, field, free_port, wait_for};
+use crate::harness::{Client, PASSWORD, PATIENCE, Process, Site, Upstream, field, free_port, wait_for};
 use base64::Engine as _;
 use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -53,7 +53,7 @@ rate = "0"
 match = { recipient = "refused@example.net" }
 "#
     );
-    Site::builder().more(&text).users(&[("alice", SENTENCE, "")]).build()
+    Site::builder().more(&text).users(&[("alice", PASSWORD, "")]).build()
 }
 
 /// Connects through the proxy as this client.
@@ -297,7 +297,7 @@ impl Unread {
                  listener.implicit = {{ address = \"{implicit}\", tls = \"implicit\" }}\n"
             ))
             .more("limit = [{ name = \"none\", count = \"recipients\", per = [\"recipient\"], rate = \"0\" }]\n")
-            .users(&[("alice", SENTENCE, "")])
+            .users(&[("alice", PASSWORD, "")])
             .build();
         site.edit("address = \"127.0.0.1:0\"", &format!("address = \"{admin}\""));
         let child = site.serve().stderr(Stdio::piped()).spawn().unwrap();
@@ -412,7 +412,7 @@ fn strangers_on_all_connections_make_room_for_the_next_client() {
         .listener("open", "tls = \"none\", auth = \"none\"")
         .upstream(upstream.address(), "")
         .more("session = { max-connections = 90, max-connections-per-client = 30 }\n")
-        .users(&[("alice", SENTENCE, "")])
+        .users(&[("alice", PASSWORD, "")])
         .build();
     let weir = site.start();
     let mut known = Client::logged_in(weir.address("plain"), "alice");

@@ -1,7 +1,7 @@
 //! Tests of `weir test`: it explains limit by limit what would happen, in the words of the decision, and charges
 //! nothing.
 
-use crate::harness::{Client, Outcome, Process, SENTENCE, Site, Upstream, outcome, run, weir};
+use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, outcome, run, weir};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -56,7 +56,7 @@ distinct = "recipient"
 "#;
 
 fn site(upstream: &str, limits: &str) -> Site {
-    let users = [("alice", SENTENCE, "")];
+    let users = [("alice", PASSWORD, "")];
     let site = Site::builder().upstream(upstream, "").more(LISTENERS).more(limits).users(&users).build();
     std::fs::write(site.path("some.csv"), "user,rate\nbob,9 / 1d\nalice,2 / 1d\n").unwrap();
     site

@@ -1,6 +1,6 @@
 //! Tests of upstreams that are added, removed and changed during deliveries: no client may notice.
 
-use crate::harness::{Client, NameServer, Process, SENTENCE, Site, Upstream, run, wait_for};
+use crate::harness::{Client, NameServer, PASSWORD, Process, Site, Upstream, run, wait_for};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::os::unix::fs::PermissionsExt as _;
@@ -179,11 +179,11 @@ fn a_changed_login_is_used_from_the_next_message_on() {
     upstream.answer_login(&["235 2.7.0 Welcome"]);
     let login = ", auth = \"fixed\", user = \"before\", password-file = \"password\"";
     let site = site(&[listed("u", &upstream, login)], "");
-    std::fs::write(site.path("password"), SENTENCE).unwrap();
+    std::fs::write(site.path("password"), PASSWORD).unwrap();
     std::fs::set_permissions(site.path("password"), std::fs::Permissions::from_mode(0o600)).unwrap();
     let weir = site.start();
     let logins = |user: &str| {
-        let line = format!("AUTH PLAIN {}", STANDARD.encode(format!("\0{user}\0{SENTENCE}")));
+        let line = format!("AUTH PLAIN {}", STANDARD.encode(format!("\0{user}\0{PASSWORD}")));
         upstream.commands().into_iter().filter(|command| *command == line).count()
     };
     let (begun, sending) = (with_recipient(&weir), in_message(&weir));

@@ -1,6 +1,6 @@
 //! Tests of upstreams that require a login: another Weir or a Dovecot, in front of an upstream that accepts everything.
 
-use crate::harness::{Client, Dovecot, Process, SENTENCE, Site, Upstream, run};
+use crate::harness::{Client, Dovecot, PASSWORD, Process, Site, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 
 /// Starts the Weir that requires a login; its users are those of its site.
@@ -34,7 +34,7 @@ fn send_as(weir: &Process, user: Option<&str>) -> String {
     let mut client = Client::connect(weir.address("s"));
     client.say("EHLO client.example", "250");
     if let Some(user) = user {
-        client.log_in(user, SENTENCE);
+        client.log_in(user, PASSWORD);
     }
     client.try_message()
 }
@@ -43,7 +43,7 @@ fn send_as(weir: &Process, user: Option<&str>) -> String {
 fn mail_passes_with_weirs_own_login() {
     let upstream = Upstream::start();
     let guarded = guarded(&upstream);
-    let site = in_front_of(&guarded, "required", SENTENCE);
+    let site = in_front_of(&guarded, "required", PASSWORD);
     let weir = site.start();
     assert!(send(&weir).starts_with("250 2.0.0 Queued"));
     let message = String::from_utf8(upstream.acknowledged().pop().unwrap()).unwrap();
@@ -120,9 +120,9 @@ mod dovecot {
     fn accepts_weirs_scram_and_refuses_a_wrong_password() {
         let upstream = Upstream::start();
         let mechanisms = "plain login scram-sha-1 scram-sha-256";
-        let dovecot = Dovecot::relaying_to(upstream.address(), mechanisms, "alice", SENTENCE);
+        let dovecot = Dovecot::relaying_to(upstream.address(), mechanisms, "alice", PASSWORD);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
-        put(&site, "password", SENTENCE);
+        put(&site, "password", PASSWORD);
         let weir = site.start();
         // The second login uses the cached SCRAM keys.
         for _ in 0..2 {
@@ -172,9 +172,9 @@ mod dovecot {
     #[test]
     fn gets_no_weaker_login_than_the_configured_one() {
         let upstream = Upstream::start();
-        let dovecot = Dovecot::relaying_to(upstream.address(), "plain login", "alice", SENTENCE);
+        let dovecot = Dovecot::relaying_to(upstream.address(), "plain login", "alice", PASSWORD);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
-        put(&site, "password", SENTENCE);
+        put(&site, "password", PASSWORD);
         let weir = site.start();
         assert!(send(&weir).starts_with("451 4.4.1"));
         weir.logged("it offers no login that Weir may use: SCRAM-SHA-256");
@@ -188,7 +188,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["535 5.7.8 no"]);
     let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
-    put(&site, "password", SENTENCE);
+    put(&site, "password", PASSWORD);
     let weir = site.start();
     for _ in 0..10 {
         let reply = send(&weir);
@@ -233,7 +233,7 @@ fn an_upstream_without_a_valid_scram_signature_gets_no_mail() {
     ] {
         upstream.answer_login(replies);
         let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
-        put(&site, "password", SENTENCE);
+        put(&site, "password", PASSWORD);
         let weir = site.start();
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1"), "{reply}");
@@ -276,7 +276,7 @@ fn each_client_is_logged_in_with_its_own_credentials_and_connection() {
     let reply = send_as(&weir, None);
     assert!(reply.starts_with("530 5.7.0"), "{reply}");
     assert_eq!(upstream.acknowledged().len(), 5);
-    assert!(!weir.log_lines().concat().contains(SENTENCE));
+    assert!(!weir.log_lines().concat().contains(PASSWORD));
 }
 
 #[test]

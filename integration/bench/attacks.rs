@@ -42,10 +42,10 @@ use weir::{Peaks, Weir, observe};
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Duration of each attack.
-const LASTS: Duration = Duration::from_secs(20);
+const ATTACK_TIME: Duration = Duration::from_secs(20);
 
 /// Longest duration of the attack with a million senders, which ends when all are named.
-const LASTS_AT_MOST: Duration = Duration::from_secs(120);
+const MAX_ATTACK_TIME: Duration = Duration::from_secs(120);
 
 /// Maximum of connections of an upstream under a drip attack: the number that Weir keeps idle by default.
 const UPSTREAM_CONNECTIONS: usize = 50;
@@ -169,7 +169,7 @@ impl Attack {
 
     /// Returns the duration of the attack, counted from the moment it is under way.
     fn lasts(&self) -> Duration {
-        if self.way == Way::Senders { LASTS_AT_MOST } else { LASTS }
+        if self.way == Way::Senders { MAX_ATTACK_TIME } else { ATTACK_TIME }
     }
 
     fn is_complete(&self, done: u64) -> bool {

@@ -1,6 +1,6 @@
 //! Client that misbehaves at random: one session with up to three messages.
 
-use super::message::{MOST_IN_SESSION, Message, Token};
+use super::message::{MAX_MESSAGES_PER_SESSION, Message, Token};
 use super::random::Random;
 use super::wire::{End, Leave, Wire};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -58,8 +58,8 @@ impl Session {
         }
         self.command("EHLO client.example")?;
         self.wire.reply()?;
-        for n in 0..1 + self.random.below(MOST_IN_SESSION) {
-            self.transaction(self.number * MOST_IN_SESSION + n)?;
+        for n in 0..1 + self.random.below(MAX_MESSAGES_PER_SESSION) {
+            self.transaction(self.number * MAX_MESSAGES_PER_SESSION + n)?;
         }
         Ok(())
     }

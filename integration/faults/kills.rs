@@ -17,7 +17,7 @@ const ADDRESSES: u64 = 60;
 const KILLS_OF_A_FILE: u64 = 50;
 
 /// Longest load before a kill.
-const LONGEST_LOAD: Duration = Duration::from_millis(250);
+const MAX_LOAD_TIME: Duration = Duration::from_millis(250);
 
 /// Options of a run.
 #[derive(Clone, Copy)]
@@ -89,7 +89,7 @@ fn load(seed: u64, round: u64, weir: Process) -> Acknowledged {
             });
         }
         wait_for("acknowledgement", || (!acknowledged.lock().unwrap().is_empty()).then_some(()));
-        let longest = LONGEST_LOAD.as_millis() as u64;
+        let longest = MAX_LOAD_TIME.as_millis() as u64;
         // The moment of the kill must be random.
         std::thread::sleep(Duration::from_millis(Random::new(seed, &[round]).below(longest)));
         weir.kill();

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub type Token = u64;
 
 /// Largest number of messages in one session, and the distance between the tokens of two sessions.
-pub const MOST_IN_SESSION: u64 = 3;
+pub const MAX_MESSAGES_PER_SESSION: u64 = 3;
 
 pub struct Message {
     pub token: Token,

@@ -22,7 +22,7 @@ mod wire;
 use crate::harness::{Process, Site};
 use client::{Sent, Session};
 use judge::{Counts, Finding, Judge};
-use message::{MOST_IN_SESSION, Token};
+use message::{MAX_MESSAGES_PER_SESSION, Token};
 use random::Random;
 use rustix::process::Signal;
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ const ROUND: Duration = Duration::from_secs(20);
 const SPARE_FILES: usize = 2;
 
 /// Largest number of findings reported for one round.
-const MOST_FINDINGS: usize = 5;
+const MAX_FINDINGS: usize = 5;
 
 /// Options of a run.
 #[derive(Clone, Copy)]
@@ -99,7 +99,7 @@ struct Tally {
 
 /// Results of the sessions of a round.
 #[derive(Default)]
-struct Came {
+struct RoundResult {
     sent: Vec<Sent>,
     transcripts: HashMap<Token, String>,
 }
@@ -145,15 +145,15 @@ impl<'a> Run<'a> {
         }
         self.rounds += 1;
         eprintln!("round {}: {} faults, {} messages", self.rounds, self.faults(), self.judge.counts.messages);
-        for finding in findings.iter().take(MOST_FINDINGS) {
+        for finding in findings.iter().take(MAX_FINDINGS) {
             self.report(finding, &came, &events);
         }
         findings.is_empty()
     }
 
     /// Runs clients for this time, reloads Weir every few seconds, and restarts it in every second round.
-    fn chaos(&mut self, time: Duration) -> Came {
-        let (came, is_over) = (Mutex::new(Came::default()), AtomicBool::new(false));
+    fn chaos(&mut self, time: Duration) -> RoundResult {
+        let (came, is_over) = (Mutex::new(RoundResult::default()), AtomicBool::new(false));
         let address = RwLock::new(self.weir.address("s"));
         let (tally, seed) = (self.tally.clone(), self.plan.seed);
         let work = |client: Ipv4Addr| {
@@ -224,10 +224,10 @@ impl<'a> Run<'a> {
         self.weir.signal(Signal::HUP);
     }
 
-    fn report(&self, finding: &Finding, came: &Came, events: &HashMap<Token, Vec<String>>) {
+    fn report(&self, finding: &Finding, came: &RoundResult, events: &HashMap<Token, Vec<String>>) {
         println!("--- {}", finding.what);
         let Some(token) = finding.token else { return };
-        let session = token / MOST_IN_SESSION;
+        let session = token / MAX_MESSAGES_PER_SESSION;
         println!("message {token}, session {session}");
         println!("{}", came.transcripts.get(&session).map_or("", |transcript| transcript));
         for event in events.get(&token).into_iter().flatten() {

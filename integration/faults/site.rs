@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// Limit of concurrent sessions per client; more clients than this share each address.
-pub const AT_ONCE: usize = 3;
+pub const MAX_SESSIONS_PER_CLIENT: usize = 3;
 
 /// Longest time until a resource is given back. Weir's own time-outs are 2 s at most here.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ pub fn site(upstreams: &[SocketAddr]) -> Site {
          {{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
          {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
          algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }},\n\
-         {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{AT_ONCE} at once\" }}]\n",
+         {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{MAX_SESSIONS_PER_CLIENT} at once\" }}]\n",
         upstreams.join(",\n"),
         delays,
     ))
@@ -99,7 +99,7 @@ impl Leaks<'_> {
         (findings.len() == before).then(|| std::fs::read_dir(folder).unwrap().count())
     }
 
-    /// Checks that each client gets exactly [`AT_ONCE`] sessions; first when other sessions of the client have left
+    /// Checks that each client gets exactly [`MAX_SESSIONS_PER_CLIENT`] sessions; first when other sessions of the client have left
     /// early.
     pub fn sessions_at_once(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
         for probe in [Self::leave_early, Self::no_more_than_limit] {
@@ -126,24 +126,26 @@ impl Leaks<'_> {
 
     /// Returns for each address the number of greeted connections of one more than the limit, and the limit.
     fn no_more_than_limit(&self) -> Vec<(Ipv4Addr, usize, usize)> {
-        let probe = |address: &Ipv4Addr| (*address, self.greeted(*address, AT_ONCE + 1).len(), AT_ONCE);
+        let probe = |address: &Ipv4Addr| {
+            (*address, self.greeted(*address, MAX_SESSIONS_PER_CLIENT + 1).len(), MAX_SESSIONS_PER_CLIENT)
+        };
         each(self.addresses, probe)
     }
 
     /// Leaves one slot free while sessions come and leave within milliseconds. Afterwards exactly one slot must be
     /// free.
     fn leave_early(&self) -> Vec<(Ipv4Addr, usize, usize)> {
-        let held: Vec<Vec<Wire>> = each(self.addresses, |address| self.greeted(*address, AT_ONCE - 1));
+        let held: Vec<Vec<Wire>> = each(self.addresses, |address| self.greeted(*address, MAX_SESSIONS_PER_CLIENT - 1));
         let count = held.iter().map(Vec::len).sum::<usize>();
         each(self.addresses, |address| {
-            for n in 0..2 * AT_ONCE {
+            for n in 0..2 * MAX_SESSIONS_PER_CLIENT {
                 let wire = Wire::connect(*address, self.weir.address("s")).unwrap();
                 std::thread::sleep(Duration::from_millis(10 * n as u64));
                 drop(wire);
             }
         });
         let _ = self.falls_to("weir_sessions", count as f64);
-        each(self.addresses, |address| (*address, self.greeted(*address, AT_ONCE + 1).len(), 1))
+        each(self.addresses, |address| (*address, self.greeted(*address, MAX_SESSIONS_PER_CLIENT + 1).len(), 1))
     }
 
     /// Checks that the budgets hold the messages that the upstreams accepted.

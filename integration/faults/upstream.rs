@@ -75,7 +75,7 @@ const GARBAGE: [&str; 10] = [
 ];
 
 /// Longest silence of an upstream that waits for Weir to close: longer than any time-out of the configuration.
-const LONGEST_SILENCE: Duration = Duration::from_secs(8);
+const MAX_SILENCE: Duration = Duration::from_secs(8);
 
 /// A message that was accepted.
 pub struct Accepted {
@@ -153,10 +153,10 @@ struct Connection<'a> {
 }
 
 /// Result of a step; `None` ends the connection.
-type Goes<T = ()> = Option<T>;
+type StepResult<T = ()> = Option<T>;
 
 impl<'a> Connection<'a> {
-    fn new(stream: TcpStream, number: u64, all: &'a Upstreams) -> Goes<Self> {
+    fn new(stream: TcpStream, number: u64, all: &'a Upstreams) -> StepResult<Self> {
         stream.set_nodelay(true).ok()?;
         // No thread blocks for ever.
         stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
@@ -165,7 +165,7 @@ impl<'a> Connection<'a> {
         Some(Self { all, number, input, output: stream, reached, token: None, in_mail: false, recipients })
     }
 
-    fn converse(mut self) -> Goes {
+    fn converse(mut self) -> StepResult {
         self.answer(Stage::Greeting, "220 upstream.example\r\n")?;
         loop {
             let line = self.line()?;
@@ -190,7 +190,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn mail(&mut self, line: &str) -> Goes {
+    fn mail(&mut self, line: &str) -> StepResult {
         let address = line.split_once('<')?.1.split_once('>')?.0;
         (self.token, self.in_mail) = (token_in(address), false);
         (self.reached, self.recipients) = (BTreeMap::new(), Vec::new());
@@ -198,7 +198,7 @@ impl<'a> Connection<'a> {
         Some(())
     }
 
-    fn rcpt(&mut self, line: &str) -> Goes {
+    fn rcpt(&mut self, line: &str) -> StepResult {
         if !self.in_mail {
             return self.say("503 5.5.1 MAIL first\r\n");
         }
@@ -209,7 +209,7 @@ impl<'a> Connection<'a> {
         Some(())
     }
 
-    fn data(&mut self) -> Goes {
+    fn data(&mut self) -> StepResult {
         if !self.in_mail || self.recipients.is_empty() {
             return self.say("503 5.5.1 RCPT first\r\n");
         }
@@ -244,7 +244,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Reads a message, unless a fault happens before its end.
-    fn body(&mut self) -> Goes<Vec<u8>> {
+    fn body(&mut self) -> StepResult<Vec<u8>> {
         let mut octets = Vec::new();
         let mut random = self.random(Stage::Body, 0);
         let fault = self.draw(Stage::Body);
@@ -277,14 +277,14 @@ impl<'a> Connection<'a> {
         Some(octets)
     }
 
-    fn line(&mut self) -> Goes<Vec<u8>> {
+    fn line(&mut self) -> StepResult<Vec<u8>> {
         let mut line = Vec::new();
         let read = self.input.read_until(b'\n', &mut line).ok()?;
         (read > 0 && line.ends_with(b"\r\n")).then_some(line)
     }
 
     /// Sends the right reply, or a fault instead; returns whether it sent the right one.
-    fn answer(&mut self, stage: Stage, right: &str) -> Goes<bool> {
+    fn answer(&mut self, stage: Stage, right: &str) -> StepResult<bool> {
         match self.draw(stage) {
             Some(fault) => self.fail(stage, fault, right),
             None => {
@@ -295,7 +295,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn fail(&mut self, stage: Stage, fault: Fault, right: &str) -> Goes<bool> {
+    fn fail(&mut self, stage: Stage, fault: Fault, right: &str) -> StepResult<bool> {
         self.count(stage, fault);
         let mut random = self.random(stage, 1);
         match fault {
@@ -334,12 +334,12 @@ impl<'a> Connection<'a> {
         Some(false)
     }
 
-    fn say(&mut self, text: &str) -> Goes {
+    fn say(&mut self, text: &str) -> StepResult {
         self.output.write_all(text.as_bytes()).ok()
     }
 
     /// Sends a reply, sometimes in two segments.
-    fn say_in_pieces(&mut self, text: &str) -> Goes {
+    fn say_in_pieces(&mut self, text: &str) -> StepResult {
         let mut random = self.random(Stage::After, 2 + self.recipients.len() as u64);
         if !random.per_mille(50) {
             return self.say(text);
@@ -363,7 +363,7 @@ impl<'a> Connection<'a> {
     }
 
     fn wait_for_close(&mut self) {
-        let _ = self.output.set_read_timeout(Some(LONGEST_SILENCE));
+        let _ = self.output.set_read_timeout(Some(MAX_SILENCE));
         let mut space = [0; 4096];
         loop {
             match self.input.read(&mut space) {

@@ -1,6 +1,6 @@
 //! SMTP client of a test, line by line or octet by octet.
 
-use super::{PATIENCE, SENTENCE};
+use super::{PASSWORD, PATIENCE};
 use base64::Engine as _;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -61,7 +61,7 @@ impl Client {
     pub fn logged_in(address: SocketAddr, user: &str) -> Self {
         let mut client = Self::connect(address);
         client.say("EHLO client.example", "250");
-        client.log_in(user, SENTENCE);
+        client.log_in(user, PASSWORD);
         client
     }
 

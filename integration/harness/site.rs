@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Password of the user `alice`. Its text is easy to find where no password may stand.
-pub const SENTENCE: &str = "correct-horse-battery-staple";
+pub const PASSWORD: &str = "correct-horse-battery-staple";
 
 /// A folder with a certificate for localhost and 127.0.0.1, a user `alice` and a configuration.
 pub struct Site {
@@ -49,9 +49,9 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// Adds a user, whose password is [`SENTENCE`].
+    /// Adds a user, whose password is [`PASSWORD`].
     pub fn add_user(&self, name: &str) {
-        succeed(self.command(&["user", "add"]).arg(name), format!("{SENTENCE}\n"));
+        succeed(self.command(&["user", "add"]).arg(name), format!("{PASSWORD}\n"));
     }
 
     /// Starts Weir and waits until it listens.

@@ -49,7 +49,7 @@ impl Totals {
 }
 
 /// A session under way.
-struct Live {
+struct LiveSession {
     client: Client,
     needs: Needs,
     stage: Stage,
@@ -75,7 +75,7 @@ pub struct World {
     model: plain::Policy,
     /// Current time in microseconds.
     now: i64,
-    live: Vec<Live>,
+    live: Vec<LiveSession>,
     totals: Totals,
 }
 
@@ -166,7 +166,7 @@ impl World {
         let step = Session::begin(Arc::new(options), "id".into(), address, None, self.time());
         let (needs, stage) = (Needs::Verdict(vec![Event::Connect]), Stage::Step(step));
         let input = Input::default();
-        self.live.push(Live {
+        self.live.push(LiveSession {
             client,
             needs,
             stage,
@@ -199,7 +199,7 @@ impl World {
         self.live.push(live);
     }
 
-    async fn step(&mut self, live: &mut Live, step: Step) -> Stage {
+    async fn step(&mut self, live: &mut LiveSession, step: Step) -> Stage {
         Stage::Step(match step {
             Step::Next(session) => session.step(&mut live.input, self.time(), Extensions::default(), false),
             Step::Read(session) => self.client_acts(live, session).await,
@@ -266,7 +266,7 @@ impl World {
     }
 
     /// Returns the model's verdicts on a session's request.
-    fn decide(&mut self, live: &mut Live, events: &[Event]) -> Vec<plain::Verdict> {
+    fn decide(&mut self, live: &mut LiveSession, events: &[Event]) -> Vec<plain::Verdict> {
         let mut verdicts = self.model.decide(self.seconds(), &live.client.facts(), events);
         for verdict in &mut verdicts {
             live.client.slots.append(&mut verdict.slots);
@@ -277,7 +277,7 @@ impl World {
 
     async fn delay(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveSession,
         mut late: Delayed,
         events: Vec<Event>,
         verdicts: Vec<plain::Verdict>,
@@ -301,7 +301,7 @@ impl World {
     }
 
     /// Delays the reply to a failed login, unless the client leaves.
-    fn pause(&mut self, live: &mut Live, session: Session) -> Step {
+    fn pause(&mut self, live: &mut LiveSession, session: Session) -> Step {
         match self.random.below(10) {
             0..2 if !live.is_half_closed => {
                 live.needs = Needs::Close;
@@ -316,7 +316,7 @@ impl World {
     }
 
     /// The session waits for its client, which sends something or leaves.
-    async fn client_acts(&mut self, live: &mut Live, mut session: Session) -> Step {
+    async fn client_acts(&mut self, live: &mut LiveSession, mut session: Session) -> Step {
         self.flush(live, &mut session).await;
         assert_eq!(live.needs, Needs::Input);
         if live.is_half_closed || self.random.percent(4) {
@@ -400,7 +400,7 @@ impl World {
     }
 
     /// Sends the client's message, or draws a fault.
-    async fn message(&mut self, live: &mut Live, mut body: weir::session::Body) -> Step {
+    async fn message(&mut self, live: &mut LiveSession, mut body: weir::session::Body) -> Step {
         self.flush(live, body.session()).await;
         let ending = match self.random.below(100) {
             0..5 => MessageOutcome::ClientGone,
@@ -443,7 +443,7 @@ impl World {
     }
 
     /// Settles the deferred charges, and compares the replies to the client.
-    async fn flush(&mut self, live: &mut Live, session: &mut Session) {
+    async fn flush(&mut self, live: &mut LiveSession, session: &mut Session) {
         self.settle(live, session).await;
         let output = String::from_utf8(session.take_output()).unwrap();
         for line in output.lines().filter(|line| line.as_bytes()[3] == b' ') {
@@ -457,7 +457,7 @@ impl World {
     }
 
     /// Refunds the charges that the session gives back, and checks that there are no others.
-    async fn settle(&mut self, live: &mut Live, session: &mut Session) {
+    async fn settle(&mut self, live: &mut LiveSession, session: &mut Session) {
         let deferred = session.take_deferred_charges();
         for asked in deferred.events {
             self.store.admit(self.time(), &asked, &mut SessionCounters::default()).await.unwrap();
@@ -566,7 +566,7 @@ impl World {
     }
 }
 
-impl Live {
+impl LiveSession {
     fn is_due(&self, now: i64) -> bool {
         !matches!(self.stage, Stage::Delayed(_, until, ..) if until > now)
     }

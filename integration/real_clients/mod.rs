@@ -8,7 +8,7 @@ mod programs;
 mod relays;
 mod upstreams;
 
-use crate::harness::{Postfix, SENTENCE, Site, run};
+use crate::harness::{PASSWORD, Postfix, Site, run};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -174,7 +174,7 @@ fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Send
     ] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
-    assert!(!weir.log_lines().concat().contains(SENTENCE));
+    assert!(!weir.log_lines().concat().contains(PASSWORD));
     assert_eq!(weir.terminate(), Some(0));
 }
 

@@ -1,7 +1,7 @@
 //! Tests of mail programs and libraries, each in its usual way.
 
 use super::{Way, compare, each, succeed};
-use crate::harness::SENTENCE;
+use crate::harness::PASSWORD;
 use std::process::Command;
 
 #[test]
@@ -10,7 +10,7 @@ fn curl() {
         let scheme = if sending.way == Way::Implicit { "smtps" } else { "smtp" };
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--ssl-reqd", "--cacert"]).arg(sending.ca);
-        command.arg("--user").arg(format!("alice:{SENTENCE}"));
+        command.arg("--user").arg(format!("alice:{PASSWORD}"));
         command.args(["--mail-from", "alice@example.org", "--mail-rcpt", sending.recipient]);
         command.arg("--upload-file").arg(sending.file);
         command.arg(format!("{scheme}://localhost:{}/client.example", sending.port));
@@ -25,7 +25,7 @@ fn swaks() {
         let tls = if sending.way == Way::Implicit { "--tls-on-connect" } else { "--tls" };
         let mut command = Command::new("swaks");
         command.args(["--server", &format!("127.0.0.1:{}", sending.port), tls, "--helo", "client.example"]);
-        command.args(["--auth", "PLAIN", "--auth-user", "alice", "--auth-password", SENTENCE]);
+        command.args(["--auth", "PLAIN", "--auth-user", "alice", "--auth-password", PASSWORD]);
         // swaks stuffs dots itself, and always adds a line end to the last line.
         std::fs::write(sending.file, sending.text.strip_suffix(b"\r\n").unwrap()).unwrap();
         command.args(["--from", "alice@example.org", "--to", sending.recipient, "--suppress-data", "--data"]);
@@ -52,7 +52,7 @@ client.quit()
     compare("smtplib", 0, |sending| {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM, sending.way.listener(), &sending.port.to_string()]).arg(sending.ca);
-        command.args([SENTENCE, sending.recipient]).arg(sending.file);
+        command.args([PASSWORD, sending.recipient]).arg(sending.file);
         succeed(&mut command, b"");
     });
 }
@@ -64,7 +64,7 @@ fn msmtp() {
         let starttls = if sending.way == Way::StartTls { "on" } else { "off" };
         let text = format!(
             "account default\nhost localhost\nport {}\ndomain client.example\nfrom alice@example.org\ntls on\n\
-             tls_starttls {starttls}\ntls_trust_file {}\nauth on\nuser alice\npassword {SENTENCE}\n",
+             tls_starttls {starttls}\ntls_trust_file {}\nauth on\nuser alice\npassword {PASSWORD}\n",
             sending.port,
             sending.ca.display()
         );
@@ -92,7 +92,7 @@ fn s_nail() {
         let mut command = Command::new("s-nail");
         command.args(["-:/", "-S", "v15-compat=yes", "-S", "sendwait", "-S", "tls-verify=strict"]);
         command.arg("-S").arg(format!("tls-ca-file={}", sending.ca.display()));
-        command.arg("-S").arg(format!("mta={scheme}://alice:{SENTENCE}@localhost:{}", sending.port));
+        command.arg("-S").arg(format!("mta={scheme}://alice:{PASSWORD}@localhost:{}", sending.port));
         command.args(["-S", "smtp-auth=login", "-S", "from=alice@example.org", "-S", "hostname=client.example"]);
         command.args(["-S", "ttycharset=utf-8", "-S", "mime-encoding=8bit"]);
         if sending.way == Way::StartTls {
@@ -132,7 +132,7 @@ $client->quit;
     compare("net-smtp", 0, |sending| {
         let mut command = Command::new("perl");
         command.args(["-e", PROGRAM, sending.way.listener(), &sending.port.to_string()]).arg(sending.ca);
-        command.args([SENTENCE, sending.recipient]).arg(sending.file);
+        command.args([PASSWORD, sending.recipient]).arg(sending.file);
         succeed(&mut command, b"");
     });
 }
@@ -154,7 +154,7 @@ transport.sendMail({ envelope: { from: 'alice@example.org', to: [recipient] }, r
         let mut command = Command::new("node");
         command.env("NODE_PATH", "/usr/share/nodejs");
         command.args(["-e", PROGRAM, sending.way.listener(), &sending.port.to_string()]).arg(sending.ca);
-        command.args([SENTENCE, sending.recipient]).arg(sending.file);
+        command.args([PASSWORD, sending.recipient]).arg(sending.file);
         succeed(&mut command, b"");
     });
 }
@@ -175,7 +175,7 @@ fn git_send_email() {
         command.current_dir(&folder).env("HOME", &folder).env("GIT_CONFIG_NOSYSTEM", "1");
         command.args(["-c", "user.name=Alice", "-c", "user.email=alice@example.org", "send-email", "--quiet"]);
         command.args(["--smtp-server=localhost", "--smtp-domain=client.example", "--smtp-user=alice"]);
-        command.args([&format!("--smtp-server-port={}", sending.port), &format!("--smtp-pass={SENTENCE}")]);
+        command.args([&format!("--smtp-server-port={}", sending.port), &format!("--smtp-pass={PASSWORD}")]);
         command
             .arg(format!("--smtp-encryption={encryption}"))
             .arg(format!("--smtp-ssl-cert-path={}", sending.ca.display()));

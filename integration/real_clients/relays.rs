@@ -1,7 +1,7 @@
 //! Tests of other mail servers as clients: they queue mail, and relay to Weir as their smart host.
 
 use super::{Way, compare, succeed};
-use crate::harness::{Postfix, SENTENCE};
+use crate::harness::{PASSWORD, Postfix};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn postfix() {
         let wrapped = sending.way == Way::Implicit;
         let relay = relays
             .entry(sending.way)
-            .or_insert_with(|| Postfix::relaying_to(sending.port, wrapped, sending.ca, "alice", SENTENCE));
+            .or_insert_with(|| Postfix::relaying_to(sending.port, wrapped, sending.ca, "alice", PASSWORD));
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--mail-from", "alice@example.org"]);
         command.args(["--mail-rcpt", sending.recipient, "--upload-file"]).arg(sending.file);
@@ -52,7 +52,7 @@ fn exim() {
              smarthost:\n  driver = smtp\n  port = {1}\n{protocol}  hosts_require_tls = *\n  hosts_require_auth = *\n\
              \x20 tls_verify_certificates = {2}\n  tls_verify_hosts = *\n\
              begin authenticators\n\
-             plain:\n  driver = plaintext\n  public_name = PLAIN\n  client_send = ^alice^{SENTENCE}\n",
+             plain:\n  driver = plaintext\n  public_name = PLAIN\n  client_send = ^alice^{PASSWORD}\n",
             folder.path().display(),
             sending.port,
             sending.ca.display(),

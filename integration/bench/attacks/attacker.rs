@@ -308,7 +308,7 @@ async fn drip_one(targets: Targets, turn: Arc<Mutex<()>>, begun: Arc<AtomicU64>)
     {
         // Log in one at a time: logins are no part of this attack.
         let _turn = turn.lock().await;
-        dialogue.log_in("mallory", super::harness::SENTENCE).await?;
+        dialogue.log_in("mallory", super::harness::PASSWORD).await?;
     }
     loop {
         dialogue.say("MAIL FROM:<mallory@example.org>", "250").await?;

@@ -1,7 +1,7 @@
 //! Honest client on 127.0.0.1: one thread logs in again and again, another sends one message after the other.
 
 use super::client;
-use super::harness::{SENTENCE, Site};
+use super::harness::{PASSWORD, Site};
 use base64::Engine as _;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{Error, Read as _, Write as _};
@@ -158,7 +158,7 @@ impl Session {
             session.expect(code, Self::read_plain)?;
         }
         session.say("EHLO honest.example", "250")?;
-        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0alice\0{SENTENCE}"));
+        let response = base64::engine::general_purpose::STANDARD.encode(format!("\0alice\0{PASSWORD}"));
         session.say(&format!("AUTH PLAIN {response}"), "235")?;
         Ok(session)
     }
