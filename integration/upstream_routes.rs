@@ -1,10 +1,9 @@
 //! Tests of routes: mail that a limit routes to an upstream goes through no other, whatever the state of that upstream.
 
-use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
+use crate::harness::{Client, Fault, Process, Site, SiteBuilder, Stage, Upstream, wait_for};
 
-/// Returns a site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of "slow"; `more`
-/// follows the limit.
-fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2], more: &str) -> Site {
+/// Begins a site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of "slow".
+fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2]) -> SiteBuilder {
     Site::builder()
         .open_listener()
         .upstream(usual.address(), &format!("name = \"usual\", {}", keys[0]))
@@ -13,8 +12,6 @@ fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2], more: &str) -> Site 
             "[[limit]]\nname = \"all\"\ncount = \"messages\"\nper = [\"client\"]\nrate = \"100 / 1d\"\nmode = \"enforce\"\n\
              [[limit.action]]\nat = 0.01\nroute = \"slow\"\n",
         )
-        .more(more)
-        .build()
 }
 
 fn connect(weir: &Process) -> Client {
@@ -37,7 +34,7 @@ fn all_are_known(weir: &Process, count: usize) {
 #[test]
 fn a_routed_message_goes_to_no_other_upstream_after_two_faults() {
     let [usual, slow] = [Upstream::start(), Upstream::start()];
-    let site = site(&usual, &slow, ["", "only-routed = true"], "");
+    let site = site(&usual, &slow, ["", "only-routed = true"]).build();
     let weir = site.start();
     let mut client = connect(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
@@ -57,7 +54,7 @@ fn a_refused_message_is_routed_again_when_the_client_retries() {
     let [usual, slow] = [Upstream::start(), Upstream::start()];
     let large = "[[limit]]\nname = \"large\"\ncount = \"recipients\"\nper = [\"sender\"]\nrate = \"1 / message\"\n\
                  [[limit.action]]\nroute = \"slow\"\n";
-    let site = site(&usual, &slow, ["", "only-routed = true"], large);
+    let site = site(&usual, &slow, ["", "only-routed = true"]).more(large).build();
     site.edit("mode = \"enforce\"", "mode = \"shadow\"");
     let weir = site.start();
     let mut client = connect(&weir);
@@ -84,11 +81,9 @@ fn ehlo_counts_upstreams_that_limits_route_to_and_no_unused_ones() {
     usual.offer(&["PIPELINING", "8BITMIME", "SIZE 1000000"]);
     slow.offer(&["PIPELINING", "SIZE 900000"]);
     unused.offer(&["PIPELINING", "8BITMIME", "SIZE 500", "LIMITS RCPTMAX=3"]);
-    let third = format!(
-        "[[upstream]]\nname = \"unused\"\naddress = \"{}\"\ntls = \"none\"\nonly-routed = true\n",
-        unused.address()
-    );
-    let site = site(&usual, &slow, ["priority = 1", "priority = 2"], &third);
+    let site = site(&usual, &slow, ["priority = 1", "priority = 2"])
+        .upstream(unused.address(), "name = \"unused\", only-routed = true")
+        .build();
     let weir = site.start();
     all_are_known(&weir, 3);
     let promised = || Client::connect(weir.address("s")).ask("EHLO client.example");

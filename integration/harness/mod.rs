@@ -18,7 +18,7 @@ pub use dovecot::Dovecot;
 pub use name_server::NameServer;
 pub use postfix::Postfix;
 pub use process::{Process, field, free_port};
-pub use site::{PASSWORD, Site};
+pub use site::{PASSWORD, Site, SiteBuilder};
 pub use upstream::{Fault, Stage, Upstream};
 
 use std::time::{Duration, Instant};
