@@ -27,7 +27,7 @@ use weir::policy::key::Key;
 use weir::policy::limit::Limit;
 use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::request::Asked;
+use weir::policy::request::PolicyRequest;
 use weir::policy::session_counters::SessionCounters;
 use weir::policy::verdict::Verdict;
 use weir::policy::{self, Budget, Loaded, Plan, Policy};
@@ -299,7 +299,7 @@ impl Dialogue {
         Ok(())
     }
 
-    fn decide(&mut self, asked: &Asked, ledger: &mut SessionCounters) -> Vec<Verdict> {
+    fn decide(&mut self, asked: &PolicyRequest, ledger: &mut SessionCounters) -> Vec<Verdict> {
         let question = Plan::new(&self.policy, asked, self.now);
         let mut loaded: Loaded = question.keys().map(|key| self.budgets.get(key.as_str()).cloned()).collect();
         let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded, ledger);

@@ -16,7 +16,7 @@ use weir::policy::hours::Zone;
 use weir::policy::limit::{Distinct, Limit};
 use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::request::Asked;
+use weir::policy::request::PolicyRequest;
 use weir::policy::session_counters::SessionCounters;
 use weir::policy::{Loaded, Plan, Policy, decide};
 use weir::time::{Timestamp, Units, parse_rate};
@@ -75,7 +75,8 @@ fn decisions(criterion: &mut Criterion) {
     ] {
         let policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
         let facts = Facts { user: Some("alice".into()), ..Facts::default() };
-        let asked = Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() };
+        let asked =
+            PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() };
         criterion.bench_function(name, |bencher| {
             let fresh = || {
                 let question = Plan::new(&policy, &asked, start());

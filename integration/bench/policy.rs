@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 use weir::policy::event::Event;
 use weir::policy::facts::Facts;
-use weir::policy::request::Asked;
+use weir::policy::request::PolicyRequest;
 use weir::policy::session_counters::SessionCounters;
 use weir::policy::{Budget, Loaded, Plan, Policy, decide};
 use weir::time::Timestamp;
@@ -41,7 +41,7 @@ fn policy(limits: &str) -> Policy {
     config.unwrap_or_else(|_| panic!("the configuration is bad")).policy
 }
 
-fn asked() -> Asked {
+fn asked() -> PolicyRequest {
     let facts = Facts {
         listener: Some("s".into()),
         client: Some(Ipv4Addr::new(20, 0, 77, 7).into()),
@@ -52,7 +52,7 @@ fn asked() -> Asked {
         sender: Some("alice@example.org".into()),
         ..Facts::default()
     };
-    Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
 }
 
 /// Criterion measurement of the thread's CPU time: the machine may have other work.

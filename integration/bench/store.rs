@@ -29,7 +29,7 @@ use weir::policy::hours::Zone;
 use weir::policy::limit::Limit;
 use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::request::Asked;
+use weir::policy::request::PolicyRequest;
 use weir::policy::session_counters::SessionCounters;
 use weir::store::{Durability, Health, OnFailure, Options, Store};
 use weir::time::{Units, parse_rate};
@@ -78,9 +78,9 @@ fn policy() -> Policy {
     Policy::new(vec![limit], AddressNormalizer::default(), Zone::default())
 }
 
-fn asked(key: u64) -> Asked {
+fn asked(key: u64) -> PolicyRequest {
     let facts = Facts { user: Some(format!("user{key}@example.org").into()), ..Facts::default() };
-    Asked { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Recipient("bob@example.net".into())], declared: Vec::new() }
 }
 
 /// Returns the CPU time of this process in seconds.

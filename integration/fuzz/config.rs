@@ -1,7 +1,7 @@
 //! Fuzz target of configuration files.
 
 use std::path::Path;
-use weir::config::{Config, ConfigError, Problems, parse};
+use weir::config::{Config, ConfigError, Diagnostics, parse};
 
 /// Each diagnostic points to a place within the text. A valid configuration can be printed, and the print has the same
 /// meaning.
@@ -23,7 +23,7 @@ pub fn target(input: &[u8]) {
     }
 }
 
-fn read(text: &str) -> Result<Config, Problems> {
+fn read(text: &str) -> Result<Config, Diagnostics> {
     match parse(Path::new("weir.toml"), text.to_owned()) {
         Ok(config) => Ok(config),
         Err(ConfigError::Diagnostics(problems)) => Err(problems),
@@ -36,7 +36,7 @@ fn values(config: &Config) -> Vec<(&str, &str, Option<&str>)> {
     config.settings.iter().map(|s| (s.section.as_str(), s.key, s.value.as_deref())).collect()
 }
 
-fn check(problems: &Problems, text: &str) {
+fn check(problems: &Diagnostics, text: &str) {
     assert_eq!(problems.text, text);
     for problem in &problems.found {
         assert!(text.get(problem.span.clone()).is_some(), "{problem:?}");

@@ -13,7 +13,7 @@ use super::key::Key;
 use super::limit::{Charge, Effect, Limit, Mode};
 use super::plan::{BudgetRef, Check, Plan, PlannedBudget, Values};
 use super::quota::{Quota, Scope, Share};
-use super::request::Asked;
+use super::request::PolicyRequest;
 use super::session_counters::SessionCounters;
 use super::verdict::{LimitHit, RefundWhen, RefundableCharge, Refusal, Ruling, Verdict};
 use crate::engine::distinct::{Seen, Value};
@@ -30,7 +30,7 @@ use std::time::Duration;
 pub fn decide(
     policy: &Policy,
     now: Timestamp,
-    request: &Asked,
+    request: &PolicyRequest,
     plan: &Plan<'_>,
     loaded: &mut Loaded,
     counters: &mut SessionCounters,
@@ -68,7 +68,7 @@ pub fn decide(
 struct Decision<'a> {
     policy: &'a Policy,
     now: Timestamp,
-    request: &'a Asked,
+    request: &'a PolicyRequest,
     plan: &'a Plan<'a>,
     loaded: &'a mut Loaded,
     own: Loaded,
@@ -102,7 +102,7 @@ impl<'a> Decision<'a> {
     fn new(
         policy: &'a Policy,
         now: Timestamp,
-        request: &'a Asked,
+        request: &'a PolicyRequest,
         plan: &'a Plan<'a>,
         loaded: &'a mut Loaded,
         counters: &'a mut SessionCounters,

@@ -14,7 +14,7 @@ use super::matcher::Subject;
 use super::normalized_facts::NormalizedFacts;
 use super::overrides::Overrides;
 use super::quota::{Quota, Scope};
-use super::request::Asked;
+use super::request::PolicyRequest;
 use super::skip_reason::SkipReason;
 use crate::engine::distinct::{self, Value};
 use crate::time::Timestamp;
@@ -114,7 +114,7 @@ const USUAL: usize = 64;
 /// Planner of a run.
 struct Planner<'a: 'b, 'b> {
     policy: &'a Policy,
-    request: &'b Asked,
+    request: &'b PolicyRequest,
     view: NormalizedFacts<'b>,
     /// Normalized recipient of each event.
     recipients: Vec<Option<Cow<'b, str>>>,
@@ -126,13 +126,18 @@ struct Planner<'a: 'b, 'b> {
 }
 
 impl<'a> Plan<'a> {
-    pub fn new(policy: &'a Policy, request: &Asked, now: Timestamp) -> Self {
+    pub fn new(policy: &'a Policy, request: &PolicyRequest, now: Timestamp) -> Self {
         Self::with_shared(policy, request, now, None)
     }
 
     /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
     /// budget, in whose key [`NEW`](super::key::NEW) replaces the values that clients can choose.
-    pub fn with_shared(policy: &'a Policy, request: &Asked, now: Timestamp, shared: Option<&HashSet<Key>>) -> Self {
+    pub fn with_shared(
+        policy: &'a Policy,
+        request: &PolicyRequest,
+        now: Timestamp,
+        shared: Option<&HashSet<Key>>,
+    ) -> Self {
         let mut plan = Self::default();
         let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
         let mut of_interest =
@@ -282,7 +287,7 @@ impl<'a> Plan<'a> {
 }
 
 impl<'a: 'b, 'b> Planner<'a, 'b> {
-    fn new(policy: &'a Policy, request: &'b Asked, now: Timestamp) -> Self {
+    fn new(policy: &'a Policy, request: &'b PolicyRequest, now: Timestamp) -> Self {
         let view = NormalizedFacts::new(&request.facts, &policy.folding, &policy.zone, now);
         let named = request.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.folding.address(recipient?))).collect();

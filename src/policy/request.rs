@@ -6,7 +6,7 @@ use super::verdict::RefundableCharge;
 
 /// Run of pipelined events, to be decided together and in order.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct PolicyRequest {
     pub facts: Facts,
     pub events: Vec<Event>,
     /// Charges for a declared size that the true size replaces.

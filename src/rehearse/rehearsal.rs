@@ -5,7 +5,7 @@ use crate::policy::count::Count;
 use crate::policy::event::{Event, Stage};
 use crate::policy::facts::Facts;
 use crate::policy::key::Key;
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::policy::{self, Budget, Explained, Loaded, Plan, Policy};
@@ -217,7 +217,7 @@ impl Player<'_> {
     fn try_step(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<RefundableCharge>) -> StepOutcome {
         let (stage, now) = (event.stage().unwrap_or(Stage::Command), self.setup.now);
         let policy = &self.policy.clone();
-        let asked = Asked { facts: facts.clone(), events: vec![event], declared };
+        let asked = PolicyRequest { facts: facts.clone(), events: vec![event], declared };
         let question = Plan::new(policy, &asked, now);
         let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
         let mut loaded = self.load(&keys);

@@ -6,7 +6,7 @@ use super::replies::undecided;
 use super::step::{Admit, Delayed, Login, Purpose, Session, Step};
 use crate::policy::event::{Event, Stage};
 use crate::policy::facts::Facts;
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::smtp::command::Command;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 impl Admit {
     /// The events, and the counters that the session keeps itself.
-    pub fn asked(&mut self) -> (&Asked, &mut SessionCounters) {
+    pub fn asked(&mut self) -> (&PolicyRequest, &mut SessionCounters) {
         (&self.asked, &mut self.session.0.session_counters)
     }
 
@@ -152,7 +152,7 @@ impl Session {
     }
 
     fn ask_policy(self, facts: Facts, events: Vec<Event>, purpose: Purpose) -> Step {
-        let asked = Asked { facts, events, declared: Vec::new() };
+        let asked = PolicyRequest { facts, events, declared: Vec::new() };
         Step::Admit(Box::new(Admit { session: self, asked, purpose }))
     }
 

@@ -8,7 +8,7 @@ use super::state::State;
 use super::step::{Body, Chunk, Session, Step};
 use super::transaction::{Transaction, Upstream};
 use crate::policy::event::{Event, Stage};
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::command;
@@ -22,7 +22,7 @@ const FAR_TOO_LARGE: u64 = 2;
 
 impl Session {
     /// Returns the request to policy for a complete message of `size` octets, before its last line goes on.
-    pub fn end_request(&mut self, size: u64) -> (Asked, &mut SessionCounters) {
+    pub fn end_request(&mut self, size: u64) -> (PolicyRequest, &mut SessionCounters) {
         let state = &mut *self.0;
         let mut facts = state.facts(None);
         let mut declared = Vec::new();
@@ -30,7 +30,7 @@ impl Session {
             facts.recipients.clone_from(&transaction.recipients);
             declared = transaction.charges.iter().filter(|charged| charged.until.is_of_size()).cloned().collect();
         }
-        (Asked { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
+        (PolicyRequest { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
     }
 
     /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error

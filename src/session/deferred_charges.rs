@@ -3,7 +3,7 @@
 
 use crate::policy::event::Event;
 use crate::policy::facts::Facts;
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::RefundableCharge;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct DeferredCharges {
     /// Events to charge. Verdicts on them are ignored: nothing is refused any more.
-    pub events: Vec<Asked>,
+    pub events: Vec<PolicyRequest>,
     pub refunds: Vec<RefundableCharge>,
 }
 
@@ -30,7 +30,7 @@ impl DeferredCharges {
         let rejected = Event::Rejected(recipient);
         match self.events.last_mut().filter(|asked| asked.facts == facts) {
             Some(asked) => asked.events.push(rejected),
-            None => self.events.push(Asked { facts, events: vec![rejected], declared: Vec::new() }),
+            None => self.events.push(PolicyRequest { facts, events: vec![rejected], declared: Vec::new() }),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! answered.
 
 use super::state::State;
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::{RefundableCharge, Verdict};
 use crate::smtp::command::{self, Command};
 use crate::smtp::sasl::Credentials;
@@ -62,7 +62,7 @@ pub struct GroupLookup {
 /// Question to policy: may these events pass?
 pub struct Admit {
     pub(super) session: Session,
-    pub(super) asked: Asked,
+    pub(super) asked: PolicyRequest,
     pub(super) purpose: Purpose,
 }
 

@@ -10,7 +10,7 @@ use crate::policy::facts::Facts;
 use crate::policy::key::{Key, KeyRef};
 use crate::policy::limit::Limit;
 use crate::policy::quota::{Quota, Scope};
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::policy::{self, Budget, Loaded, Plan, Policy};
@@ -110,7 +110,7 @@ impl Replay {
         };
         let recipients = message.recipients.iter().map(|recipient| Event::Recipient(recipient.clone()));
         let events = std::iter::once(Event::Mail).chain(recipients).collect();
-        let mut asked = Asked { facts, events, declared: Vec::new() };
+        let mut asked = PolicyRequest { facts, events, declared: Vec::new() };
         self.counters = SessionCounters::default();
         self.marks.clear();
         let mut charges = Vec::new();
@@ -139,7 +139,7 @@ impl Replay {
         Outcome { recipients, message: whole }
     }
 
-    fn decide(&mut self, message: &Message, asked: &Asked) -> Vec<Verdict> {
+    fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
         let question = Plan::new(&self.policy, asked, message.at);
         question.looking().for_each(|limit| self.marks.hold(limit));
         question.limits().for_each(|limit| self.marks.count(limit));
@@ -177,7 +177,7 @@ impl Replay {
             tally.add(limit, self.marks.of(place), message);
             if tally.wants_reason() {
                 let reason = |event| {
-                    let asked = Asked { facts: facts.clone(), events: vec![event], declared: Vec::new() };
+                    let asked = PolicyRequest { facts: facts.clone(), events: vec![event], declared: Vec::new() };
                     Plan::reason(&self.policy, &asked, message.at, place)
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);

@@ -36,7 +36,7 @@ use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use crate::metrics::Metrics;
 use crate::policy::count::Count;
 use crate::policy::key::{Key, KeyRef};
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{RefundableCharge, Verdict};
 use crate::policy::{self, Budget, Loaded, Plan, Policy};
@@ -104,7 +104,7 @@ impl Store {
     pub async fn admit(
         &self,
         now: Timestamp,
-        asked: &Asked,
+        asked: &PolicyRequest,
         counters: &mut SessionCounters,
     ) -> Result<Admitted, Unavailable> {
         let policy = self.core.policy();

@@ -4,7 +4,7 @@ use super::{Decision, Loaded, Reached, Step};
 use crate::policy::key::Key;
 use crate::policy::limit::Effect;
 use crate::policy::quota::Quota;
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
@@ -44,7 +44,7 @@ pub struct Weighed {
 pub fn explain(
     policy: &Policy,
     now: Timestamp,
-    request: &Asked,
+    request: &PolicyRequest,
     plan: &Plan<'_>,
     loaded: &mut Loaded,
     counters: &mut SessionCounters,

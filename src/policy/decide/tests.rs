@@ -28,14 +28,14 @@ fn policy(limits: Vec<Limit>) -> Policy {
     Policy::new(limits, AddressNormalizer::new(Some('+'), None), Zone::default())
 }
 
-fn decide(policy: &Policy, now: Timestamp, request: &Asked, loaded: &mut Loaded) -> Vec<Verdict> {
+fn decide(policy: &Policy, now: Timestamp, request: &PolicyRequest, loaded: &mut Loaded) -> Vec<Verdict> {
     decide_in(policy, now, request, loaded, &mut SessionCounters::default())
 }
 
 fn decide_in(
     policy: &Policy,
     now: Timestamp,
-    request: &Asked,
+    request: &PolicyRequest,
     loaded: &mut Loaded,
     counters: &mut SessionCounters,
 ) -> Vec<Verdict> {
@@ -57,10 +57,10 @@ fn rcpt() -> Event {
     Event::Recipient("bob@example.net".into())
 }
 
-fn request(user: Option<&str>, events: &[Event]) -> Asked {
+fn request(user: Option<&str>, events: &[Event]) -> PolicyRequest {
     let (client, user) = ("192.0.2.7".parse().ok(), user.map(Into::into));
     let facts = Facts { client, user, ..Facts::default() };
-    Asked { facts, events: events.to_vec(), declared: Vec::new() }
+    PolicyRequest { facts, events: events.to_vec(), declared: Vec::new() }
 }
 
 fn now() -> Timestamp {
@@ -267,7 +267,7 @@ fn an_explanation_agrees_with_the_decision_and_says_why_a_limit_does_not_apply()
     let of_user = limit("user", Count::Recipients, &[Field::User], "2 / 1d");
     let octets = limit("octets", Count::Bytes, &[], "2 / 1d");
     let policy = policy(vec![of_staff, not_encrypted, of_user, octets, limit("all", Count::Recipients, &[], "2 / 1d")]);
-    let explained = |request: &Asked, loaded: &mut Loaded| {
+    let explained = |request: &PolicyRequest, loaded: &mut Loaded| {
         let plan = Plan::new(&policy, request, now());
         if loaded.0.is_empty() {
             *loaded = plan.keys().map(|_| None).collect();

@@ -3,13 +3,13 @@
 use super::{Plan, Planner};
 use crate::policy::Policy;
 use crate::policy::overrides::{Overrides, Row};
-use crate::policy::request::Asked;
+use crate::policy::request::PolicyRequest;
 use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::time::Timestamp;
 
 impl Plan<'_> {
     /// Returns the reason why the limit at this index does not apply to the first event; `None` if it does.
-    pub fn reason(policy: &Policy, request: &Asked, now: Timestamp, place: usize) -> Option<Reason> {
+    pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, place: usize) -> Option<Reason> {
         let (run, limit) = (Planner::new(policy, request, now), &policy.limits[place]);
         let check = || {
             let effect = limit.effect(&request.events[0]).ok_or(SkipReason::Elsewhere)?;
@@ -25,7 +25,7 @@ impl Plan<'_> {
     /// Returns the override row of the limit for the first event.
     pub(in crate::policy) fn row<'a>(
         policy: &'a Policy,
-        request: &Asked,
+        request: &PolicyRequest,
         now: Timestamp,
         place: usize,
     ) -> Option<(&'a Overrides, Row)> {

@@ -176,7 +176,7 @@ fn open_with(path: &Path, policy: Policy, on_failure: OnFailure) -> Store {
 }
 
 /// Returns how full the budgets of a request are.
-async fn levels(store: &Store, asked: &Asked) -> Vec<f64> {
+async fn levels(store: &Store, asked: &PolicyRequest) -> Vec<f64> {
     let policy = store.core.policy();
     let plan = Plan::new(&policy, asked, at(0));
     let look =

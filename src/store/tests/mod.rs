@@ -80,10 +80,10 @@ fn open(path: &Path) -> Result<Store, OpenError> {
     Store::open(&options, policy("100 / 1d"), Arc::new(Metrics::new().unwrap()))
 }
 
-fn asked(user: &str, recipients: usize) -> Asked {
+fn asked(user: &str, recipients: usize) -> PolicyRequest {
     let facts = Facts { client: "192.0.2.7".parse().ok(), user: Some(user.into()), ..Facts::default() };
     let events = (0..recipients).map(|n| Event::Recipient(format!("{n}@example.net").into())).collect();
-    Asked { facts, events, declared: Vec::new() }
+    PolicyRequest { facts, events, declared: Vec::new() }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -177,7 +177,7 @@ fn changed_budgets_are_dropped_only_while_the_file_cannot_be_written() {
 }
 
 /// Returns how full the one budget of a request is.
-async fn level(store: &Store, asked: &Asked) -> f64 {
+async fn level(store: &Store, asked: &PolicyRequest) -> f64 {
     let policy = store.core.policy();
     let plan = Plan::new(&policy, asked, at(0));
     let look = |_, loaded: &mut Loaded| loaded.states().next().flatten().map_or(0.0, |state| state.level);

@@ -26,9 +26,9 @@ fn open(path: &Path, policy: Policy) -> Store {
     Store::open(&options, policy, Arc::new(Metrics::new().unwrap())).unwrap()
 }
 
-fn mail(sender: &str) -> Asked {
+fn mail(sender: &str) -> PolicyRequest {
     let facts = Facts { client: "192.0.2.7".parse().ok(), sender: Some(sender.into()), ..Facts::default() };
-    Asked { facts, events: vec![Event::Mail], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Mail], declared: Vec::new() }
 }
 
 async fn send(store: &Store, seconds: i64, sender: &str) -> Verdict {

@@ -45,7 +45,7 @@ async fn decisions_out_of_order_do_not_make_time_pass_twice() {
 }
 
 /// Parallel transactions, in the order in which they were done.
-type Log = std::sync::Mutex<Vec<(Timestamp, Asked, SessionCounters, String)>>;
+type Log = std::sync::Mutex<Vec<(Timestamp, PolicyRequest, SessionCounters, String)>>;
 
 /// A limit for each user, one for each client, and one of each user's new recipients.
 fn three_limits() -> Policy {

@@ -46,10 +46,10 @@ fn limits(at_once: f64) -> Policy {
     of(vec![counter("slots", at_once), shadow, logins])
 }
 
-fn login(user: usize) -> Asked {
+fn login(user: usize) -> PolicyRequest {
     let user: Arc<str> = format!("user{user}").into();
     let facts = Facts { user: Some(user), authenticated: true, ..Facts::default() };
-    Asked { facts, events: vec![Event::Login], declared: Vec::new() }
+    PolicyRequest { facts, events: vec![Event::Login], declared: Vec::new() }
 }
 
 async fn play(ops: Vec<Op>) {
