@@ -375,7 +375,7 @@ fn a_dump_can_be_loaded_with_exceptions_and_audit() {
     for (line, words) in [
         (
             "{\"exception\":\"nothing\",\"owner\":{},\"since\":\"1\",\"until\":\"2\",\"by\":\"a\",\"reason\":\"\"}",
-            "no exception",
+            "is not an exception: \"exception\" must be",
         ),
         ("{\"exception\":\"grant\"}", "is not an exception: \"since\" is missing"),
         ("{\"audit\":\"granted\"}", "is not a record: \"at\" is missing"),

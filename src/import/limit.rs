@@ -1,6 +1,6 @@
 //! Imported limit: printed as a `[[limit]]` for `weir.toml`, with comments.
 
-use super::report::{Place, plain};
+use super::source_line::{SourceLine, plain};
 use crate::policy::algorithm::Algorithm;
 use crate::policy::count::Count;
 use crate::policy::event::Stage;
@@ -15,7 +15,7 @@ pub struct Limit {
     /// Origin, and differences in meaning.
     pub comments: Vec<String>,
     /// Parts of the source that the limit does not express, by place.
-    pub lost: Vec<(Place, String)>,
+    pub lost: Vec<(SourceLine, String)>,
     pub budget: Budget,
     pub mode: Mode,
     pub stage: Option<Stage>,
@@ -85,13 +85,13 @@ impl Limit {
     }
 
     /// Records a part of the source that is lost: it is printed beside the limit and on standard error.
-    pub fn lose(&mut self, place: &Place, words: impl fmt::Display) {
+    pub fn lose(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.lost.push((place.clone(), plain(&words.to_string())));
     }
 
     /// Records a lost condition. Without it the limit would hold for more mail, so the limit is in shadow mode until an
     /// administrator has checked it.
-    pub fn broaden(&mut self, place: &Place, words: impl fmt::Display) {
+    pub fn broaden(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.lose(place, format!("{words}; the limit would hold for more mail, so it is in shadow mode"));
         self.mode = Mode::Shadow;
     }

@@ -6,6 +6,7 @@ mod limit;
 mod postfwd;
 mod report;
 mod rspamd;
+mod source_line;
 
 use budget::Allowance;
 pub use report::Report;

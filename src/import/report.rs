@@ -1,29 +1,9 @@
 //! Report of an import: limits, untranslated parts and notes, in the order of the source.
 
 use super::limit::Limit;
+use super::source_line::{SourceLine, plain};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::rc::Rc;
-
-/// Line of a source file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub file: Rc<str>,
-    /// Line number, from 1.
-    pub line: usize,
-}
-
-impl Place {
-    pub fn new(file: &Rc<str>, line: usize) -> Self {
-        Self { file: file.clone(), line }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", plain(&self.file), self.line)
-    }
-}
 
 /// Result of an import.
 #[derive(Debug, Default)]
@@ -35,8 +15,8 @@ pub struct Report {
 #[derive(Debug)]
 enum Item {
     Limit(Box<Limit>),
-    Untranslated(Place, String),
-    Note(Place, String),
+    Untranslated(SourceLine, String),
+    Note(SourceLine, String),
 }
 
 impl Report {
@@ -53,12 +33,12 @@ impl Report {
     }
 
     /// Adds a part of the source that is not translated at all.
-    pub fn refuse(&mut self, place: &Place, words: impl fmt::Display) {
+    pub fn refuse(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.items.push(Item::Untranslated(place.clone(), plain(&words.to_string())));
     }
 
     /// Adds a note that is not a fault.
-    pub fn note(&mut self, place: &Place, words: impl fmt::Display) {
+    pub fn note(&mut self, place: &SourceLine, words: impl fmt::Display) {
         self.items.push(Item::Note(place.clone(), plain(&words.to_string())));
     }
 
@@ -67,8 +47,8 @@ impl Report {
     }
 
     /// Returns all parts that are not translated, or only in part.
-    pub fn complaints(&self) -> Vec<(&Place, &str)> {
-        let mut all: Vec<(&Place, &str)> = Vec::new();
+    pub fn complaints(&self) -> Vec<(&SourceLine, &str)> {
+        let mut all: Vec<(&SourceLine, &str)> = Vec::new();
         for item in &self.items {
             match item {
                 Item::Limit(limit) => all.extend(limit.lost.iter().map(|(place, words)| (place, &**words))),
@@ -99,11 +79,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// Replaces control characters: text of a file must neither control the terminal nor end a comment.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c == '\t' { ' ' } else { c }).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,7 +86,7 @@ mod tests {
     #[test]
     fn control_characters_of_a_file_are_replaced() {
         let mut report = Report::default();
-        report.refuse(&Place::new(&"a\x1b[2J".into(), 3), "x\nrate = \"0\"\x07");
+        report.refuse(&SourceLine::new(&"a\x1b[2J".into(), 3), "x\nrate = \"0\"\x07");
         assert_eq!(report.to_string(), "# a\u{fffd}[2J:3: not translated: x\u{fffd}rate = \"0\"\u{fffd}\n");
     }
 }

@@ -1,7 +1,7 @@
 //! Parser of Exim's access control lists (ACLs): their statements, and the SMTP events that run them.
 
 use super::super::budget::Allowance;
-use super::super::report::Place;
+use super::super::source_line::SourceLine;
 use super::list::{Kind, Named};
 use super::source::Line;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ pub struct Configuration {
     /// By the name of an ACL: its callers, as index of the ACL and of the first statement in it that calls.
     callers: HashMap<String, Vec<(usize, usize)>>,
     /// Options of the main section that limit something by themselves.
-    pub options: Vec<(Place, String)>,
+    pub options: Vec<(SourceLine, String)>,
 }
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Acl {
 
 #[derive(Debug)]
 pub struct Statement {
-    pub place: Place,
+    pub place: SourceLine,
     pub verb: String,
     /// Conditions and modifiers.
     pub conditions: Vec<Condition>,
@@ -36,7 +36,7 @@ pub struct Statement {
 
 #[derive(Debug)]
 pub struct Condition {
-    pub place: Place,
+    pub place: SourceLine,
     pub negated: bool,
     pub name: String,
     pub value: String,
@@ -168,7 +168,7 @@ impl Configuration {
         }
     }
 
-    fn option(&mut self, text: &str, place: Place) {
+    fn option(&mut self, text: &str, place: SourceLine) {
         let text = text.strip_prefix("hide ").map_or(text, str::trim_start);
         let Some((left, value)) = text.split_once('=') else { return };
         let (left, value) = (left.trim(), value.trim());
@@ -189,7 +189,7 @@ impl Configuration {
         }
     }
 
-    fn acl_line(&mut self, text: &str, place: Place) {
+    fn acl_line(&mut self, text: &str, place: SourceLine) {
         if is_label(text) {
             let name = text.trim_end_matches(':').trim().to_owned();
             return self.acls.push(Acl { name, statements: Vec::new() });
@@ -271,7 +271,7 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Parses a condition or modifier: `!hosts = +relay`, `endpass`.
-fn condition(text: &str, place: Place) -> Condition {
+fn condition(text: &str, place: SourceLine) -> Condition {
     let (negated, text) = match text.strip_prefix('!') {
         Some(rest) => (true, rest.trim_start()),
         None => (false, text),

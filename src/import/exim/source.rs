@@ -1,7 +1,7 @@
 //! Reader of an Exim configuration: resolves included files, conditionals, macros and continued lines, as Exim does.
 
 use super::super::budget::{Allowance, Resource};
-use super::super::report::Place;
+use super::super::source_line::SourceLine;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,8 +9,8 @@ use std::rc::Rc;
 /// Logical line, with all its continuation lines.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Place of its first physical line.
-    pub place: Place,
+    /// SourceLine of its first physical line.
+    pub place: SourceLine,
     pub text: String,
 }
 
@@ -18,7 +18,7 @@ pub struct Line {
 #[derive(Debug, Default)]
 pub struct Source {
     pub lines: Vec<Line>,
-    pub problems: Vec<(Place, String)>,
+    pub problems: Vec<(SourceLine, String)>,
     /// Name and value, in the order of definition: Exim replaces them in this order.
     macros: Vec<(String, String)>,
     /// Index of each macro in `macros`.
@@ -59,7 +59,7 @@ impl Source {
             if !self.allowance.take(Resource::Lines, 1) {
                 return;
             }
-            let place = Place::new(&file, n + 1);
+            let place = SourceLine::new(&file, n + 1);
             let line = line.trim();
             // Exim also skips these inside a continued line.
             if line.is_empty() || line.starts_with('#') {
@@ -73,7 +73,7 @@ impl Source {
         }
     }
 
-    fn directive(&mut self, directive: &str, place: &Place, path: &Path, depth: usize) {
+    fn directive(&mut self, directive: &str, place: &SourceLine, path: &Path, depth: usize) {
         let (word, rest) = directive.split_once(char::is_whitespace).unwrap_or((directive, ""));
         let rest = rest.trim();
         let is_defined = word.ends_with("def") && self.is_defined(rest);
@@ -114,7 +114,7 @@ impl Source {
         self.allowance.take(Resource::Searches, 1 + text.len() / 64) && text.contains(name)
     }
 
-    fn include(&mut self, from: &Path, name: &str, must_exist: bool, place: &Place, depth: usize) {
+    fn include(&mut self, from: &Path, name: &str, must_exist: bool, place: &SourceLine, depth: usize) {
         let path: PathBuf = from.parent().unwrap_or(Path::new("")).join(name);
         let mut fail =
             |why: &str| self.problems.push((place.clone(), format!("{} is not read: {why}", path.display())));
@@ -129,7 +129,7 @@ impl Source {
     }
 
     /// Adds a physical line.
-    fn line(&mut self, line: &str, place: Place) {
+    fn line(&mut self, line: &str, place: SourceLine) {
         let (line, goes_on) = match line.strip_suffix('\\') {
             Some(line) => (line, true),
             None => (line, false),

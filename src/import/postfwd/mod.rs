@@ -4,7 +4,8 @@ mod rules;
 
 use super::budget::Allowance;
 use super::limit::{Budget, Condition, Limit, Value, quoted};
-use super::report::{Place, Report};
+use super::report::Report;
+use super::source_line::SourceLine;
 use crate::policy::algorithm::Algorithm;
 use crate::policy::count::Count;
 use crate::policy::event::Stage;
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// Earlier rules that let mail through, so that postfwd does not reach the limit.
 #[derive(Default)]
 struct EarlierAccepts {
-    first: Option<(Place, String)>,
+    first: Option<(SourceLine, String)>,
     count: usize,
 }
 
@@ -84,7 +85,7 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
 }
 
 impl EarlierAccepts {
-    fn add(&mut self, place: &Place, action: &str) {
+    fn add(&mut self, place: &SourceLine, action: &str) {
         self.first.get_or_insert_with(|| (place.clone(), action.to_owned()));
         self.count += 1;
     }
@@ -197,7 +198,7 @@ fn field(name: &str) -> Option<Field> {
 }
 
 /// Checks the protocol state: limits translate RCPT, DATA (not for rate) and the end of the message.
-fn at_state(limit: &mut Limit, place: &Place, word: &str, item: &Item) {
+fn at_state(limit: &mut Limit, place: &SourceLine, word: &str, item: &Item) {
     let Item { operator, value, .. } = item;
     let is_usual = value == "RCPT" || value.starts_with("END") || (value == "DATA" && word != "rate");
     if !matches!(&**operator, "=" | "==") || !is_usual {
@@ -206,7 +207,7 @@ fn at_state(limit: &mut Limit, place: &Place, word: &str, item: &Item) {
 }
 
 /// Adds an item to `match`. An item that cannot be expressed broadens the limit.
-fn narrow(limit: &mut Limit, place: &Place, item: &Item) {
+fn narrow(limit: &mut Limit, place: &SourceLine, item: &Item) {
     let Item { key, operator, value } = item;
     let (key, value) = (&**key, &**value);
     let written = format!("{key}{operator}{value}");
@@ -244,7 +245,7 @@ fn is_addresses(text: &str) -> bool {
 }
 
 /// Adds the action on mail that exceeds the limit.
-fn act(limit: &mut Limit, place: &Place, action: &str) {
+fn act(limit: &mut Limit, place: &SourceLine, action: &str) {
     let (word, words) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
     let upper = word.to_ascii_uppercase();
     let (verb, text) = match &*upper {

@@ -1,14 +1,14 @@
 //! Parser of postfwd rules (postfwd 1.39): resolves continued lines, macros and items.
 
 use super::super::budget::{Allowance, Resource};
-use super::super::report::Place;
+use super::super::source_line::SourceLine;
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Rule: conditions and an action.
 #[derive(Debug)]
 pub struct Rule {
-    pub place: Place,
+    pub place: SourceLine,
     pub items: Vec<Item>,
 }
 
@@ -35,7 +35,7 @@ impl Rule {
 }
 
 /// Parses the rules of a file. The error says why postfwd ignores a rule.
-pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, (Place, String)>> {
+pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Rule, (SourceLine, String)>> {
     let mut macros = HashMap::new();
     let mut found = Vec::new();
     for (place, text) in whole(file, text, allowance) {
@@ -54,9 +54,9 @@ pub fn rules(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<Result<Ru
 
 /// Joins continued lines. A line that ends with a backslash or an open brace goes on; a line that begins with a space
 /// or a closing brace adds items to the rule before.
-fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, String)> {
-    let mut whole: Vec<(Place, String)> = Vec::new();
-    let mut begun: Option<(Place, String)> = None;
+fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(SourceLine, String)> {
+    let mut whole: Vec<(SourceLine, String)> = Vec::new();
+    let mut begun: Option<(SourceLine, String)> = None;
     for (n, line) in text.lines().enumerate() {
         if !allowance.take(Resource::Lines, 1) {
             break;
@@ -66,7 +66,7 @@ fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, Strin
         if line.trim().is_empty() {
             continue;
         }
-        let (_, text) = begun.get_or_insert_with(|| (Place::new(file, n + 1), String::new()));
+        let (_, text) = begun.get_or_insert_with(|| (SourceLine::new(file, n + 1), String::new()));
         let end = line.trim_end();
         if let Some(part) = end.strip_suffix('\\') {
             *text += part;
@@ -81,7 +81,7 @@ fn whole(file: &Rc<str>, text: &str, allowance: &Allowance) -> Vec<(Place, Strin
     whole
 }
 
-fn add(whole: &mut Vec<(Place, String)>, line: Option<(Place, String)>) {
+fn add(whole: &mut Vec<(SourceLine, String)>, line: Option<(SourceLine, String)>) {
     let Some((place, text)) = line else { return };
     match whole.last_mut().filter(|_| text.starts_with([' ', '\t', '}'])) {
         Some((_, before)) => {

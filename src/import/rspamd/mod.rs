@@ -6,7 +6,8 @@ mod ucl;
 
 use super::budget::Allowance;
 use super::limit::{Budget, Condition, Limit, Value as Values, quoted};
-use super::report::{Place, Report};
+use super::report::Report;
+use super::source_line::SourceLine;
 use crate::policy::algorithm::Algorithm;
 use crate::policy::count::Count;
 use crate::policy::event::Stage;
@@ -29,10 +30,11 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
         return Ok(report);
     }
     if let Some(error) = read.error {
-        report.refuse(&Place::new(&file, error.line), format!("{}; nothing is read from here on", error.why));
+        report.refuse(&SourceLine::new(&file, error.line), format!("{}; nothing is read from here on", error.why));
     }
     for (line, directive) in read.included.iter().filter(|(_, directive)| may_exist(path, directive)) {
-        report.refuse(&Place::new(&file, *line), format!("{directive}: it is not followed; import that file, too"));
+        report
+            .refuse(&SourceLine::new(&file, *line), format!("{directive}: it is not followed; import that file, too"));
     }
     let (sections, others): (Vec<_>, Vec<_>) = read.entries.into_iter().partition(|entry| entry.key == "ratelimit");
     let is_section = sections.is_empty();
@@ -72,7 +74,7 @@ struct Section<'a> {
     only_marks: bool,
     except: Vec<Condition>,
     /// Settings that limits cannot express; they are printed beside each limit.
-    lost: Vec<(Place, String)>,
+    lost: Vec<(SourceLine, String)>,
     multiplies: bool,
 }
 
@@ -133,8 +135,8 @@ impl<'a> Section<'a> {
         section
     }
 
-    fn place(&self, line: usize) -> Place {
-        Place::new(self.file, line)
+    fn place(&self, line: usize) -> SourceLine {
+        SourceLine::new(self.file, line)
     }
 
     /// Reads a key about exceptions or actions.
@@ -266,7 +268,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn limit(&self, name: &str, place: &Place, owner: &Owner, bucket: &Bucket) -> Limit {
+    fn limit(&self, name: &str, place: &SourceLine, owner: &Owner, bucket: &Bucket) -> Limit {
         let is_per_recipient = owner.per.iter().any(|field| field.is_of_recipient());
         let count = if bucket.skip_recipients { Count::Messages } else { Count::Recipients };
         let mut limit = Limit::new(Budget::Own {
@@ -306,7 +308,7 @@ impl<'a> Section<'a> {
     }
 
     /// Adds the action on mail that exceeds the limit.
-    fn act(&self, limit: &mut Limit, place: &Place, bucket: &Bucket) {
+    fn act(&self, limit: &mut Limit, place: &SourceLine, bucket: &Bucket) {
         if self.only_marks || bucket.only_marks {
             limit.comment("rspamd only marks the mail.");
             return limit.act("warn", "true");
