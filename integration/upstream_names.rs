@@ -18,13 +18,8 @@ fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site 
 
 /// Starts upstreams at 127.0.0.2, 127.0.0.3, …, all at the port of the first.
 fn upstreams<const COUNT: usize>() -> ([Upstream; COUNT], u16) {
-    let mut port = 0;
-    let upstreams = std::array::from_fn(|at| {
-        let upstream = Upstream::start_on(&format!("127.0.0.{}:{port}", at + 2));
-        port = upstream.address().port();
-        upstream
-    });
-    (upstreams, port)
+    let hosts: [String; COUNT] = std::array::from_fn(|at| format!("127.0.0.{}", at + 2));
+    Upstream::start_at_one_port(hosts.each_ref().map(String::as_str))
 }
 
 /// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
@@ -132,9 +127,7 @@ fn when_all_addresses_fail_the_last_fault_is_reported() {
 
 #[test]
 fn ipv6_is_tried_first_and_either_kind_is_enough() {
-    let six = Upstream::start_on("[::1]:0");
-    let port = six.address().port();
-    let four = Upstream::start_on(&format!("127.0.0.2:{port}"));
+    let ([six, four], port) = Upstream::start_at_one_port(["::1", "127.0.0.2"]);
     let names = NameServer::start(
         "127.0.0.2 both.example\n::1 both.example\n127.0.0.9 six.example\n::1 six.example\n\
          2001:db8::1 four.example\n127.0.0.2 four.example\n",

@@ -87,7 +87,29 @@ impl Upstream {
 
     /// Starts the upstream on an address of this machine.
     pub fn start_on(address: &str) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
+        Self::start_with(TcpListener::bind(address).unwrap())
+    }
+
+    /// Starts an upstream on each of these addresses of this machine, all at one port, which is returned, too.
+    pub fn start_at_one_port<const COUNT: usize>(hosts: [&str; COUNT]) -> ([Self; COUNT], u16) {
+        loop {
+            let mut port = 0;
+            // The port that the first one gets may be taken at another address: then another port is tried.
+            let listeners: Vec<TcpListener> = hosts
+                .iter()
+                .map_while(|host| {
+                    let listener = TcpListener::bind((*host, port)).ok()?;
+                    port = listener.local_addr().ok()?.port();
+                    Some(listener)
+                })
+                .collect();
+            if let Ok(listeners) = <[TcpListener; COUNT]>::try_from(listeners) {
+                return (listeners.map(Self::start_with), port);
+            }
+        }
+    }
+
+    fn start_with(listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
         let shared =
             Shared { offers: vec!["PIPELINING", "8BITMIME"], random: 0x9E37_79B9_7F4A_7C15, ..Shared::default() };
