@@ -63,7 +63,7 @@
 //! * [`config`] parses `weir.toml` into the `Options` of each module, [`cli`] has one file for each command, and connects
 //!   the modules for `weir serve`. `cli/reloader.rs` reads limits and upstreams again when the file changes.
 //! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
-//!   `store/pending_exceptions.rs` writes grants and suspensions.
+//!   `store/exceptions.rs` begins and ends grants and suspensions.
 //! * [`log`] writes a line for each message and each refusal.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the limits, and
 //!   [`rehearse`] says what would happen to one message (`weir test`).
