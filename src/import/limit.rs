@@ -47,11 +47,11 @@ pub enum Budget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub key: &'static str,
-    pub value: Value,
+    pub value: MatchValue,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum MatchValue {
     Flag(bool),
     Texts(Vec<String>),
 }
@@ -147,8 +147,8 @@ fn list(texts: &[String]) -> String {
 fn table(conditions: &[Condition]) -> String {
     let key = |condition: &Condition| {
         let value = match &condition.value {
-            Value::Flag(flag) => flag.to_string(),
-            Value::Texts(texts) => list(texts),
+            MatchValue::Flag(flag) => flag.to_string(),
+            MatchValue::Texts(texts) => list(texts),
         };
         format!("{} = {value}", condition.key)
     };

@@ -1,6 +1,6 @@
 //! Translation of Exim's conditions to `match` and `except`.
 
-use super::super::limit::{self, Limit, Value};
+use super::super::limit::{self, Limit, MatchValue};
 use super::acl::{Condition, Statement};
 use super::list::{Kind, List, Named};
 
@@ -53,7 +53,7 @@ pub fn translated(condition: &Condition, named: &Named) -> Result<Translated, St
     let (negated, value) = (condition.negated, condition.value.trim());
     named.allowance.octets(value.len())?;
     let flag = |key, flag| {
-        let condition = limit::Condition { key, value: Value::Flag(flag) };
+        let condition = limit::Condition { key, value: MatchValue::Flag(flag) };
         Ok(Translated { holds: vec![condition], fails: Vec::new(), is_never: false })
     };
     let list = |key, kind| of_list(key, List::parse(kind, value, named)?, negated);
@@ -91,7 +91,7 @@ fn known_expansion(text: &str) -> Option<(&'static str, bool)> {
 }
 
 fn of_list(key: &'static str, list: List, negated: bool) -> Result<Translated, String> {
-    let texts = |values| limit::Condition { key, value: Value::Texts(values) };
+    let texts = |values| limit::Condition { key, value: MatchValue::Texts(values) };
     let one = |values: Vec<String>| if values.is_empty() { Vec::new() } else { vec![texts(values)] };
     let is_empty = list.among.as_ref().is_some_and(Vec::is_empty);
     match (negated, list.among, list.but) {

@@ -1,6 +1,6 @@
 //! Parser of key expansions, such as `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
 
-use super::super::limit::{Condition, Value};
+use super::super::limit::{Condition, MatchValue};
 use crate::policy::field::Field;
 use crate::policy::networks::Widths;
 
@@ -15,7 +15,7 @@ pub struct Owner {
 pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     if let Some([known, unknown]) = by_login(key) {
         let owner = |key: &str, flag| {
-            let only = Condition { key: "authenticated", value: Value::Flag(flag) };
+            let only = Condition { key: "authenticated", value: MatchValue::Flag(flag) };
             Ok::<_, String>(Owner { per: fields(key)?, only: Some(only) })
         };
         return Ok(vec![owner(known, true)?, owner(unknown, false)?]);

@@ -3,7 +3,7 @@
 mod rules;
 
 use super::budget::Allowance;
-use super::limit::{Budget, Condition, Limit, Value, quoted};
+use super::limit::{Budget, Condition, Limit, MatchValue, quoted};
 use super::report::Report;
 use super::source_line::SourceLine;
 use crate::policy::algorithm::Algorithm;
@@ -233,7 +233,7 @@ fn narrow(limit: &mut Limit, place: &SourceLine, item: &Item) {
     };
     // Every client has an address.
     let is_everybody = known == "client" && items == ["*"];
-    if !is_everybody && !limit.add_match(Condition { key: known, value: Value::Texts(items) }) {
+    if !is_everybody && !limit.add_match(Condition { key: known, value: MatchValue::Texts(items) }) {
         limit.broaden(place, format!("{written}: there is an item with this key already"));
     }
 }

@@ -5,7 +5,7 @@ mod rate;
 mod ucl;
 
 use super::budget::Allowance;
-use super::limit::{Budget, Condition, Limit, Value as Values, quoted};
+use super::limit::{Budget, Condition, Limit, MatchValue, quoted};
 use super::report::Report;
 use super::source_line::SourceLine;
 use crate::policy::algorithm::Algorithm;
@@ -130,7 +130,7 @@ impl<'a> Section<'a> {
         let is_one = |key: &str| entries.iter().any(|entry| entry.key == key && entry.value.number() == Some(1.0));
         section.multiplies = !(is_one("max_rate_mult") && is_one("max_bucket_mult"));
         if !recipients.is_empty() {
-            section.except.push(Condition { key: "recipient", value: Values::Texts(recipients) });
+            section.except.push(Condition { key: "recipient", value: MatchValue::Texts(recipients) });
         }
         section
     }
@@ -149,10 +149,10 @@ impl<'a> Section<'a> {
             }
             "whitelisted_rcpts" if !is_map(&items) => *recipients = items,
             "whitelisted_ip" if !is_map(&items) => {
-                self.except.push(Condition { key: "client", value: Values::Texts(items) });
+                self.except.push(Condition { key: "client", value: MatchValue::Texts(items) });
             }
             "whitelisted_user" if !is_map(&items) => {
-                self.except.push(Condition { key: "user", value: Values::Texts(items) });
+                self.except.push(Condition { key: "user", value: MatchValue::Texts(items) });
             }
             "symbol" => self.only_marks = true,
             "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" => {
@@ -219,8 +219,8 @@ impl<'a> Section<'a> {
     /// Takes one more limit from the bounds: each limit repeats all settings of the section.
     fn may_add(&self) -> bool {
         let texts = self.except.iter().flat_map(|condition| match &condition.value {
-            Values::Texts(texts) => &texts[..],
-            Values::Flag(_) => &[],
+            MatchValue::Texts(texts) => &texts[..],
+            MatchValue::Flag(_) => &[],
         });
         let texts = texts.chain(&self.bounce_senders).chain(self.lost.iter().map(|(_, words)| words));
         let mut texts = texts.map(|text| self.allowance.octets(text.len()));

@@ -1,6 +1,6 @@
 //! Parser of bucket owners: rspamd's names (`to_ip_from`) and its plainest selectors (`user.lower`).
 
-use super::super::limit::{Condition, Value};
+use super::super::limit::{Condition, MatchValue};
 use crate::policy::field::Field;
 use crate::policy::networks::Widths;
 
@@ -26,7 +26,7 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
             "rip" => {
                 owner.add(Field::Client(Widths::default()));
                 let local = LOCAL.map(str::to_owned).to_vec();
-                owner.except.push(Condition { key: "client", value: Value::Texts(local) });
+                owner.except.push(Condition { key: "client", value: MatchValue::Texts(local) });
             }
             "from" => owner.add(Field::Sender),
             "user" => owner.add(Field::User),
@@ -35,7 +35,7 @@ pub fn of_name(name: &str, bounce_senders: &[String]) -> Result<Owner, String> {
                 owner.comments.push("rspamd charges one recipient of a message for all; Weir charges each for itself.");
             }
             "bounce" => {
-                owner.matches.push(Condition { key: "sender", value: Value::Texts(bounce_senders.to_vec()) });
+                owner.matches.push(Condition { key: "sender", value: MatchValue::Texts(bounce_senders.to_vec()) });
             }
             "asn" => return Err("limits do not know the ASN of an address".to_owned()),
             "digest" | "attachments" | "files" => {
