@@ -1,8 +1,10 @@
 //! The log: one line for each event, to standard error, in logfmt or JSON. One thread writes the lines; no other thread
 //! waits for a slow or stopped reader of standard error.
 
+mod logged_state;
 mod queue;
 
+pub use logged_state::LoggedState;
 use prometheus::IntCounter;
 use queue::Queue;
 use std::backtrace::{Backtrace, BacktraceStatus};

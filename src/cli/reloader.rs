@@ -5,6 +5,7 @@ use crate::accounts::file::Changed;
 use crate::admin::Outcome;
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
+use crate::log::LoggedState;
 use crate::policy::Policy;
 use crate::server::Server;
 use crate::store::{KEEP, Replaced};
@@ -29,8 +30,8 @@ pub struct Reloader {
     began_with: Vec<Setting>,
     /// Files of the last configuration read, with their state at that time.
     watched: Vec<(PathBuf, Changed)>,
-    /// Diagnostics of the current file, while it is bad.
-    complaint: Option<String>,
+    /// Diagnostics of the current file, while it is bad: logged once, not at each attempt.
+    error: LoggedState<Option<String>>,
     /// Former policies that commands under way may still use.
     former: Vec<Arc<Policy>>,
 }
@@ -73,7 +74,7 @@ impl Orders {
 
 impl Reloader {
     pub fn new(server: Arc<Server>, path: PathBuf, settings: Vec<Setting>, watched: Vec<(PathBuf, Changed)>) -> Self {
-        Self { server, path, began_with: settings, watched, complaint: None, former: Vec::new() }
+        Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
     }
 
     /// Spawns the task. When `stopping` turns true, the task finishes a reload under way and ends.
@@ -109,7 +110,7 @@ impl Reloader {
         let is_changed = looked.await.is_ok_and(|files| files != self.watched);
         if is_changed {
             self.read(Trigger::Changed).await;
-        } else if self.complaint.is_some() {
+        } else if self.error.get().is_some() {
             self.read(Trigger::WasBad).await;
         }
     }
@@ -149,7 +150,7 @@ impl Reloader {
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.former.push(former);
         self.watched = watched;
-        self.complaint = None;
+        self.error.changes_to(None);
         self.server.metrics.config_good.set(1);
         self.server.metrics.reloads.with_label_values(&["taken"]).inc();
         tracing::info!(limits, "limits read again");
@@ -192,17 +193,15 @@ impl Reloader {
         words
     }
 
-    /// Keeps the former configuration. Logs the same diagnostics only once.
+    /// Keeps the former configuration.
     fn refuse(&mut self, bad: Bad, trigger: Trigger) -> Outcome {
         self.server.metrics.config_good.set(0);
-        if trigger != Trigger::WasBad || self.complaint.as_ref() != Some(&bad.drawn) {
+        if self.error.changes_to(Some(bad.drawn.clone())) || trigger != Trigger::WasBad {
             self.server.metrics.reloads.with_label_values(&["refused"]).inc();
             tracing::error!(error = bad.line, "limits and upstreams not taken: the former ones stay");
         }
-        let words =
-            format!("{}\n\n{}: not taken: the former limits and upstreams stay\n", bad.drawn, self.path.display());
-        self.complaint = Some(bad.drawn);
-        Outcome::Refused(words)
+        let (drawn, file) = (bad.drawn, self.path.display());
+        Outcome::Refused(format!("{drawn}\n\n{file}: not taken: the former limits and upstreams stay\n"))
     }
 }
 

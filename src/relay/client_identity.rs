@@ -1,10 +1,10 @@
 //! Tells an upstream who the client is, if so configured, and logs once when the upstream refuses to be told.
 
 use super::client::Client;
+use crate::log::LoggedState;
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How an upstream is told who the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,15 +20,16 @@ pub enum Announce {
 pub struct Announcer {
     upstream: Arc<str>,
     how: Announce,
-    /// The log line that the upstream lacks XFORWARD or XCLIENT has been written: once, not for each message.
-    not_offered: AtomicBool,
-    refused: AtomicBool,
+    /// Whether the upstream lacks XFORWARD or XCLIENT, and whether it refuses XFORWARD: logged once, not for each
+    /// message.
+    is_lacking: LoggedState<bool>,
+    is_refusing: LoggedState<bool>,
 }
 
 impl Announcer {
     /// `upstream` is the upstream's name in the log.
     pub fn new(upstream: Arc<str>, how: Announce) -> Self {
-        Self { upstream, how, not_offered: AtomicBool::new(false), refused: AtomicBool::new(false) }
+        Self { upstream, how, is_lacking: LoggedState::default(), is_refusing: LoggedState::default() }
     }
 
     /// Returns whether a connection with these extensions serves one client alone.
@@ -53,16 +54,14 @@ impl Announcer {
             Announce::Xforward => ("XFORWARD", offered.xforward),
             Announce::Xclient => ("XCLIENT", offered.xclient),
         };
-        let was = self.not_offered.swap(taken.is_empty(), Ordering::Relaxed);
-        if taken.is_empty() && !was {
+        if self.is_lacking.changes_to(taken.is_empty()) && taken.is_empty() {
             tracing::warn!(upstream = &*self.upstream, "upstream offers no {name}: it is not told who the client is");
         }
     }
 
     /// Takes the reply to XFORWARD, and warns once if it is a refusal.
     pub fn note_reply(&self, reply: &Reply) {
-        let was = self.refused.swap(!reply.is_positive(), Ordering::Relaxed);
-        if !reply.is_positive() && !was {
+        if self.is_refusing.changes_to(!reply.is_positive()) && !reply.is_positive() {
             tracing::warn!(upstream = &*self.upstream, %reply, "upstream refuses XFORWARD: it is not told who the client is");
         }
     }

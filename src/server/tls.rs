@@ -4,6 +4,7 @@
 use super::certificate::{Certificate, CertificateError, Paths};
 use crate::accounts::file::Changed;
 use crate::clock;
+use crate::log::LoggedState;
 use crate::time::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -28,16 +29,10 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<Chooser>,
-    /// Locked while the files are read, only on threads that may block.
-    read: Mutex<Read>,
-}
-
-/// State of the files when they were last read.
-struct Read {
-    /// State of the files when all were last good.
-    files: Vec<Changed>,
-    /// The error that was logged last: the same error is logged once, not at each check.
-    complaint: Option<String>,
+    /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
+    read: Mutex<Vec<Changed>>,
+    /// Error of bad files: logged once, not at each check.
+    error: LoggedState<Option<String>>,
 }
 
 impl Options {
@@ -66,7 +61,7 @@ impl Certificates {
         log(&certificates, "certificate read", clock::now());
         let chooser = Arc::new(Chooser(RwLock::new(Choice::new(&certificates))));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
-        Ok(Self { options, acceptor, chooser, read: Mutex::new(Read { files, complaint: None }) })
+        Ok(Self { options, acceptor, chooser, read: Mutex::new(files), error: LoggedState::default() })
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
@@ -77,7 +72,8 @@ impl Certificates {
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            read.complaint = None;
+            // The administrator who asks for a reload must find the error in the log again.
+            self.error.changes_to(None);
             self.read_again(&mut read, self.options.files());
         };
         let _ = tokio::task::spawn_blocking(reload).await;
@@ -97,26 +93,23 @@ impl Certificates {
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
-        match files == read.files {
-            true => read.complaint = None,
+        match files == *read {
+            true => drop(self.error.changes_to(None)),
             false => self.read_again(&mut read, files),
         }
     }
 
-    fn read_again(&self, read: &mut Read, files: Vec<Changed>) {
-        match self.options.read_each().collect::<Result<Vec<_>, _>>() {
+    fn read_again(&self, read: &mut Vec<Changed>, files: Vec<Changed>) {
+        let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
+        let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
+        match certificates {
             Ok(certificates) => {
                 self.chooser.replace(Choice::new(&certificates));
                 log(&certificates, "certificate read again", clock::now());
-                *read = Read { files, complaint: None };
+                *read = files;
             }
-            Err(error) => {
-                let complaint = Some(error.to_string());
-                if read.complaint != complaint {
-                    tracing::error!(%error, "certificates not taken: the former ones stay");
-                    read.complaint = complaint;
-                }
-            }
+            Err(error) if is_news => tracing::error!(%error, "certificates not taken: the former ones stay"),
+            Err(_) => {}
         }
     }
 }
@@ -290,8 +283,8 @@ mod tests {
         put_pair(&all.options.default, &renewed);
         all.refresh();
         assert!(same(&before, &both()), "all or nothing");
-        let complaint = all.read.lock().unwrap().complaint.clone().unwrap();
-        assert!(complaint.contains("1.key do not go together"), "{complaint}");
+        let error = all.error.get().unwrap();
+        assert!(error.contains("1.key do not go together"), "{error}");
         all.refresh();
         assert!(same(&before, &both()));
 
@@ -299,7 +292,7 @@ mod tests {
         all.refresh();
         let after = both();
         assert!(after.iter().zip(&before).all(|(after, before)| after.cert != before.cert));
-        assert_eq!(all.read.lock().unwrap().complaint, None);
+        assert_eq!(all.error.get(), None);
         all.refresh();
         assert!(Arc::ptr_eq(&after[0], &both()[0]), "nothing has changed");
     }

@@ -7,6 +7,7 @@ mod lookup_error;
 mod servers;
 mod stale;
 
+use crate::log::LoggedState;
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
@@ -15,7 +16,6 @@ use servers::Servers;
 use stale::{Freshness, StaleCache};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -35,10 +35,10 @@ pub struct Resolver {
     current: Mutex<CurrentServers>,
     addresses: StaleCache<Vec<IpAddr>>,
     exchangers: StaleCache<Vec<(u16, String)>>,
-    /// The warning that old answers are in use has been logged.
-    warned: AtomicBool,
-    /// The warning that /etc/hosts cannot be read has been logged.
-    no_hosts: AtomicBool,
+    /// Whether no name server answers, so that old answers are in use.
+    is_stale: LoggedState<bool>,
+    /// Whether /etc/hosts cannot be read.
+    is_without_hosts: LoggedState<bool>,
 }
 
 /// The name servers in use, and the options they come from.
@@ -71,8 +71,8 @@ impl Resolver {
             current: Mutex::new(CurrentServers { options: options.clone(), servers: None }),
             addresses: StaleCache::default(),
             exchangers: StaleCache::default(),
-            warned: AtomicBool::default(),
-            no_hosts: AtomicBool::default(),
+            is_stale: LoggedState::default(),
+            is_without_hosts: LoggedState::default(),
         }
     }
 
@@ -139,9 +139,9 @@ impl Resolver {
             read => read,
         };
         let parsed = read.and_then(|octets| parse_hosts(&octets));
-        let was = self.no_hosts.swap(parsed.is_err(), Ordering::Relaxed);
+        let is_news = self.is_without_hosts.changes_to(parsed.is_err());
         parsed.unwrap_or_else(|reason| {
-            if !was {
+            if is_news {
                 tracing::warn!(%reason, "/etc/hosts cannot be read; going on without");
             }
             Hosts::default()
@@ -164,14 +164,14 @@ impl Resolver {
         };
         match ask(timeout).await {
             Ok(answer) => {
-                if cache.learn(name, answer.clone(), Instant::now()) && self.warned.swap(false, Ordering::Relaxed) {
+                if cache.learn(name, answer.clone(), Instant::now()) && self.is_stale.changes_to(false) {
                     tracing::info!(name, "name servers answer again");
                 }
                 Ok(answer)
             }
             Err(why) if why.is_temporary() => {
                 let Some(answer) = cache.stale_answer(name, Instant::now()) else { return Err(why) };
-                if !self.warned.swap(true, Ordering::Relaxed) {
+                if self.is_stale.changes_to(true) {
                     tracing::warn!(name, reason = %why, "DNS fails; going on with the last answers");
                 }
                 Ok(answer)

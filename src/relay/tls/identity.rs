@@ -1,6 +1,7 @@
 //! Weir's client certificate for an upstream that asks for one. Each connection checks the files, as the certificate
 //! may be renewed at any time.
 
+use crate::log::LoggedState;
 use crate::relay::config_error::ConfigError;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -25,14 +26,14 @@ pub struct Identity {
     config: ClientConfig,
     /// Held while the files are read: only on threads that may block, and at the start.
     shown: Mutex<Shown>,
+    /// Error of bad files: logged once, not for each connection.
+    error: LoggedState<Option<String>>,
 }
 
 struct Shown {
     connector: TlsConnector,
     /// The content of the files when both were last good.
     files: Files,
-    /// The last logged error of bad files: logged once, not for each connection.
-    complaint: Option<String>,
 }
 
 /// The octets of both files, a few kilobytes: a change is seen even if the modification time does not show it.
@@ -47,26 +48,23 @@ impl Identity {
     pub fn read(paths: &Paths, config: ClientConfig) -> Result<Self, ConfigError> {
         let files = Files::read(paths)?;
         let connector = connector(&config, files.parse(paths)?);
-        let shown = Mutex::new(Shown { connector, files, complaint: None });
-        Ok(Self { paths: paths.clone(), config, shown })
+        let shown = Mutex::new(Shown { connector, files });
+        Ok(Self { paths: paths.clone(), config, shown, error: LoggedState::default() })
     }
 
     /// Returns a connector with the certificate now in the files; with the former one, while they are bad. Blocks.
     pub fn connector(&self) -> TlsConnector {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.renew(&shown.files) {
-            Ok(None) => shown.complaint = None,
+        let renewed = self.renew(&shown.files);
+        let is_news = self.error.changes_to(renewed.as_ref().err().map(ToString::to_string));
+        match renewed {
+            Ok(None) => {}
             Ok(Some((connector, files))) => {
                 tracing::info!(file = %self.paths.certificate.display(), "client certificate read again");
-                *shown = Shown { connector, files, complaint: None };
+                *shown = Shown { connector, files };
             }
-            Err(error) => {
-                let complaint = Some(error.to_string());
-                if shown.complaint != complaint {
-                    tracing::error!(%error, "client certificate not taken: the former one stays");
-                    shown.complaint = complaint;
-                }
-            }
+            Err(error) if is_news => tracing::error!(%error, "client certificate not taken: the former one stays"),
+            Err(_) => {}
         }
         shown.connector.clone()
     }
@@ -170,9 +168,9 @@ mod tests {
         assert_eq!(now(), first);
         // Half renewed: the key is still the former one.
         std::fs::write(path("one.pem"), other.cert.pem()).unwrap();
-        assert_eq!((now(), identity.shown.lock().unwrap().complaint.is_some()), (first, true));
+        assert_eq!((now(), identity.error.get().is_some()), (first, true));
         std::fs::write(path("one.key"), other.signing_key.serialize_pem()).unwrap();
         assert_ne!(now(), first);
-        assert!(identity.shown.lock().unwrap().complaint.is_none());
+        assert!(identity.error.get().is_none());
     }
 }
