@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// Modules, each with those that it may import. A pure module names no runtime, socket or clock.
-const ROOMS: [(&str, &[&str], Kind); 20] = [
+const ROOMS: [(&str, &[&str], Kind); 21] = [
     ("time", &[], Kind::Pure),
+    ("bounded_map", &[], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
     ("metrics", &["time"], Kind::Free),
     ("log", &["time"], Kind::Free),
@@ -28,11 +29,11 @@ const ROOMS: [(&str, &[&str], Kind); 20] = [
         Kind::Pure,
     ),
     ("store", &["policy", "engine", "time", "metrics", "log"], Kind::Free),
-    ("accounts", &["smtp", "time", "clock", "metrics", "log"], Kind::Free),
-    ("relay", &["smtp", "time", "clock", "metrics", "log"], Kind::Free),
+    ("accounts", &["smtp", "time", "clock", "metrics", "log", "bounded_map"], Kind::Free),
+    ("relay", &["smtp", "time", "clock", "metrics", "log", "bounded_map"], Kind::Free),
     (
         "server",
-        &["session", "smtp", "policy", "store", "accounts", "relay", "metrics", "log", "time", "clock"],
+        &["session", "smtp", "policy", "store", "accounts", "relay", "metrics", "log", "time", "clock", "bounded_map"],
         Kind::Free,
     ),
     ("admin", &["policy", "metrics", "log", "time"], Kind::Free),

@@ -74,6 +74,7 @@
 
 pub mod accounts;
 pub mod admin;
+mod bounded_map;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -4,9 +4,9 @@
 //! password faster from the entry than from the users file, and a changed password misses the cache at once.
 
 use super::file::User;
+use crate::bounded_map::BoundedMap;
 use ring::hmac;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub struct LoginCache {
     /// This process's secret key. Without randomness there is no key, and nothing is cached.
     key: Option<hmac::Key>,
     /// Entries by user name as in the users file. The lock is confined to this file, and never held across `.await`.
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<BoundedMap<String, Entry, MAX_ENTRIES>>,
 }
 
 #[derive(Clone, Copy)]
@@ -55,18 +55,14 @@ impl LoginCache {
         let Some(key) = &self.key else { return };
         let entry = Entry { tag: hmac::sign(key, &message(user, password)), checked: now };
         let mut entries = self.lock();
-        if entries.len() >= MAX_ENTRIES && !entries.contains_key(&user.name) {
-            // The search for old entries is short beside the password check before it.
-            entries.retain(|_, entry| is_fresh(entry, now));
-            if entries.len() >= MAX_ENTRIES {
-                let oldest = entries.iter().min_by_key(|(_, entry)| entry.checked).map(|(name, _)| name.clone());
-                oldest.map(|name| entries.remove(&name));
-            }
+        // The search for old entries is short beside the password check before it.
+        if entries.is_full() {
+            entries.retain(|entry| is_fresh(entry, now));
         }
-        entries.insert(user.name.clone(), entry);
+        entries.insert(user.name.clone(), entry, |entry| entry.checked);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BoundedMap<String, Entry, MAX_ENTRIES>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,17 @@
 //! Throttle of notifications: how often administrators are told of one budget. Lives in memory, as long as the process.
 
+use crate::bounded_map::BoundedMap;
 use crate::policy::Budget;
 use crate::policy::key::Key;
 use crate::policy::verdict::Notice;
 use crate::time::Timestamp;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Notifications that have gone out.
 #[derive(Default)]
 pub struct NotificationThrottle {
     /// By notification, limit and key of the full budget. The lock is held for one look-up and change.
-    sent: Mutex<HashMap<Name, Budget>>,
+    sent: Mutex<BoundedMap<Name, Budget, MAX_BUDGETS>>,
 }
 
 type Name = (Arc<str>, Arc<str>, Option<Key>);
@@ -25,13 +25,8 @@ impl NotificationThrottle {
     pub fn permits(&self, notice: &Notice, now: Timestamp) -> bool {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (notice.notification.name.clone(), notice.limit.clone(), notice.key.clone());
-        let former = sent.get(&name);
-        let Some(budget) = notice.notification.goes_out(former, now) else { return false };
-        if sent.len() >= MAX_BUDGETS && former.is_none() {
-            let oldest = sent.iter().min_by_key(|(_, budget)| budget.state.at).map(|(name, _)| name.clone());
-            oldest.and_then(|oldest| sent.remove(&oldest));
-        }
-        sent.insert(name, budget);
+        let Some(budget) = notice.notification.goes_out(sent.get(&name), now) else { return false };
+        sent.insert(name, budget, |budget| budget.state.at);
         true
     }
 }

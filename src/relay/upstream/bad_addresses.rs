@@ -1,7 +1,7 @@
 //! Addresses of an upstream that fail: each is logged once, and tried last for a while.
 
+use crate::bounded_map::BoundedMap;
 use crate::relay::error::RelayError;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The addresses of one upstream whose last connection failed. The lock is held to look one up or replace it.
 pub struct BadAddresses {
     upstream: Arc<str>,
-    addresses: Mutex<HashMap<SocketAddr, Entry>>,
+    addresses: Mutex<BoundedMap<SocketAddr, Entry, MAX_ADDRESSES>>,
 }
 
 struct Entry {
@@ -49,12 +49,7 @@ impl BadAddresses {
             let mut addresses = self.lock();
             let was_logged = addresses.get(&address).is_some_and(|entry| entry.is_logged);
             let entry = Entry { at: now, reason: reason.to_string(), is_logged: was_logged || others_follow };
-            addresses.insert(address, entry);
-            if addresses.len() > MAX_ADDRESSES
-                && let Some(oldest) = addresses.iter().min_by_key(|(_, entry)| entry.at).map(|(address, _)| *address)
-            {
-                addresses.remove(&oldest);
-            }
+            addresses.insert(address, entry, |entry| entry.at);
             others_follow && !was_logged
         };
         if is_news {
@@ -77,7 +72,7 @@ impl BadAddresses {
         all
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BoundedMap<SocketAddr, Entry, MAX_ADDRESSES>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
