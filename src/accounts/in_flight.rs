@@ -3,8 +3,7 @@
 //!
 //! A program that opens twenty connections needs a single entry in the queue.
 
-use super::login::Login;
-use crate::smtp::sasl::Credentials;
+use crate::smtp::sasl::{Credentials, Verified};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use tokio::sync::watch;
 type Key = (Box<str>, Credentials);
 
 /// The result that the other logins wait for; `None` until it is known.
-type Outcome = watch::Receiver<Option<Login>>;
+type Outcome = watch::Receiver<Option<Verified>>;
 
 /// The logins in progress.
 #[derive(Default)]
@@ -35,7 +34,7 @@ pub enum Joined {
 pub struct Check {
     in_flight: Arc<InFlight>,
     key: Key,
-    outcome: watch::Sender<Option<Login>>,
+    outcome: watch::Sender<Option<Verified>>,
 }
 
 impl InFlight {
@@ -58,8 +57,8 @@ impl InFlight {
 
 impl Check {
     /// Sends the result to the other logins.
-    pub fn end(self, login: &Login) {
-        self.outcome.send_replace(Some(login.clone()));
+    pub fn end(self, verified: &Verified) {
+        self.outcome.send_replace(Some(verified.clone()));
     }
 }
 

@@ -3,16 +3,14 @@
 mod cache;
 pub mod file;
 mod in_flight;
-mod login;
 mod turns;
 mod users_file;
 
 use crate::metrics::Metrics;
-use crate::smtp::sasl::Credentials;
+use crate::smtp::sasl::{Credentials, Verified};
 use cache::LoginCache;
 use file::ReadError;
 use in_flight::{Check, InFlight, Joined};
-pub use login::Login;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -56,16 +54,16 @@ impl Accounts {
     ///
     /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check in
     /// progress goes on.
-    pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
-        let login = self.try_verify(credentials, network, left).await;
-        let result = match login {
-            Login::Right { .. } => "right",
-            Login::Wrong => "wrong",
-            Login::Busy => "busy",
-            Login::Left => return login,
+    pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Verified {
+        let verified = self.try_verify(credentials, network, left).await;
+        let result = match verified {
+            Verified::Right { .. } => "right",
+            Verified::Wrong => "wrong",
+            Verified::Unavailable => "busy",
+            Verified::ClientLeft => return verified,
         };
         self.metrics.logins.with_label_values(&[result]).inc();
-        login
+        verified
     }
 
     /// Reads the users file again now if it has changed, so that an error is logged at once, not at the next login.
@@ -91,24 +89,25 @@ impl Accounts {
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.groups(&name)).await.unwrap_or_default()
     }
 
-    async fn try_verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Login {
+    async fn try_verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Verified {
         // A cached password needs no turn: guesses from the same network do not delay its user.
         let (passwords, sent) = (self.passwords.clone(), credentials.clone());
         let remembered = tokio::task::spawn_blocking(move || passwords.remembered(&sent));
         if let Ok(Some(groups)) = remembered.await {
-            return Login::Right { groups };
+            return Verified::Right { groups };
         }
         let left = pin!(left);
         let wait = tokio::time::timeout(TURN_TIMEOUT, self.wait(credentials, network, left)).await;
         let (first, turn) = match wait {
             Ok(Ok(begun)) => begun,
-            Ok(Err(login)) => return login,
-            Err(_) => return Login::Busy,
+            Ok(Err(verified)) => return verified,
+            Err(_) => return Verified::Unavailable,
         };
         let (passwords, sent) = (self.passwords.clone(), credentials.clone());
-        let login = tokio::task::spawn_blocking(move || passwords.check(&sent, turn)).await.unwrap_or(Login::Busy);
-        first.end(&login);
-        login
+        let check = tokio::task::spawn_blocking(move || passwords.check(&sent, turn));
+        let verified = check.await.unwrap_or(Verified::Unavailable);
+        first.end(&verified);
+        verified
     }
 
     /// Waits until this login may be checked. `Err`: its result without a check of its own.
@@ -117,29 +116,29 @@ impl Accounts {
         credentials: &Credentials,
         network: &str,
         mut left: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(Check, Turn), Login> {
+    ) -> Result<(Check, Turn), Verified> {
         let first = loop {
             let mut outcome = match self.in_flight.join(network, credentials) {
                 Joined::First(first) => break first,
                 Joined::Again(outcome) => outcome,
             };
             tokio::select! {
-                known = outcome.wait_for(Option::is_some) => if let Ok(login) = known {
-                    return Err(login.clone().unwrap_or(Login::Busy));
+                known = outcome.wait_for(Option::is_some) => if let Ok(verified) = known {
+                    return Err(verified.clone().unwrap_or(Verified::Unavailable));
                 },
-                () = &mut left => return Err(Login::Left),
+                () = &mut left => return Err(Verified::ClientLeft),
             }
         };
         let turn = tokio::select! {
             biased;
             turn = self.turns.acquire(network) => turn,
-            () = left => return Err(Login::Left),
+            () = left => return Err(Verified::ClientLeft),
         };
         match turn {
             Ok(turn) => Ok((first, turn)),
             Err(_full) => {
-                first.end(&Login::Busy);
-                Err(Login::Busy)
+                first.end(&Verified::Unavailable);
+                Err(Verified::Unavailable)
             }
         }
     }
@@ -155,19 +154,19 @@ impl Passwords {
     }
 
     /// Keeps the turn until the check ends, even if the client has left.
-    fn check(&self, credentials: &Credentials, _turn: Turn) -> Login {
+    fn check(&self, credentials: &Credentials, _turn: Turn) -> Verified {
         // The same user may have logged in while this login waited.
         if let Some(groups) = self.remembered(credentials) {
-            return Login::Right { groups };
+            return Verified::Right { groups };
         }
         let snapshot = self.users.snapshot();
         match snapshot.users.verify(credentials) {
             Some((user, password)) => {
                 self.cache.insert(user, &password, Instant::now());
-                Login::Right { groups: user.shared_groups() }
+                Verified::Right { groups: user.shared_groups() }
             }
-            None if snapshot.is_doubtful(&credentials.user) => Login::Busy,
-            None => Login::Wrong,
+            None if snapshot.is_doubtful(&credentials.user) => Verified::Unavailable,
+            None => Verified::Wrong,
         }
     }
 }

@@ -19,18 +19,18 @@ fn case() -> Case {
     Case { _folder: folder, path, accounts: Arc::new(accounts) }
 }
 
-fn right(groups: &[&str]) -> Login {
-    Login::Right { groups: groups.iter().map(|group| Box::from(*group)).collect() }
+fn right(groups: &[&str]) -> Verified {
+    Verified::Right { groups: groups.iter().map(|group| Box::from(*group)).collect() }
 }
 
 impl Case {
-    async fn log_in(&self, user: &str, password: &str) -> Login {
+    async fn log_in(&self, user: &str, password: &str) -> Verified {
         let credentials = Credentials::new(user, password).unwrap();
         self.accounts.verify(&credentials, "192.0.2.1", pending()).await
     }
 
     /// Begins to log in; returns when the login waits.
-    async fn waits(&self, network: &'static str) -> tokio::task::JoinHandle<Login> {
+    async fn waits(&self, network: &'static str) -> tokio::task::JoinHandle<Verified> {
         let before = self.accounts.turns.waiting();
         let (accounts, credentials) = (self.accounts.clone(), Credentials::new("alice", &format!("wrong {before}")));
         let credentials = credentials.unwrap();
@@ -42,7 +42,7 @@ impl Case {
     }
 
     /// Takes all turns, and fills a network's queue.
-    async fn occupy(&self, network: &'static str) -> (Vec<Turn>, Vec<tokio::task::JoinHandle<Login>>) {
+    async fn occupy(&self, network: &'static str) -> (Vec<Turn>, Vec<tokio::task::JoinHandle<Verified>>) {
         let mut turns = Vec::new();
         while self.accounts.turns.is_free() {
             turns.push(self.accounts.turns.acquire(network).await.unwrap());
@@ -64,20 +64,20 @@ async fn a_remembered_login_needs_no_turn_and_ends_with_its_password() {
     assert_eq!(case.log_in("ALICE", "sesame").await, right(&["staff"]));
     // A password that is not cached would need a turn.
     for (user, password) in [("alice", "Sesame"), ("alice", "wrong"), ("bob", "sesame")] {
-        assert_eq!(case.log_in(user, password).await, Login::Busy, "{user} {password}");
+        assert_eq!(case.log_in(user, password).await, Verified::Unavailable, "{user} {password}");
     }
     Users::set_groups(&case.path, "alice", &[]).unwrap();
     assert_eq!(case.log_in("alice", "sesame").await, right(&[]));
     Users::set_disabled(&case.path, "alice", true).unwrap();
-    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    assert_eq!(case.log_in("alice", "sesame").await, Verified::Unavailable);
     Users::set_disabled(&case.path, "alice", false).unwrap();
     assert_eq!(case.log_in("alice", "sesame").await, right(&[]));
     Users::set_password(&case.path, "alice", "open").unwrap();
-    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    assert_eq!(case.log_in("alice", "sesame").await, Verified::Unavailable);
     Users::set_password(&case.path, "alice", "sesame").unwrap();
-    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    assert_eq!(case.log_in("alice", "sesame").await, Verified::Unavailable);
     Users::delete(&case.path, "alice").unwrap();
-    assert_eq!(case.log_in("alice", "sesame").await, Login::Busy);
+    assert_eq!(case.log_in("alice", "sesame").await, Verified::Unavailable);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn another_network_gets_its_turn_when_one_network_fills_the_queue() {
     let case = case();
     let (mut turns, guesses) = case.occupy("192.0.2.7").await;
     let credentials = Credentials::new("alice", "sesame").unwrap();
-    assert_eq!(case.accounts.verify(&credentials, "192.0.2.7", pending()).await, Login::Busy);
+    assert_eq!(case.accounts.verify(&credentials, "192.0.2.7", pending()).await, Verified::Unavailable);
     let honest = {
         let accounts = case.accounts.clone();
         tokio::spawn(async move { accounts.verify(&credentials, "192.0.2.1", pending()).await })
@@ -99,7 +99,7 @@ async fn another_network_gets_its_turn_when_one_network_fills_the_queue() {
     let wrong = case.accounts.metrics.logins.with_label_values(&["wrong"]).get();
     assert!(wrong <= 2, "{wrong} guesses came first");
     for guess in guesses {
-        assert_eq!(guess.await.unwrap(), Login::Wrong);
+        assert_eq!(guess.await.unwrap(), Verified::Wrong);
     }
 }
 
@@ -112,10 +112,10 @@ async fn a_client_that_leaves_leaves_the_queue() {
         tokio::task::yield_now().await;
     }
     let credentials = Credentials::new("alice", "sesame").unwrap();
-    assert_eq!(case.accounts.verify(&credentials, "192.0.2.7", async {}).await, Login::Left);
+    assert_eq!(case.accounts.verify(&credentials, "192.0.2.7", async {}).await, Verified::ClientLeft);
     let last = case.waits("192.0.2.7").await;
     drop(turns);
-    assert_eq!(last.await.unwrap(), Login::Wrong);
+    assert_eq!(last.await.unwrap(), Verified::Wrong);
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn no_user_is_refused_for_good_while_the_users_file_is_rewritten() {
     let case = case();
     Users::add(&case.path, "bob", "sesame", &[]).unwrap();
     assert_eq!(case.log_in("bob", "sesame").await, right(&[]));
-    assert_eq!(case.log_in("bob", "wrong").await, Login::Wrong);
+    assert_eq!(case.log_in("bob", "wrong").await, Verified::Wrong);
     let whole = std::fs::read_to_string(&case.path).unwrap();
     // As an editor or a script does: the file is emptied, then has one line, then all.
     let half = whole.lines().next().unwrap().to_owned() + "\n";
@@ -131,12 +131,12 @@ async fn no_user_is_refused_for_good_while_the_users_file_is_rewritten() {
         std::fs::write(&case.path, text).unwrap();
         assert_eq!(case.log_in("bob", "sesame").await, right(&[]));
         assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
-        assert_eq!(case.log_in("bob", "wrong").await, Login::Busy);
+        assert_eq!(case.log_in("bob", "wrong").await, Verified::Unavailable);
     }
     std::fs::write(&case.path, &half).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&case.path).unwrap();
     file.set_modified(file.metadata().unwrap().modified().unwrap() - Duration::from_secs(2)).unwrap();
-    assert_eq!(case.log_in("bob", "sesame").await, Login::Wrong);
+    assert_eq!(case.log_in("bob", "sesame").await, Verified::Wrong);
     assert_eq!(case.log_in("alice", "sesame").await, right(&["staff"]));
 }
 
@@ -161,7 +161,7 @@ async fn equal_logins_at_once_share_one_check() {
         assert_eq!(login.await.unwrap(), right(&["staff"]));
     }
     for login in wrong_ones.into_iter().chain(waiting) {
-        assert_eq!(login.await.unwrap(), Login::Wrong);
+        assert_eq!(login.await.unwrap(), Verified::Wrong);
     }
     assert!(case.accounts.turns.is_free() && case.accounts.turns.waiting() == 0);
 }

@@ -11,7 +11,6 @@ use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
 use super::upstream_requests::{ask_upstream, client_identity};
 use super::waiting::{self, Waited};
-use crate::accounts;
 use crate::clock;
 use crate::policy::count::Count;
 use crate::policy::networks::Widths;
@@ -296,11 +295,7 @@ impl Connection {
             Some(accounts) => {
                 let network = Widths::default().network(login.session().client());
                 let left = waiting::left(&mut self.client, &mut self.input, &mut self.stop);
-                match accounts.verify(login.credentials(), &network, left).await {
-                    accounts::Login::Right { groups } => Verified::Right { groups },
-                    accounts::Login::Wrong => Verified::Wrong,
-                    accounts::Login::Busy | accounts::Login::Left => Verified::Unavailable,
-                }
+                accounts.verify(login.credentials(), &network, left).await
             }
         };
         if let Verified::Right { .. } = verified {

@@ -7,25 +7,12 @@ use super::state::Challenge;
 use super::step::{Login, Session, Step};
 use crate::policy::verdict::RefundableCharge;
 use crate::smtp::reply::Reply;
-use crate::smtp::sasl::{self, Credentials};
-use std::sync::Arc;
+use crate::smtp::sasl::{self, Credentials, Verified};
 use std::time::Duration;
 
 /// Delay of the answer to a failed login. Guessing passwords costs time, as with Dovecot's `auth_failure_delay`, and a
 /// network that guesses on all its connections causes at most one check per connection and second.
 pub const FAILED_LOGIN_PAUSE: Duration = Duration::from_secs(1);
-
-/// The answer to a [`Login`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verified {
-    /// The password is right, and the user is in these groups.
-    Right {
-        groups: Arc<[Box<str>]>,
-    },
-    Wrong,
-    /// The password cannot be checked now.
-    Unavailable,
-}
 
 impl Login {
     pub(super) fn begin(session: Session, credentials: Credentials, charges: Vec<RefundableCharge>) -> Step {
@@ -55,7 +42,7 @@ impl Login {
                 state.error_limits.count_wrong_password();
                 state.refuse(&reply);
             }
-            Verified::Unavailable => {
+            Verified::Unavailable | Verified::ClientLeft => {
                 state.deferred_charges.refund(charges);
                 let text = format!("4.7.0 Logging in is not possible at the moment; try again later ({})", state.id);
                 state.reply(&Reply::new(454, text));

@@ -28,7 +28,8 @@ mod state;
 mod step;
 mod transaction;
 
-pub use auth::{FAILED_LOGIN_PAUSE, Verified};
+pub use crate::smtp::sasl::Verified;
+pub use auth::FAILED_LOGIN_PAUSE;
 pub use deferred_charges::DeferredCharges;
 pub use message_outcome::MessageOutcome;
 pub use options::{Options, Requirement, Security, Tls};

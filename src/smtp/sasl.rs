@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// User name and password. `Debug` prints neither.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -16,6 +17,21 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials(<redacted>)")
     }
+}
+
+/// Result of the check of a client's password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// The password is right, and the user is in these groups.
+    Right {
+        groups: Arc<[Box<str>]>,
+    },
+    Wrong,
+    /// The password cannot be checked now: too many other logins wait, the users file is being written, or there is
+    /// none.
+    Unavailable,
+    /// The client left before its turn: no password was checked.
+    ClientLeft,
 }
 
 /// User name and token of OAuth 2.0 (RFC 6750). `Debug` prints neither.
