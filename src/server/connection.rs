@@ -1,27 +1,23 @@
-//! Driver of one connection's session: asks the accounts, the store and the relay what the session needs to know.
+//! Driver of one connection's session: reads from the client, sends replies and does TLS. `answers.rs` answers the
+//! session's questions.
+
+mod answers;
 
 use super::connection_limits::{ConnectionPermit, Standing};
 use super::log_throttle::Permit;
-use super::message_pipe::{MessagePipe, Parts, slowest};
+use super::message_pipe::{Parts, slowest};
 use super::options::ListenerOptions;
 use super::services::Server;
 use super::session_id::session_id;
 use super::session_log::SessionLog;
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
-use super::upstream_requests::{ask_upstream, client_identity};
-use super::waiting::{self, Waited};
 use crate::clock;
 use crate::policy::count::Count;
-use crate::policy::networks::Widths;
-use crate::policy::session_counters::SessionCounters;
 use crate::relay::{self, LoggedIn};
-use crate::session::{
-    Admit, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome, Record,
-    Relay, Request, Security, Session, StartTls, Step, Tls, Verified,
-};
+use crate::session::{MessageOutcome, Record, Security, Session, StartTls, Step, Tls};
 use crate::smtp::line::Input;
-use crate::store::{Admitted, SessionSlots, Unavailable};
+use crate::store::SessionSlots;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,17 +131,7 @@ impl Connection {
             return session.client_gone();
         }
         self.input.shrink();
-        if !session.in_message() {
-            self.abandon_parts();
-        }
-        if self.upstream.is_none() {
-            self.upstream_since = None;
-        }
-        if !session.in_transaction() {
-            self.upstream_since = None;
-            self.server.relay.release(self.upstream.take());
-            self.via = None;
-        }
+        self.release_upstream(&session);
         let login_by = session.must_log_in().then_some(self.login_by);
         let login_overdue = || login_by.is_some_and(|by| by <= Instant::now());
         // Check here, too: a client that always has input ready is never waited for, and would not time out.
@@ -206,6 +192,21 @@ impl Connection {
         }
     }
 
+    /// Releases the upstream connection if the session no longer needs it.
+    fn release_upstream(&mut self, session: &Session) {
+        if !session.in_message() {
+            self.abandon_parts();
+        }
+        if self.upstream.is_none() {
+            self.upstream_since = None;
+        }
+        if !session.in_transaction() {
+            self.upstream_since = None;
+            self.server.relay.release(self.upstream.take());
+            self.via = None;
+        }
+    }
+
     /// Returns whether the input holds the end of a line, or so many octets that the line is too long.
     fn has_enough(&self) -> bool {
         let unused = self.input.unused();
@@ -231,27 +232,30 @@ impl Connection {
                 } => Err(std::io::ErrorKind::TimedOut.into()),
             },
         };
-        for record in session.take_records() {
-            if let Record::ClientNamed { .. } = record {
-                self.login_by = Instant::now() + self.server.options.login_timeout;
-            }
-            let (user, via) = (session.user().map(AsRef::as_ref), self.via.as_deref());
-            let Server { metrics, notification_throttle, log_throttle, .. } = &*self.server;
-            let (id, client) = (&self.id, session.client());
-            let is_stranger = user.is_none() && !self.listener.session.trusts(client);
-            let log = SessionLog {
-                metrics,
-                notification_throttle,
-                log_throttle,
-                is_stranger,
-                session: id,
-                client,
-                user,
-                via,
-            };
-            log.report(&record, written.is_ok());
-        }
+        self.log_records(session, written.is_ok());
         written.map_err(|_| Gone)
+    }
+
+    fn log_records(&mut self, session: &mut Session, is_sent: bool) {
+        let (records, client) = (session.take_records(), session.client());
+        if records.is_empty() {
+            return;
+        }
+        if records.iter().any(|record| matches!(record, Record::ClientNamed { .. })) {
+            self.login_by = Instant::now() + self.server.options.login_timeout;
+        }
+        let user = session.user().map(AsRef::as_ref);
+        let log = SessionLog {
+            metrics: &self.server.metrics,
+            notification_throttle: &self.server.notification_throttle,
+            log_throttle: &self.server.log_throttle,
+            is_stranger: user.is_none() && !self.listener.session.trusts(client),
+            session: &self.id,
+            client,
+            user,
+            via: self.via.as_deref(),
+        };
+        records.iter().for_each(|record| log.report(record, is_sent));
     }
 
     async fn start_tls(&mut self, mut start: StartTls) -> Step {
@@ -286,162 +290,6 @@ impl Connection {
             return;
         };
         tracing::info!(session = &*self.id, client = %self.peer, %error, suppressed, "TLS handshake failed");
-    }
-
-    async fn log_in(&mut self, mut login: Login) -> Step {
-        self.apply_deferred_charges(login.session()).await;
-        let verified = match &self.server.accounts {
-            None => Verified::Unavailable,
-            Some(accounts) => {
-                let network = Widths::default().network(login.session().client());
-                let left = waiting::left(&mut self.client, &mut self.input, &mut self.stop);
-                accounts.verify(login.credentials(), &network, left).await
-            }
-        };
-        if let Verified::Right { .. } = verified {
-            let credentials = login.credentials();
-            let logged_in = match self.server.relay.wants_credentials() {
-                true => LoggedIn::With(Arc::new(credentials.clone())),
-                false => LoggedIn::PasswordUnknown,
-            };
-            self.login = Some((credentials.user.as_str().into(), logged_in));
-        }
-        login.answer(verified)
-    }
-
-    async fn look_up_groups(&mut self, lookup: GroupLookup) -> Step {
-        let groups = match (&self.server.accounts, lookup.user()) {
-            (Some(accounts), Some(user)) => accounts.groups(user).await,
-            _ => Arc::default(),
-        };
-        lookup.answer(groups)
-    }
-
-    async fn admit(&mut self, mut admit: Box<Admit>) -> Step {
-        if admit.is_of_new_client() {
-            self.slots.clear();
-        }
-        self.apply_deferred_charges(admit.session()).await;
-        if let (Some(accounts), Some(user)) = (&self.server.accounts, admit.claimed_user()) {
-            let has_account = accounts.has(user).await;
-            admit.set_has_account(has_account);
-        }
-        let now = clock::now();
-        let (asked, counters) = admit.asked();
-        let Admitted { verdicts, slots } = self.server.store.admit(now, asked, counters).await.unwrap_or_default();
-        self.slots.extend(slots);
-        admit.answer(verdicts, now)
-    }
-
-    /// Delays the answer, unless the client leaves.
-    async fn delay(&mut self, mut late: Delayed) -> Step {
-        if self.flush(late.session()).await.is_err() {
-            return late.client_gone();
-        }
-        self.input.shrink();
-        let _counted = self.server.metrics.count_delayed(late.time());
-        let in_transaction = late.session().in_transaction();
-        match waiting::delay(&mut self.client, &mut self.input, &mut self.stop, late.time(), in_transaction).await {
-            Waited::Elapsed => late.elapsed(),
-            Waited::ClientGone => late.client_gone(),
-            Waited::Stopping => {
-                self.note_eviction(late.session());
-                late.stopping()
-            }
-        }
-    }
-
-    /// Waits before the answer to a failed login. The connection of a client that leaves meanwhile keeps its permit as
-    /// long: the client could guess faster otherwise.
-    async fn pause(&mut self, mut session: Session) -> Step {
-        self.apply_deferred_charges(&mut session).await;
-        tokio::select! {
-            () = tokio::time::sleep(FAILED_LOGIN_PAUSE) => Step::Next(session),
-            () = self.stop.may_end(false) => {
-                self.note_eviction(&mut session);
-                session.shut_down()
-            }
-        }
-    }
-
-    /// Applies the session's deferred charges and refunds. Where the store is unavailable, the
-    /// state is as after a crash: nothing is refunded.
-    async fn apply_deferred_charges(&mut self, session: &mut Session) {
-        let DeferredCharges { events, refunds } = session.take_deferred_charges();
-        for asked in events {
-            let _: Result<_, Unavailable> =
-                self.server.store.admit(clock::now(), &asked, &mut SessionCounters::default()).await;
-        }
-        if !refunds.is_empty() {
-            let _: Result<(), Unavailable> = self.server.store.give_back(clock::now(), &refunds).await;
-        }
-    }
-
-    async fn relay(&mut self, mut relay: Relay) -> Step {
-        self.update_permit(relay.session());
-        if let Request::Envelope { .. } = relay.request() {
-            self.abandon_parts();
-        }
-        if self.upstream.is_none() {
-            self.upstream_since = None;
-        }
-        let client = client_identity(relay.session(), self.login.as_ref());
-        let answers = tokio::select! {
-            answers = ask_upstream(&self.server, &mut self.upstream, &client, relay.request()) => Some(answers),
-            () = self.stop.may_end(true) => None,
-        };
-        if let Some(transaction) = &self.upstream {
-            self.upstream_since.get_or_insert_with(Instant::now);
-            self.via = Some(transaction.upstream().clone());
-        }
-        match answers {
-            Some(answers) => relay.answer(answers),
-            None => {
-                // The state of the upstream's transaction is unknown, so its connection is closed.
-                self.upstream = None;
-                self.note_eviction(relay.session_mut());
-                relay.stopping()
-            }
-        }
-    }
-
-    /// Closes the upstream connection if the client has abandoned a message between its pieces, so that half a message
-    /// is not delivered.
-    fn abandon_parts(&mut self) {
-        if self.parts.take().is_some() {
-            self.upstream = None;
-        }
-    }
-
-    async fn pass_message(&mut self, mut body: Body) -> Step {
-        if self.flush(body.session()).await.is_err() {
-            self.upstream = None;
-            return body.answer(MessageOutcome::ClientGone, 0, clock::now());
-        }
-        let (outcome, size) = self.message_pipe().0.pass(&mut body).await;
-        self.note_eviction(body.session());
-        body.answer(outcome, size, clock::now())
-    }
-
-    async fn pass_chunk(&mut self, mut chunk: Chunk) -> Step {
-        if self.flush(chunk.session()).await.is_err() {
-            self.upstream = None;
-            return chunk.answer(MessageOutcome::ClientGone, 0, clock::now());
-        }
-        let (pipe, parts) = self.message_pipe();
-        let passed = pipe.pass_chunk(parts, &mut chunk).await;
-        self.note_eviction(chunk.session());
-        match passed {
-            (None, _) => chunk.taken(),
-            (Some(outcome), size) => chunk.answer(outcome, size, clock::now()),
-        }
-    }
-
-    fn message_pipe(&mut self) -> (MessagePipe<'_>, &mut Option<Box<Parts>>) {
-        let since = self.upstream_since.unwrap_or_else(Instant::now);
-        let message_by = since + self.server.options.message_timeout;
-        let Self { server, client, input, upstream, parts, stop, .. } = self;
-        (MessagePipe { server, client, input, upstream, message_by, cut: &mut stop.cut }, parts)
     }
 
     async fn close(&mut self, mut session: Session) {
