@@ -3,7 +3,7 @@
 //! An entry is a keyed hash of the password and the user's line. An attacker who reads a core dump cannot find a
 //! password faster from the entry than from the users file, and a changed password misses the cache at once.
 
-use super::file::User;
+use super::users_file::User;
 use crate::bounded_map::BoundedMap;
 use ring::hmac;
 use std::borrow::Cow;

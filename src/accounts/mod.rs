@@ -1,22 +1,22 @@
 //! Accounts: users, passwords and logins.
 
 mod cache;
-pub mod file;
 mod in_flight;
+mod reload;
 mod turns;
-mod users_file;
+pub mod users_file;
 
 use crate::metrics::Metrics;
 use crate::smtp::sasl::{Credentials, Verified};
 use cache::LoginCache;
-use file::ReadError;
 use in_flight::{Check, InFlight, Joined};
+use reload::WatchedUsers;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turns::{Turn, Turns};
-use users_file::UsersFile;
+use users_file::ReadError;
 
 /// Configuration of the accounts.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Accounts {
 
 /// The users, and a cache of right passwords.
 struct Passwords {
-    users: UsersFile,
+    users: WatchedUsers,
     cache: LoginCache,
 }
 
@@ -45,7 +45,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Accounts {
     pub fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Self, ReadError> {
-        let passwords = Arc::new(Passwords { users: UsersFile::open(&options.file)?, cache: LoginCache::new() });
+        let passwords = Arc::new(Passwords { users: WatchedUsers::open(&options.file)?, cache: LoginCache::new() });
         let at_once = std::thread::available_parallelism().map_or(2, usize::from);
         Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }

@@ -1,7 +1,7 @@
 //! Tests of logins with a users file.
 
-use super::file::Users;
 use super::turns::MAX_WAITING_PER_NETWORK;
+use super::users_file::Users;
 use super::*;
 use std::future::pending;
 

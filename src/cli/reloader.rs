@@ -1,7 +1,7 @@
 //! Task that reloads the configuration: on command, and when a file has changed.
 
 use super::systemd;
-use crate::accounts::file::Changed;
+use crate::accounts::users_file::Changed;
 use crate::admin::Outcome;
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};

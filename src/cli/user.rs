@@ -1,7 +1,7 @@
 //! `weir user`: manages the users who may log in.
 
 use super::{CommandError, ConfigArgument, exit, print, read_config};
-use crate::accounts::file::{EditError, User, Users};
+use crate::accounts::users_file::{EditError, User, Users};
 use clap::{Args, Subcommand};
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};

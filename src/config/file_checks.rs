@@ -14,9 +14,10 @@ impl Config {
         if let Some(tls) = &self.tls {
             problems.found.extend(certificates::check(tls, &self.places.certificates, now));
         }
-        let users = self.accounts.as_ref().map(|accounts| accounts::file::Users::read(&accounts.file)).transpose();
+        let users =
+            self.accounts.as_ref().map(|accounts| accounts::users_file::Users::read(&accounts.file)).transpose();
         if let Ok(read) = &users {
-            let nobody = accounts::file::Users::default();
+            let nobody = accounts::users_file::Users::default();
             let users = read.as_ref().map_or(&nobody, |(users, _)| users);
             problems.found.extend(self.references.check(users, &self.policy.folding));
         }
@@ -54,7 +55,7 @@ impl Config {
         let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
         for (path, span) in
-            keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::file::is_exposed(path))
+            keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::users_file::is_exposed(path))
         {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found(Severity::Warning, span, message, None);

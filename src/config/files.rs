@@ -1,6 +1,6 @@
 //! Files that the configuration names and that are read with it; a reload watches them, too.
 
-use crate::accounts::file::Changed;
+use crate::accounts::users_file::Changed;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};

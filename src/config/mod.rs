@@ -23,7 +23,7 @@ mod values;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
 
-use crate::accounts::file::Changed;
+use crate::accounts::users_file::Changed;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
 use crate::{accounts, log, relay, server, store};

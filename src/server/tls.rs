@@ -2,7 +2,7 @@
 //! certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
-use crate::accounts::file::Changed;
+use crate::accounts::users_file::Changed;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;

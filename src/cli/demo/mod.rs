@@ -5,7 +5,7 @@ mod sink;
 
 use super::serve::{Running, Signals};
 use super::{CommandError, exit, print};
-use crate::accounts::file::Users;
+use crate::accounts::users_file::Users;
 use crate::config::{self, ConfigError};
 use sink::Sink;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
-use crate::accounts::file::{User, Users};
+use crate::accounts::users_file::{User, Users};
 use crate::policy::domain::lower_nfc;
 use crate::policy::normalize::AddressNormalizer;
 use crate::policy::pattern::{Shape, Table};

@@ -1,0 +1,236 @@
+//! Reload of the users file by the running server: reads the file again when it has changed and is complete.
+
+use super::users_file::{Changed, ReadError, Users};
+use crate::clock;
+use crate::time::Timestamp;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a file that is rewritten in place must stay unchanged before it is read: a half-written file can look
+/// complete.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The same for an empty file: with `program > users`, the shell empties the file long before a slow program writes.
+const SETTLED_EMPTY: Duration = Duration::from_secs(10);
+
+/// The users file, watched.
+pub struct WatchedUsers {
+    path: PathBuf,
+    /// Held to check for changes and to read the file: only on threads that may block.
+    watched: Mutex<Watched>,
+}
+
+struct Watched {
+    users: Arc<Users>,
+    /// The state of the file when it was last read.
+    read: Changed,
+    /// A newer state of the file, which may be half-written, and when it was first seen.
+    unsettled: Option<(Changed, Instant)>,
+    /// The users before the file was replaced, and when that was: for a second, the new file may be half-written, too.
+    former: Option<(Arc<Users>, Instant)>,
+}
+
+/// The users at one moment.
+pub struct Snapshot {
+    pub users: Arc<Users>,
+    former: Option<Arc<Users>>,
+    is_rewritten: bool,
+}
+
+impl Snapshot {
+    /// Returns whether the file may soon say something else about this user: a login that fails now may then succeed.
+    pub fn is_doubtful(&self, user: &str) -> bool {
+        let is_lost = |former: &Arc<Users>| former.contains(user) && !self.users.contains(user);
+        self.is_rewritten || self.former.as_ref().is_some_and(is_lost)
+    }
+}
+
+impl WatchedUsers {
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let (users, read) = Users::read(path)?;
+        let watched = Watched { users: Arc::new(users), read, unsettled: None, former: None };
+        Ok(Self { path: path.to_owned(), watched: Mutex::new(watched) })
+    }
+
+    /// Returns the users now. Reads the file again if it was replaced, or if it was rewritten and has settled. Blocks.
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_at(clock::now(), Instant::now())
+    }
+
+    /// Reads the file again if it has changed, without waiting until it has settled: the administrator says that it is
+    /// complete. Blocks.
+    pub fn reload(&self) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = Changed::of(&self.path);
+        if seen != watched.read {
+            watched.read_again(&self.path, seen, Instant::now());
+        }
+    }
+
+    /// `now` and `instant` are the same moment, of the wall clock and of the monotonic clock.
+    fn snapshot_at(&self, now: Timestamp, instant: Instant) -> Snapshot {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
+        let seen = Changed::of(&self.path);
+        if seen == watched.read {
+            watched.unsettled = None;
+        } else {
+            let known = watched.unsettled.filter(|(state, _)| *state == seen);
+            let since = known.map_or(instant, |(_, since)| since);
+            // Also by the monotonic clock: the file's time may lie in the future.
+            let age =
+                seen.modified().map(|modified| now.since(modified)).max(Some(instant.saturating_duration_since(since)));
+            let needed = if seen.is_empty() { SETTLED_EMPTY } else { SETTLED };
+            match watched.read.is_same_file(&seen) && age.is_some_and(|age| age < needed) {
+                true => watched.unsettled = Some((seen, since)),
+                false => watched.read_again(&self.path, seen, instant),
+            }
+        }
+        let former = watched.former.as_ref().map(|(users, _)| users.clone());
+        Snapshot { users: watched.users.clone(), former, is_rewritten: watched.unsettled.is_some() }
+    }
+}
+
+impl Watched {
+    /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay, and an error is
+    /// logged.
+    fn read_again(&mut self, path: &Path, seen: Changed, instant: Instant) {
+        let read = Users::read(path);
+        let after = Changed::of(path);
+        if after != seen {
+            // The text may be half of either state.
+            self.unsettled = Some((after, instant));
+            return;
+        }
+        let is_replaced = !self.read.is_same_file(&seen);
+        self.read = seen;
+        self.unsettled = None;
+        match read {
+            Ok((users, _)) => {
+                tracing::info!(file = %path.display(), users = users.iter().count(), "users file read again");
+                let former = std::mem::replace(&mut self.users, Arc::new(users));
+                self.former = is_replaced.then_some((former, instant));
+            }
+            Err(error) => tracing::error!(%error, "users file not taken: the former users stay"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const HASH: &str = "$argon2id$v=19$m=8,t=1,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn lines(names: &[&str]) -> String {
+        names.iter().map(|name| format!("{name}:{HASH}\n")).collect()
+    }
+
+    fn names(snapshot: &Snapshot) -> String {
+        snapshot.users.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A users file with alice and bob, its watcher, and a time in seconds after its last change.
+    struct Case {
+        folder: tempfile::TempDir,
+        file: WatchedUsers,
+        began: Instant,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("users"), lines(&["alice", "bob"])).unwrap();
+            let file = WatchedUsers::open(&folder.path().join("users")).unwrap();
+            Self { folder, file, began: Instant::now() }
+        }
+
+        fn write(&self, names: &[&str]) {
+            fs::write(self.folder.path().join("users"), lines(names)).unwrap();
+        }
+
+        /// As `mv` does.
+        fn replace(&self, text: &str) {
+            fs::write(self.folder.path().join("new"), text).unwrap();
+            fs::rename(self.folder.path().join("new"), self.folder.path().join("users")).unwrap();
+        }
+
+        /// Looks when the file has been unchanged for this long.
+        fn look_after(&self, age: Duration) -> Snapshot {
+            let modified = Changed::of(&self.folder.path().join("users")).modified().unwrap();
+            self.file.snapshot_at(modified.after(age), self.began)
+        }
+    }
+
+    const YOUNG: Duration = Duration::from_millis(999);
+
+    #[test]
+    fn a_file_that_is_rewritten_in_place_is_read_when_it_has_settled() {
+        let case = Case::new();
+        case.write(&["alice"]);
+        let snapshot = case.look_after(YOUNG);
+        assert_eq!(names(&snapshot), "alice bob");
+        // A login that fails now may succeed when the file is complete.
+        assert!(snapshot.is_doubtful("bob") && snapshot.is_doubtful("carol"));
+        case.write(&["alice", "bob", "carol"]);
+        assert_eq!(names(&case.look_after(YOUNG)), "alice bob");
+        let snapshot = case.look_after(SETTLED);
+        assert_eq!(names(&snapshot), "alice bob carol");
+        assert!(!snapshot.is_doubtful("bob") && !snapshot.is_doubtful("dave"));
+    }
+
+    #[test]
+    fn a_file_that_was_emptied_is_read_later() {
+        let case = Case::new();
+        case.write(&[]);
+        assert_eq!(names(&case.look_after(SETTLED * 9)), "alice bob");
+        assert_eq!(names(&case.look_after(SETTLED_EMPTY)), "");
+    }
+
+    #[test]
+    fn a_file_from_the_future_is_read_when_it_stays_unchanged() {
+        let case = Case::new();
+        case.write(&["alice"]);
+        let modified = Changed::of(&case.folder.path().join("users")).modified().unwrap();
+        let past = Timestamp::from_micros(modified.micros() - 3_600_000_000);
+        for (after, expected) in [(Duration::ZERO, "alice bob"), (YOUNG, "alice bob"), (SETTLED, "alice")] {
+            assert_eq!(names(&case.file.snapshot_at(past, case.began + after)), expected, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_read_at_once() {
+        let case = Case::new();
+        case.replace(&lines(&["alice", "carol"]));
+        let snapshot = case.look_after(Duration::ZERO);
+        assert_eq!(names(&snapshot), "alice carol");
+        // `install` removes the old file and writes a new one: bob may follow.
+        assert!(snapshot.is_doubtful("bob") && !snapshot.is_doubtful("alice") && !snapshot.is_doubtful("dave"));
+        let later = case.file.snapshot_at(clock::now(), case.began + SETTLED);
+        assert!(!later.is_doubtful("bob"));
+        // Repeated: a file may get the inode of the one before the last.
+        for n in 0..20 {
+            Users::add(&case.folder.path().join("users"), &format!("u{n}"), "sesame", &[]).unwrap();
+            Users::delete(&case.folder.path().join("users"), &format!("u{n}")).unwrap();
+            Users::set_disabled(&case.folder.path().join("users"), "carol", n % 2 == 0).unwrap();
+            let snapshot = case.look_after(Duration::ZERO);
+            assert_eq!(snapshot.users.iter().map(|user| user.disabled).collect::<Vec<_>>(), [false, n % 2 == 0]);
+        }
+    }
+
+    #[test]
+    fn a_bad_file_keeps_the_users_and_a_reload_on_command_does_not_wait() {
+        let case = Case::new();
+        case.replace("nonsense\n");
+        assert_eq!(names(&case.look_after(Duration::ZERO)), "alice bob");
+        fs::remove_file(case.folder.path().join("users")).unwrap();
+        assert_eq!(names(&case.file.snapshot()), "alice bob");
+        case.write(&["alice"]);
+        assert_eq!(names(&case.file.snapshot()), "alice");
+        case.write(&["carol"]);
+        case.file.reload();
+        assert_eq!(names(&case.file.snapshot()), "carol");
+    }
+}
