@@ -1,6 +1,7 @@
 //! Accounts: users, passwords and logins.
 
 mod cache;
+pub mod file_state;
 mod in_flight;
 mod reload;
 mod turns;

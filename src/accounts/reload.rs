@@ -1,6 +1,7 @@
 //! Reload of the users file by the running server: reads the file again when it has changed and is complete.
 
-use super::users_file::{Changed, ReadError, Users};
+use super::file_state::FileState;
+use super::users_file::{ReadError, Users};
 use crate::clock;
 use crate::time::Timestamp;
 use std::path::{Path, PathBuf};
@@ -24,9 +25,9 @@ pub struct WatchedUsers {
 struct Watched {
     users: Arc<Users>,
     /// The state of the file when it was last read.
-    read: Changed,
+    read: FileState,
     /// A newer state of the file, which may be half-written, and when it was first seen.
-    unsettled: Option<(Changed, Instant)>,
+    unsettled: Option<(FileState, Instant)>,
     /// The users before the file was replaced, and when that was: for a second, the new file may be half-written, too.
     former: Option<(Arc<Users>, Instant)>,
 }
@@ -62,7 +63,7 @@ impl WatchedUsers {
     /// complete. Blocks.
     pub fn reload(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = Changed::of(&self.path);
+        let seen = FileState::of(&self.path);
         if seen != watched.read {
             watched.read_again(&self.path, seen, Instant::now());
         }
@@ -72,7 +73,7 @@ impl WatchedUsers {
     fn snapshot_at(&self, now: Timestamp, instant: Instant) -> Snapshot {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.former.take_if(|(_, since)| instant.saturating_duration_since(*since) >= SETTLED);
-        let seen = Changed::of(&self.path);
+        let seen = FileState::of(&self.path);
         if seen == watched.read {
             watched.unsettled = None;
         } else {
@@ -95,9 +96,9 @@ impl WatchedUsers {
 impl Watched {
     /// Reads the file, which was in the state `seen`. If the file is bad, the former users stay, and an error is
     /// logged.
-    fn read_again(&mut self, path: &Path, seen: Changed, instant: Instant) {
+    fn read_again(&mut self, path: &Path, seen: FileState, instant: Instant) {
         let read = Users::read(path);
-        let after = Changed::of(path);
+        let after = FileState::of(path);
         if after != seen {
             // The text may be half of either state.
             self.unsettled = Some((after, instant));
@@ -159,7 +160,7 @@ mod tests {
 
         /// Looks when the file has been unchanged for this long.
         fn look_after(&self, age: Duration) -> Snapshot {
-            let modified = Changed::of(&self.folder.path().join("users")).modified().unwrap();
+            let modified = FileState::of(&self.folder.path().join("users")).modified().unwrap();
             self.file.snapshot_at(modified.after(age), self.began)
         }
     }
@@ -193,7 +194,7 @@ mod tests {
     fn a_file_from_the_future_is_read_when_it_stays_unchanged() {
         let case = Case::new();
         case.write(&["alice"]);
-        let modified = Changed::of(&case.folder.path().join("users")).modified().unwrap();
+        let modified = FileState::of(&case.folder.path().join("users")).modified().unwrap();
         let past = Timestamp::from_micros(modified.micros() - 3_600_000_000);
         for (after, expected) in [(Duration::ZERO, "alice bob"), (YOUNG, "alice bob"), (SETTLED, "alice")] {
             assert_eq!(names(&case.file.snapshot_at(past, case.began + after)), expected, "{after:?}");

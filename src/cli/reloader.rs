@@ -1,7 +1,7 @@
 //! Task that reloads the configuration: on command, and when a file has changed.
 
 use super::systemd;
-use crate::accounts::users_file::Changed;
+use crate::accounts::file_state::FileState;
 use crate::admin::Outcome;
 use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
@@ -29,7 +29,7 @@ pub struct Reloader {
     /// Settings at the start of the process; some stay in force until it ends.
     began_with: Vec<Setting>,
     /// Files of the last configuration read, with their state at that time.
-    watched: Vec<(PathBuf, Changed)>,
+    watched: Vec<(PathBuf, FileState)>,
     /// Diagnostics of the current file, while it is bad: logged once, not at each attempt.
     error: LoggedState<Option<String>>,
     /// Former policies that commands under way may still use.
@@ -73,7 +73,7 @@ impl Orders {
 }
 
 impl Reloader {
-    pub fn new(server: Arc<Server>, path: PathBuf, settings: Vec<Setting>, watched: Vec<(PathBuf, Changed)>) -> Self {
+    pub fn new(server: Arc<Server>, path: PathBuf, settings: Vec<Setting>, watched: Vec<(PathBuf, FileState)>) -> Self {
         Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
     }
 
@@ -206,8 +206,8 @@ impl Reloader {
 }
 
 /// Returns the present state of the files.
-fn current_files(files: &[(PathBuf, Changed)]) -> Vec<(PathBuf, Changed)> {
-    files.iter().map(|(path, _)| (path.clone(), Changed::of(path))).collect()
+fn current_files(files: &[(PathBuf, FileState)]) -> Vec<(PathBuf, FileState)> {
+    files.iter().map(|(path, _)| (path.clone(), FileState::of(path))).collect()
 }
 
 /// Reads a configuration, and checks the files that it names. Blocks.

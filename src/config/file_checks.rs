@@ -55,7 +55,7 @@ impl Config {
         let secrets = upstreams.clone().filter_map(|(upstream, place)| Some((upstream.secret_file()?, place)));
         let shown = upstreams.filter_map(|(upstream, place)| Some((&upstream.tls.client.as_ref()?.key, place)));
         for (path, span) in
-            keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::users_file::is_exposed(path))
+            keys.chain(users).chain(secrets).chain(shown).filter(|(path, _)| accounts::file_state::is_exposed(path))
         {
             let message = format!("{} can be read by everybody: chmod o= it", path.display());
             found(Severity::Warning, span, message, None);

@@ -1,6 +1,6 @@
 //! Files that the configuration names and that are read with it; a reload watches them, too.
 
-use crate::accounts::users_file::Changed;
+use crate::accounts::file_state::FileState;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
-    read: Vec<(PathBuf, Changed)>,
+    read: Vec<(PathBuf, FileState)>,
 }
 
 impl Files {
@@ -25,7 +25,7 @@ impl Files {
         // An unreadable file is watched, too: it may be corrected.
         if !self.read.iter().any(|(known, _)| *known == path) {
             // Taken before reading, so that a change in between is seen the next time.
-            self.read.push((path.clone(), Changed::of(&path)));
+            self.read.push((path.clone(), FileState::of(&path)));
         }
         match text(&path) {
             Ok(text) => Ok((path, text)),
@@ -35,7 +35,7 @@ impl Files {
     }
 
     /// Returns every file asked for, once, with its metadata before reading.
-    pub fn into_watched(self) -> Vec<(PathBuf, Changed)> {
+    pub fn into_watched(self) -> Vec<(PathBuf, FileState)> {
         self.read
     }
 }

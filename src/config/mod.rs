@@ -23,7 +23,7 @@ mod values;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 use files::Files;
 
-use crate::accounts::users_file::Changed;
+use crate::accounts::file_state::FileState;
 use crate::policy::{MaxNewBudgets, Policy};
 use crate::session::Requirement;
 use crate::{accounts, log, relay, server, store};
@@ -51,7 +51,7 @@ pub struct Config {
     /// Every key read, with its value or default, in the order of reading.
     pub settings: Vec<Setting>,
     /// The files of this configuration that are read again when they change, each with its metadata before reading.
-    pub watched: Vec<(PathBuf, Changed)>,
+    pub watched: Vec<(PathBuf, FileState)>,
     /// The users and groups that limits name.
     references: limit::References,
     places: Places,
@@ -79,7 +79,7 @@ pub enum ConfigError {
 /// Reads a configuration file. Relative paths in it are relative to its folder.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
     // Taken before reading, so that a change in between is seen the next time.
-    let file = (path.to_owned(), Changed::of(path));
+    let file = (path.to_owned(), FileState::of(path));
     let bytes = std::fs::read(path).map_err(|error| ConfigError::Io(path.to_owned(), error))?;
     match String::from_utf8(bytes) {
         Ok(text) => {

@@ -2,7 +2,7 @@
 //! certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
-use crate::accounts::users_file::Changed;
+use crate::accounts::file_state::FileState;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;
@@ -30,7 +30,7 @@ pub struct Certificates {
     acceptor: TlsAcceptor,
     chooser: Arc<Chooser>,
     /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
-    read: Mutex<Vec<Changed>>,
+    read: Mutex<Vec<FileState>>,
     /// Error of bad files: logged once, not at each check.
     error: LoggedState<Option<String>>,
 }
@@ -47,8 +47,8 @@ impl Options {
     }
 
     /// Present state of the files.
-    fn files(&self) -> Vec<Changed> {
-        self.pairs().flat_map(|paths| [Changed::of(&paths.certificate), Changed::of(&paths.key)]).collect()
+    fn files(&self) -> Vec<FileState> {
+        self.pairs().flat_map(|paths| [FileState::of(&paths.certificate), FileState::of(&paths.key)]).collect()
     }
 }
 
@@ -99,7 +99,7 @@ impl Certificates {
         }
     }
 
-    fn read_again(&self, read: &mut Vec<Changed>, files: Vec<Changed>) {
+    fn read_again(&self, read: &mut Vec<FileState>, files: Vec<FileState>) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {
