@@ -64,7 +64,7 @@ impl Check {
 
 impl Drop for Check {
     fn drop(&mut self) {
-        // Before the channel closes: of the waiting logins, one then becomes the first.
+        // Remove the key before the channel closes: one of the waiting logins then becomes the first.
         self.in_flight.lock().remove(&self.key);
     }
 }

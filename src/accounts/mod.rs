@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 /// Checks passwords off the async threads. The number of concurrent checks is bounded, since each costs 19 MiB and tens
-/// of milliseconds, for any client that asks. Client networks take turns.
+/// of milliseconds, and any client can ask for one. Client networks take turns.
 pub struct Accounts {
     passwords: Arc<Passwords>,
     in_flight: Arc<InFlight>,

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// complete.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The same for an empty file: with `program > users`, the shell empties the file long before a slow program writes.
+/// As [`SETTLED`], for an empty file: with `program > users`, the shell empties the file long before a slow program
+/// writes.
 const SETTLED_EMPTY: Duration = Duration::from_secs(10);
 
 /// The users file, watched.

@@ -163,7 +163,8 @@ impl User {
     }
 }
 
-/// A hash that no known password has, with the parameters of new hashes: checking it takes as long.
+/// Hash that no known password matches, checked for users that do not exist. It has the parameters of new hashes, so
+/// that the check takes as long.
 const DUMMY_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 

@@ -318,7 +318,7 @@ fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness
         let Some(server) = server.upgrade().filter(|_| !*stopping.borrow()) else {
             return Err("stopping".to_owned());
         };
-        if let Some(why) = server.accept_errors.trouble(std::time::Instant::now()) {
+        if let Some(why) = server.accept_errors.current_error(std::time::Instant::now()) {
             return Err(format!("cannot accept connections: {why}"));
         }
         match server.store.health() {

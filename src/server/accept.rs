@@ -27,7 +27,7 @@ enum NoHeader {
     Wrong(Fault),
 }
 
-/// Serves a connection from its first octet to its end. It holds its permit as long.
+/// Serves a connection from its first octet to its end. Holds the permit until then.
 pub async fn serve(
     server: Arc<Server>,
     listener: ListenerOptions,

@@ -20,8 +20,9 @@ struct Failures {
 /// Minimum time between two log lines: without free file descriptors, each listener fails ten times a second.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Age at which a failure counts as over: while clients wait, listeners try again far earlier.
-const OVER: Duration = Duration::from_secs(2);
+/// Time for which a failure counts as present: while clients wait, a listener tries again, and fails again, far
+/// earlier.
+const PRESENT_FOR: Duration = Duration::from_secs(2);
 
 impl AcceptErrors {
     /// Notes a failure. Returns the number of failures since the last log line if a new line is due.
@@ -37,10 +38,10 @@ impl AcceptErrors {
     }
 
     /// Returns the error if connections cannot be accepted at present; `None` if they can, as far as is known.
-    pub fn trouble(&self, now: Instant) -> Option<String> {
+    pub fn current_error(&self, now: Instant) -> Option<String> {
         let failures = self.failures();
         let (why, at) = failures.last.as_ref()?;
-        (now.duration_since(*at) < OVER).then(|| why.clone())
+        (now.duration_since(*at) < PRESENT_FOR).then(|| why.clone())
     }
 
     fn failures(&self) -> MutexGuard<'_, Failures> {
@@ -56,11 +57,11 @@ mod tests {
     fn failures_are_logged_at_intervals_with_their_number_and_end_after_two_seconds() {
         let (accepting, begin) = (AcceptErrors::default(), Instant::now());
         let error = io::Error::other("too many open files");
-        assert_eq!(accepting.trouble(begin), None);
+        assert_eq!(accepting.current_error(begin), None);
         let at = |tenths: u32| begin + Duration::from_millis(100) * tenths;
         let logged: Vec<u64> = (0..=100).filter_map(|n| accepting.fail(&error, at(n))).collect();
         assert_eq!(logged, [1, 50, 50]);
-        assert_eq!(accepting.trouble(at(101)).as_deref(), Some("too many open files"));
-        assert_eq!(accepting.trouble(at(120)), None);
+        assert_eq!(accepting.current_error(at(101)).as_deref(), Some("too many open files"));
+        assert_eq!(accepting.current_error(at(120)), None);
     }
 }

@@ -89,8 +89,8 @@ impl Connection {
         }
     }
 
-    /// Serves the connection to its end. Futures of rare steps are boxed, and the connection is borrowed, as it would
-    /// be stored twice otherwise: so the future of an idle session is small.
+    /// Serves the connection to its end. To keep the future of an idle session small, futures of rare steps are boxed,
+    /// and the connection is borrowed: a future that owned it would store it twice.
     pub async fn run(&mut self) {
         let mut tls = None;
         if self.listener.session.tls == Security::Implicit {
@@ -139,7 +139,7 @@ impl Connection {
             return session.login_overdue();
         }
         let timeouts = &self.server.options;
-        // A command must be complete within one time-out, however slowly its octets come.
+        // A command must be complete within one timeout, however slowly its octets come.
         let within_line = self.input.is_within_line();
         let began = Instant::now();
         let timeout = if within_line { timeouts.command_timeout } else { timeouts.idle_timeout };

@@ -91,7 +91,7 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
     for listener in listeners {
         listening.spawn(listen(server.clone(), listener, connections.clone(), drain.clone()));
     }
-    // The sender lives as long as the process serves.
+    // No error: the sender lives as long as the process serves.
     let _ = drain.wait_for(|drain| *drain).await;
     let mut all_ended = std::pin::pin!(async { while listening.join_next().await.is_some() {} });
     if tokio::time::timeout(server.options.drain_timeout, &mut all_ended).await.is_err() {

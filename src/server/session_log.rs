@@ -58,7 +58,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Returns whether a line with this message may be logged.
+    /// Returns a permit if a line with this message may be logged.
     fn permit(&self, message: &'static str) -> Option<Permit> {
         match self.is_stranger {
             true => self.log_throttle.permit(message, self.client),
@@ -66,7 +66,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// As [`Self::permit`], but not for a line that is one of too many in its session.
+    /// As [`Self::permit`]; never for a record beyond those that one session may log (`is_logged` is false).
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }
@@ -159,7 +159,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Logs a notification, if the throttle lets it out. It is not delivered otherwise yet.
+    /// Logs a notification, if the throttle permits it. The log is the only way of delivery so far.
     fn noticed(&self, notice: &Notice) {
         let Self { metrics, notification_throttle, session, client, user, .. } = self;
         if !notification_throttle.permits(notice, clock::now()) {
@@ -207,14 +207,14 @@ impl SessionLog<'_> {
         if result == "delivered" {
             metrics.recipients.with_label_values(&["delivered"]).inc_by(*accepted as u64);
         }
-        // A delivered message always gets its line: the upstream's administrator may ask for it, and the upstream
-        // bounds the number.
+        // The throttle does not apply to a delivered message: the upstream's administrator may ask for its line, and
+        // the upstream bounds the number.
         let permit =
             if result == "delivered" { Some(Permit { suppressed: None }) } else { self.permit("message ended") };
         let Some(Permit { suppressed }) = permit else { return };
         let (reply, duration) = (reply.as_ref().map(Reply::code), format_duration(*duration));
         let found = if let MessageOutcome::Ambiguous(ambiguity) = outcome { Some(ambiguity.name()) } else { None };
-        // Log only that the client was not told: it will send the message again.
+        // The key `told` is logged only if false: the client did not get the reply, and will send the message again.
         let told = Some(false).filter(|_| !told);
         tracing::info!(session, %client, user, from, asked, accepted, size, reply, told, via, upstream, found, duration, result, suppressed, "message ended");
     }

@@ -1,4 +1,4 @@
-//! Signal to a connection that it should end: the server stops, or another connection needs its place.
+//! Signal to a connection that it should end: the server stops, or the connection is evicted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Client connection, plain or TLS: reads into the session's input and writes, both with a time-out.
+//! Client connection, plain or TLS: reads into the session's input and writes, both with a timeout.
 
 use crate::session;
 use crate::smtp::line::Input;

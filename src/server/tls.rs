@@ -20,7 +20,8 @@ use tokio_rustls::TlsAcceptor;
 pub struct Options {
     /// Certificate for clients that give no server name, or one that no certificate has.
     pub default: Paths,
-    /// Certificates for clients that give one of their names. Where several have a name, the first is shown.
+    /// Certificates for clients whose server name is one of the certificate's names. If several have the name, the
+    /// first is shown.
     pub also: Vec<Paths>,
 }
 
@@ -72,7 +73,7 @@ impl Certificates {
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            // The administrator who asks for a reload must find the error in the log again.
+            // Log the error again: an administrator who reloads looks for it.
             self.error.changes_to(None);
             self.read_again(&mut read, self.options.files());
         };

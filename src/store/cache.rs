@@ -89,7 +89,8 @@ pub const SHARDS: usize = 256;
 /// overhead.
 const SLOT_OVERHEAD_OCTETS: usize = 112;
 
-/// Time by which a decision may come later than it began.
+/// Maximum time that the clock of decisions may be ahead of a transaction that has not waited; if it is further ahead,
+/// the wall clock was set back.
 const MAX_REORDERING: Duration = Duration::from_secs(10);
 
 impl Default for BudgetCache {
@@ -129,10 +130,10 @@ impl BudgetCache {
     /// Runs `act` on these budgets if all are in memory, stores the changes and queues them for the writer. With
     /// `has_to_be_durable`, a transaction on a budget whose row could not be read is refused.
     ///
-    /// Transactions wait for each other and for the file, so one may run after others that began later. It runs at the
-    /// time of the latest decision, because time that has passed must not pass again. `now` is the time at which the
-    /// transaction `began`. If the clock was set back by more than the wait and [`MAX_REORDERING`], the earlier time is
-    /// believed.
+    /// `now` is the time at which the transaction `began`. Transactions wait for each other and for the file, so one
+    /// may run after others that began later. It then runs at the time of the latest decision, because budgets must not
+    /// see time go back. If that time is ahead by more than the wait and [`MAX_REORDERING`], the clock was set back,
+    /// and the transaction runs at `now`.
     pub fn transact<R>(
         &self,
         (now, began): (Timestamp, Instant),

@@ -109,7 +109,7 @@ impl Core {
     /// Waits until a batch is written, but not for long.
     async fn wait_until_written(&self, written: Receiver<()>) -> Kept {
         match timeout(COMMIT_TIMEOUT, written).await {
-            // A file that has been removed does not last.
+            // Records in a file that has been removed are lost when the process ends.
             Ok(Ok(())) => self.health.reason(Attempt::FindFile).map_or(Kept::InFile, Kept::InMemory),
             Ok(Err(_)) => {
                 let reason =

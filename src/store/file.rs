@@ -289,8 +289,8 @@ impl File {
     }
 }
 
-/// Returns device and inode of a file and of its write-ahead log; `None` if one of them is missing. Other files of the
-/// same names have others.
+/// Returns device and inode of a file and of its write-ahead log; `None` if one of them is missing. A file that
+/// replaces one of them has another inode.
 pub fn identity(path: &Path) -> Option<[(u64, u64); 2]> {
     let one = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     Some([one(path)?, one(&wal_path(path))?])

@@ -29,7 +29,7 @@ const HURRIED_TICK: Duration = Duration::from_millis(20);
 /// Time without new octets in the log after which there is no hurry.
 const CALM_AFTER: Duration = Duration::from_secs(1);
 
-/// Octets written, about, or time since the last checkpoint, that make a checkpoint due.
+/// A checkpoint is due after about so many octets written since the last one, or after this time.
 pub const CHECKPOINT_AT_OCTETS: usize = 16 << 20;
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 
@@ -287,7 +287,7 @@ impl Walk {
                 _ if hashed_key.key.ungranted().is_some() => !exceptions.needs(&hashed_key.key, now),
                 (Some(limit), _) => limit.has_forgotten(*state, *epoch, now),
                 (None, Some(last)) if *last <= now => now.since(*last) >= KEEP,
-                // A limit recorded as in force in the future was recorded by a wrong clock.
+                // The time is missing, or in the future and so by a wrong clock: record the present time.
                 (None, _) => {
                     core.queue.send_job(WriterJob::RecordKinds(vec![kind.clone()], now));
                     self.kinds.insert(kind.clone(), now);

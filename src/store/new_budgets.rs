@@ -27,7 +27,7 @@ struct Allowance {
 pub struct Excess {
     pub limit: Arc<str>,
     pub key: Key,
-    /// The log has not said so of this limit for an hour.
+    /// True if no line about this limit has been logged for an hour.
     pub is_to_be_logged: bool,
 }
 

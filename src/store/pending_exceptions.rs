@@ -132,7 +132,7 @@ impl Batch {
         if former.is_some_and(|former| former.term.until >= suspension.term.until) {
             return;
         }
-        // A client that tries again and again is suspended for longer and longer: that is worth one record.
+        // A client that goes on trying extends its suspension each time: only the first gets a record.
         let is_new = former.is_none_or(|former| former.term.by != suspension.term.by);
         if former.is_none() && !exceptions.has_room() {
             self.end_expired(exceptions, now, doubt);

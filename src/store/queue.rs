@@ -58,7 +58,8 @@ struct Inner {
     epoch: u64,
     /// The writer has to look for changed budgets to fold.
     is_catch_up_requested: bool,
-    /// The writer sleeps until so many transactions wait, or a job; 0: it is awake.
+    /// Number of waiting transactions that wakes the sleeping writer; a job wakes the writer, too. 0: the writer is
+    /// awake.
     wanted_transactions: usize,
     /// The watcher sleeps, because no transaction waits.
     is_watcher_asleep: bool,
@@ -170,8 +171,9 @@ impl Queue {
     /// Waits for changes and jobs, for at most `patience`. Later changes go into `empty`.
     pub fn take(&self, patience: Duration, empty: Entry) -> Work {
         let mut inner = self.lock();
-        // Transactions that came during a commit show that the writer is behind, and those answered by it may be back
-        // in a moment. More than the sum of both cannot be expected.
+        // Transactions that came during the last commit show that the writer is behind. Wait for as many again as came
+        // and as the commit answered, since a session that was answered may ask again in a moment; more cannot be
+        // expected.
         let wanted_transactions = match std::mem::take(&mut inner.transactions_since) {
             0 => 0,
             transactions => MAX_GATHERED.min(transactions + inner.taken_transactions),

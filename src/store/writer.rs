@@ -143,7 +143,8 @@ impl Task {
                 self.failed.clear();
             }
             if let Some(file) = &mut self.file {
-                // Folding at leisure after a load may truncate the log, so that no transaction waits for that.
+                // Before folding, so that after a load a commit of folding truncates the log, and no transaction waits
+                // for that.
                 file.set_keep_wal(self.core.keep_wal.load(Ordering::Relaxed));
             }
             records = work.entry.records();

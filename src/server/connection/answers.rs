@@ -80,8 +80,8 @@ impl Connection {
         }
     }
 
-    /// Waits before the answer to a failed login. The connection of a client that leaves meanwhile keeps its permit as
-    /// long: the client could guess faster otherwise.
+    /// Waits before the answer to a failed login. If the client leaves meanwhile, its connection keeps the permit until
+    /// the wait is over: otherwise the client could guess faster.
     pub(super) async fn pause(&mut self, mut session: Session) -> Step {
         self.apply_deferred_charges(&mut session).await;
         tokio::select! {
