@@ -23,14 +23,10 @@ use weir::policy::algorithm::Algorithm;
 use weir::policy::count::Count;
 use weir::policy::field::Field;
 use weir::policy::hours::Zone;
-use weir::policy::key::Key;
 use weir::policy::limit::Limit;
 use weir::policy::normalize::AddressNormalizer;
 use weir::policy::quota::Quota;
-use weir::policy::request::PolicyRequest;
-use weir::policy::session_counters::SessionCounters;
-use weir::policy::verdict::Verdict;
-use weir::policy::{self, Budget, Loaded, Plan, Policy};
+use weir::policy::{InMemoryStore, Policy};
 use weir::session::{Answer, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
 use weir::smtp::data::{Chunks, Piece, Reader};
 use weir::smtp::envelope::Rcpt;
@@ -169,8 +165,7 @@ const OK: &str = "250 2.0.0 Ok";
 struct Dialogue {
     options: Options,
     users: Vec<(String, String)>,
-    policy: Policy,
-    budgets: HashMap<Key, Budget>,
+    store: InMemoryStore,
     step: Option<Step>,
     input: Input,
     /// Reply lines to the client.
@@ -203,8 +198,7 @@ impl Dialogue {
         Self {
             options,
             users: Vec::new(),
-            policy: Policy::default(),
-            budgets: HashMap::new(),
+            store: InMemoryStore::new(Policy::default()),
             step: None,
             input: Input::default(),
             replies: VecDeque::new(),
@@ -292,20 +286,11 @@ impl Dialogue {
         let count = Count::ALL.into_iter().find(|c| c.name() == count).ok_or("what is counted?")?;
         let per = Field::parse(per).into_iter().collect();
         let rate = parse_rate(words.next().unwrap_or(""), Units::Things).map_err(|e| e.to_string())?;
-        let name = format!("limit{}", self.policy.limits.len());
-        let mut limits = self.policy.limits.to_vec();
+        let name = format!("limit{}", self.store.policy.limits.len());
+        let mut limits = self.store.policy.limits.to_vec();
         limits.push(Limit::new(&name, count, per, Quota::rate(Algorithm::Ewma, rate, None)));
-        self.policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
+        self.store.policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
         Ok(())
-    }
-
-    fn decide(&mut self, asked: &PolicyRequest, ledger: &mut SessionCounters) -> Vec<Verdict> {
-        let question = Plan::new(&self.policy, asked, self.now);
-        let mut loaded: Loaded = question.keys().map(|key| self.budgets.get(key.as_str()).cloned()).collect();
-        let verdicts = policy::decide(&self.policy, self.now, asked, &question, &mut loaded, ledger);
-        let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
-        self.budgets.extend(loaded.into_changed().map(|(place, budget)| (keys[place].clone(), budget)));
-        verdicts
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -347,7 +332,7 @@ impl Dialogue {
                 Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
                 Step::Admit(mut admit) => {
                     let (asked, ledger) = admit.asked();
-                    let verdicts = self.decide(asked, ledger);
+                    let verdicts = self.store.admit(self.now, asked, ledger);
                     admit.answer(verdicts, self.now)
                 }
                 // No limit of these dialogues delays.

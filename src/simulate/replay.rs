@@ -5,27 +5,20 @@ use super::history::Message;
 use super::tally::{Marks, Tally};
 use crate::policy::count::Count;
 use crate::policy::event::{Event, Stage};
-use crate::policy::exception::Suspension;
 use crate::policy::facts::Facts;
-use crate::policy::key::{Key, KeyRef};
 use crate::policy::limit::Limit;
 use crate::policy::quota::{Quota, Scope};
 use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
-use crate::policy::{self, Budget, Loaded, Plan, Policy};
-use crate::time::Timestamp;
-use std::collections::HashMap;
+use crate::policy::{InMemoryStore, Plan, Policy};
 use std::sync::Arc;
 
 /// State of a replay.
 pub struct Replay {
-    /// Policy, with the suspensions that the replay has begun.
-    policy: Policy,
+    store: InMemoryStore,
     /// Whether any limit needs a decision at DATA, and at the end of the message.
     needs_decision: [bool; 2],
-    /// `None` while a decision uses the budget, and for a budget that was never charged.
-    budgets: HashMap<Key, Option<Budget>>,
     counters: SessionCounters,
     /// Results of each limit for the current message.
     marks: Marks,
@@ -89,9 +82,8 @@ impl Replay {
         let has_stage = |stage| policy.limits.iter().any(|limit| limit.stage == stage);
         let has_octets = policy.counts(Count::Bytes);
         Self {
-            policy: policy.clone(),
+            store: InMemoryStore::new(policy.clone()),
             needs_decision: [has_stage(Stage::Data), has_stage(Stage::End) || has_octets],
-            budgets: HashMap::new(),
             counters: SessionCounters::default(),
             marks: Marks::new(policy.limits.len()),
             tallies: missing.iter().map(|missing| Tally::new(*missing)).collect(),
@@ -140,45 +132,25 @@ impl Replay {
     }
 
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
-        let question = Plan::new(&self.policy, asked, message.at);
-        question.looking().for_each(|limit| self.marks.hold(limit));
-        question.limits().for_each(|limit| self.marks.count(limit));
-        let take = |key: KeyRef<'_>| self.budgets.get_mut(key.as_str()).and_then(Option::take);
-        let mut loaded: Loaded = question.keys().map(take).collect();
-        let verdicts = policy::decide(&self.policy, message.at, asked, &question, &mut loaded, &mut self.counters);
-        let budgets = loaded.into_slots().map(|slot| slot.budget);
-        for (key, budget) in question.keys().zip(budgets) {
-            match self.budgets.get_mut(key.as_str()) {
-                Some(place) => *place = budget,
-                None => drop(self.budgets.insert(key.owned(), budget)),
-            }
-        }
+        let marks = &mut self.marks;
+        let verdicts = self.store.admit_planned(message.at, asked, &mut self.counters, |plan| {
+            plan.looking().for_each(|limit| marks.hold(limit));
+            plan.limits().for_each(|limit| marks.count(limit));
+        });
         for (event, verdict) in asked.events.iter().zip(&verdicts) {
             self.marks.note(event, verdict);
         }
-        let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
-        begun.for_each(|suspension| self.suspend(suspension.clone(), message.at));
         verdicts
-    }
-
-    fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
-        let exceptions = Arc::make_mut(&mut self.policy.exceptions);
-        if !exceptions.has_room() {
-            exceptions.forget(now, None);
-        }
-        if exceptions.has_room() {
-            exceptions.suspend(suspension);
-        }
     }
 
     /// Adds the results for a message to the totals.
     fn add_totals(&mut self, message: &Message, facts: &Facts) {
-        for (place, (limit, tally)) in self.policy.limits.iter().zip(&mut self.tallies).enumerate() {
+        for (place, (limit, tally)) in self.store.policy.limits.iter().zip(&mut self.tallies).enumerate() {
             tally.add(limit, self.marks.of(place), message);
             if tally.wants_reason() {
                 let reason = |event| {
                     let asked = PolicyRequest { facts: facts.clone(), events: vec![event], declared: Vec::new() };
-                    Plan::reason(&self.policy, &asked, message.at, place)
+                    Plan::reason(&self.store.policy, &asked, message.at, place)
                 };
                 let recipient = message.recipients.first().cloned().map(Event::Recipient);
                 let events = [Event::Mail, Event::Message, Event::End { size: message.size }];

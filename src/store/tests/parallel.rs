@@ -1,6 +1,7 @@
 //! Parallel transactions get the results of some serial order.
 
 use super::*;
+use crate::policy::InMemoryStore;
 use crate::policy::event::Stage;
 use crate::policy::limit::{Charge, Mode};
 use crate::policy::networks::Widths;
@@ -134,19 +135,15 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
     }
     Arc::into_inner(store).unwrap().close().await;
 
-    let mut budgets = std::collections::BTreeMap::new();
+    let mut serial = InMemoryStore::new(Policy::clone(&policy));
     let log = Arc::into_inner(log).unwrap().into_inner().unwrap();
     assert_eq!(log.len(), 5000);
     for (now, asked, mut counters, told) in log {
-        let plan = Plan::new(&policy, &asked, now);
-        let mut loaded: Loaded = plan.keys().map(|key| budgets.get(key.as_str()).cloned()).collect();
-        let verdicts = policy::decide(&policy, now, &asked, &plan, &mut loaded, &mut counters);
-        assert_eq!(format!("{verdicts:?}"), told);
-        let keys: Vec<Key> = plan.keys().map(|key| key.owned()).collect();
-        budgets.extend(loaded.into_changed().map(|(index, budget)| (keys[index].clone(), budget)));
+        assert_eq!(format!("{:?}", serial.admit(now, &asked, &mut counters)), told);
     }
     // Volatile budgets end with the process.
-    budgets.retain(|key, _| !key.is_volatile());
+    let budgets: std::collections::BTreeMap<_, _> =
+        serial.into_budgets().filter(|(key, _)| !key.is_volatile()).collect();
     let file = File::open_to_read(&options.path).unwrap();
     let mut kept = std::collections::BTreeMap::new();
     file.rows_between(i64::MIN, i64::MAX, |hashed_key, budget| drop(kept.insert(hashed_key.key, budget))).unwrap();

@@ -1,0 +1,109 @@
+//! Store in memory: plans a request, loads its budgets, decides and keeps them. For replays, rehearsals and tests.
+
+use super::exception::Suspension;
+use super::key::{Key, KeyRef};
+use super::request::PolicyRequest;
+use super::session_counters::SessionCounters;
+use super::verdict::{RefundableCharge, Verdict};
+use super::{Budget, Explained, Loaded, Plan, Policy, decide, explain, give_back};
+use crate::time::Timestamp;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Policy with its budgets in memory.
+#[derive(Clone)]
+pub struct InMemoryStore {
+    /// Policy, with the suspensions that the decisions have begun.
+    pub policy: Policy,
+    budgets: Budgets,
+}
+
+/// Budgets by key. `None` while a decision uses the budget, and for a budget that was never charged.
+type Budgets = HashMap<Key, Option<Budget>>;
+
+impl InMemoryStore {
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, budgets: HashMap::new() }
+    }
+
+    /// Adds a budget that another store has kept; `None` if that store has none of this key.
+    pub fn insert(&mut self, key: Key, budget: Option<Budget>) {
+        self.budgets.insert(key, budget);
+    }
+
+    /// Returns all budgets that were charged.
+    pub fn into_budgets(self) -> impl Iterator<Item = (Key, Budget)> {
+        self.budgets.into_iter().filter_map(|(key, budget)| Some((key, budget?)))
+    }
+
+    /// Decides a list of events and charges those that pass. `counters` has the counters of the session itself.
+    pub fn admit(&mut self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
+        self.admit_planned(now, request, counters, |_| {})
+    }
+
+    /// Does the same, and shows the plan to `inspect` first.
+    pub fn admit_planned(
+        &mut self,
+        now: Timestamp,
+        request: &PolicyRequest,
+        counters: &mut SessionCounters,
+        inspect: impl FnOnce(&Plan<'_>),
+    ) -> Vec<Verdict> {
+        let plan = Plan::new(&self.policy, request, now);
+        inspect(&plan);
+        let mut loaded = take(&mut self.budgets, plan.keys());
+        let verdicts = decide(&self.policy, now, request, &plan, &mut loaded, counters);
+        keep(&mut self.budgets, plan.keys(), loaded);
+        let begun = verdicts.iter().flat_map(|verdict| &verdict.suspensions);
+        begun.for_each(|suspension| self.suspend(suspension.clone(), now));
+        verdicts
+    }
+
+    /// Explains the response of every limit to the single event of `request`. Charges nothing.
+    pub fn explain(&self, now: Timestamp, request: &PolicyRequest, counters: &mut SessionCounters) -> Vec<Explained> {
+        let plan = Plan::new(&self.policy, request, now);
+        let mut loaded = plan.keys().map(|key| self.budgets.get(key.as_str()).cloned().flatten()).collect();
+        explain(&self.policy, now, request, &plan, &mut loaded, counters)
+    }
+
+    /// Returns the keys of `request` that the store has never met: their budgets count as unused.
+    pub fn missing(&self, now: Timestamp, request: &PolicyRequest) -> Vec<Key> {
+        let plan = Plan::new(&self.policy, request, now);
+        let missing = plan.keys().filter(|key| !self.budgets.contains_key(key.as_str()));
+        missing.map(|key| key.owned()).collect()
+    }
+
+    /// Refunds charges.
+    pub fn give_back(&mut self, charges: &[RefundableCharge]) {
+        let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut loaded = take(&mut self.budgets, keys.iter().map(Key::borrowed));
+        give_back(charges, &keys, &mut loaded);
+        keep(&mut self.budgets, keys.iter().map(Key::borrowed), loaded);
+    }
+
+    fn suspend(&mut self, suspension: Arc<Suspension>, now: Timestamp) {
+        let exceptions = Arc::make_mut(&mut self.policy.exceptions);
+        if !exceptions.has_room() {
+            exceptions.forget(now, None);
+        }
+        if exceptions.has_room() {
+            exceptions.suspend(suspension);
+        }
+    }
+}
+
+/// Takes budgets out rather than copying them: a replay decides millions of requests.
+fn take<'a>(budgets: &mut Budgets, keys: impl Iterator<Item = KeyRef<'a>>) -> Loaded {
+    keys.map(|key| budgets.get_mut(key.as_str()).and_then(Option::take)).collect()
+}
+
+fn keep<'a>(budgets: &mut Budgets, keys: impl Iterator<Item = KeyRef<'a>>, loaded: Loaded) {
+    for (key, slot) in keys.zip(loaded.into_slots()) {
+        match budgets.get_mut(key.as_str()) {
+            Some(budget) => *budget = slot.budget,
+            None => drop(budgets.insert(key.owned(), slot.budget)),
+        }
+    }
+}
