@@ -282,6 +282,40 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
     assert_ne!(kept(&site).0, before.0);
 }
 
+const COMMANDS: &str = "listener.t = { address = \"127.0.0.1:0\", tls = \"starttls\", auth = \"required\" }\n\
+    [session]\nmax-recipients = 2\n[[limit]]\nname = \"commands\"\ncount = \"commands\"\nper = [\"client\"]\n\
+    rate = \"8 / 1000d\"\nalgorithm = \"token-bucket\"\n";
+
+#[test]
+fn a_test_shows_the_replies_that_a_real_client_gets() {
+    let upstream = Upstream::start();
+    let site = site(&upstream.address().to_string(), COMMANDS);
+    let weir = site.start();
+    let recipients = ["b@example.net", "c@example.net", "d@example.net"];
+    let arguments = recipients.map(|recipient| format!("--rcpt-to {recipient}")).join(" ");
+    let session = format!("--client 127.0.0.1 --listener t --user alice --mail-from a@example.org {arguments}");
+    let shown = test(&site, &format!("{session} --live --json"));
+    let report: Value = serde_json::from_str(&shown.out).unwrap();
+
+    let mut client = Client::connect(weir.address("t"));
+    client.say("EHLO client.example", "250");
+    client.say("STARTTLS", "220");
+    client.secure(&site.path("certificate.pem"));
+    client.say("EHLO client.example", "250");
+    client.log_in("alice", PASSWORD);
+    client.say("MAIL FROM:<a@example.org>", "250");
+    let replies = recipients.map(|recipient| client.ask(&format!("RCPT TO:<{recipient}>")));
+    let codes = replies.each_ref().map(|reply| &reply[..3]);
+    assert_eq!((codes, &report["by-listener"]), (["250", "250", "452"], &json!(["RCPT: max-recipients is 2"])));
+    // The reference differs.
+    let words = |reply: &str| reply.rsplit_once(" (").unwrap().0.to_owned();
+    let refused = words(&client.ask("DATA"));
+    assert!(refused.contains(" 8 of 8 commands per 1000d"), "{refused}");
+    let shown: Vec<String> =
+        report["replies"].as_array().unwrap().iter().map(|reply| words(reply.as_str().unwrap())).collect();
+    assert_eq!(shown, [refused]);
+}
+
 #[test]
 fn a_posted_test_is_checked_like_a_typed_one() {
     let upstream = Upstream::start();

@@ -1,8 +1,9 @@
 //! Rehearsal with the budgets of the running Weir: the request to it, and its answer.
 
 use super::case::Case;
-use super::rehearsal::{self, Budgets, Setup};
+use super::rehearsal::{self, Setup};
 use super::report::Report;
+use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::store::Store;
 use crate::time::Timestamp;
@@ -42,19 +43,21 @@ pub async fn answer(
     let case = Case::from_json(body).map_err(AnswerError::Case)?;
     let policy = store.policy();
     let setup = Setup::new(&case, &policy, listeners, now).map_err(AnswerError::Case)?;
-    let mut known = Budgets::new();
+    let mut known = InMemoryStore::new(Policy::clone(&policy));
     let rehearsal = loop {
-        let rehearsal = rehearsal::play(setup, &case, &known);
+        let rehearsal = rehearsal::play(setup, &case, known.clone());
         // Known budgets can change which others the session needs: a refused recipient is not counted at DATA.
         if rehearsal.missing.is_empty() {
             break rehearsal;
         }
         match store.look(&rehearsal.missing).await {
-            Ok(budgets) => known.extend(rehearsal.missing.into_iter().zip(budgets)),
+            Ok(budgets) => {
+                rehearsal.missing.into_iter().zip(budgets).for_each(|(key, budget)| known.insert(key, budget));
+            }
             Err(why) => return Err(AnswerError::Store(why.to_string())),
         }
     };
-    let report = Report { setup, rehearsal, refused: setup.refused(&case), is_live: true };
+    let report = Report { setup, rehearsal, is_live: true };
     let wants_text = serde_json::from_str::<Value>(body).is_ok_and(|body| body[AS] == TEXT);
     let answer = match wants_text {
         true => json!({ "refused": report.is_refused(), TEXT: report.text() }),

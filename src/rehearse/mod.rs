@@ -1,15 +1,16 @@
 //! Rehearsal of a mail session on copies of budgets: tells what each limit would do to a message, and why.
 
 pub mod case;
+mod commands;
 pub mod live;
 mod rehearsal;
 mod report;
 
-use crate::policy::Policy;
+use crate::policy::{InMemoryStore, Policy};
 use crate::session;
 use crate::time::Timestamp;
 use case::Case;
-use rehearsal::{Budgets, Setup};
+use rehearsal::Setup;
 pub use report::Report;
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ pub fn run<'a>(
     now: Timestamp,
 ) -> Result<Report<'a>, String> {
     let setup = Setup::new(case, policy, listeners, now)?;
-    let rehearsal = rehearsal::play(setup, case, &Budgets::new());
-    Ok(Report { setup, rehearsal, refused: setup.refused(case), is_live: false })
+    let rehearsal = rehearsal::play(setup, case, InMemoryStore::new(policy.clone()));
+    Ok(Report { setup, rehearsal, is_live: false })
 }
+
+#[cfg(test)]
+mod tests;

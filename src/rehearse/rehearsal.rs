@@ -1,22 +1,22 @@
-//! Rehearsal: asks policy the questions of a real session, in the same order, on copies of budgets. Nothing is charged.
+//! Rehearsal: plays a case with a real session, on copies of budgets. Accounts and upstream accept everything.
 
 use super::case::Case;
+use super::commands::{Command, commands};
 use crate::policy::count::Count;
 use crate::policy::event::{Event, Stage};
-use crate::policy::facts::Facts;
 use crate::policy::key::Key;
 use crate::policy::request::PolicyRequest;
 use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
-use crate::policy::{self, Budget, Explained, Loaded, Plan, Policy};
-use crate::session::{self, Security, refusal_reply, suspended_reply};
+use crate::policy::verdict::Verdict;
+use crate::policy::{Explained, InMemoryStore, Policy};
+use crate::session::{
+    Answer, Body, MessageOutcome, Options, Record, Relay, Request, Requirement, Security, Session, Step, Tls, Verified,
+};
+use crate::smtp::extensions::Extensions;
+use crate::smtp::line::Input;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
-use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Budgets by key; `None` is a budget that was never charged.
-pub type Budgets = HashMap<Key, Option<Budget>>;
 
 /// Surroundings of the session: policy, listener and time.
 #[derive(Clone, Copy)]
@@ -25,18 +25,13 @@ pub struct Setup<'a> {
     /// Hostname of this Weir.
     pub hostname: &'a str,
     /// Listener that the client connects to, if known.
-    listener: Option<&'a session::Options>,
+    listener: Option<&'a Options>,
     pub now: Timestamp,
 }
 
 impl<'a> Setup<'a> {
     /// Finds the listener of a case. The error: no listener has this name.
-    pub fn new(
-        case: &Case,
-        policy: &'a Policy,
-        listeners: &'a [Arc<session::Options>],
-        now: Timestamp,
-    ) -> Result<Self, String> {
+    pub fn new(case: &Case, policy: &'a Policy, listeners: &'a [Arc<Options>], now: Timestamp) -> Result<Self, String> {
         let listener = match (&case.listener, listeners) {
             (None, [only]) => Some(only),
             (None, _) => None,
@@ -50,226 +45,226 @@ impl<'a> Setup<'a> {
         Ok(Self { policy, hostname, listener: listener.map(AsRef::as_ref), now: case.at.unwrap_or(now) })
     }
 
-    /// Returns the refusals of the listener itself, which no limit decides.
-    pub fn refused(&self, case: &Case) -> Vec<String> {
-        let Some(listener) = self.listener.filter(|_| case.sender.is_some() && case.reaches(Stage::Mail)) else {
-            return Vec::new();
-        };
-        let (name, mut all) = (&listener.name, Vec::new());
-        if case.user.is_none() && listener.must_log_in(case.client) {
-            all.push(format!("MAIL: the listener {name} wants a login, and there is no --user"));
+    /// Returns the options of the session. An unknown listener accepts every client.
+    fn options(&self) -> Options {
+        match self.listener {
+            // The case names the client itself, not a proxy before it.
+            Some(listener) => Options { xclient: Vec::new(), ..listener.clone() },
+            None => Options {
+                name: "unknown".into(),
+                hostname: self.hostname.to_owned(),
+                tls: Security::None,
+                auth: Requirement::Optional,
+                trusted: Vec::new(),
+                xclient: Vec::new(),
+                max_message_size: u64::MAX,
+                max_recipients: usize::MAX,
+            },
         }
-        if case.size.is_some_and(|size| size > listener.max_message_size) {
-            all.push(format!("MAIL: max-message-size is {} octets", listener.max_message_size));
-        }
-        if case.recipients.len() > listener.max_recipients && case.reaches(Stage::Rcpt) {
-            all.push(format!("RCPT: max-recipients is {}", listener.max_recipients));
-        }
-        all
     }
 }
 
-/// Step of the session, with its outcome.
-pub struct Step {
+/// Event that the session asked policy about, with its outcome.
+pub struct RehearsedEvent {
     /// Text for people: `RCPT TO:<bob@example.net>`.
     pub what: String,
     pub stage: Stage,
     pub explained: Vec<Explained>,
-    /// Reply that refuses the step, as the client gets it.
+    /// Reply that refuses the event, as the client gets it.
     pub refused: Option<String>,
 }
 
 /// Result of a rehearsal.
+#[derive(Default)]
 pub struct Rehearsal {
-    pub steps: Vec<Step>,
-    /// Keys that were not in `known`; their budgets were taken as empty.
+    pub events: Vec<RehearsedEvent>,
+    /// Refusals that no limit decides.
+    pub refused_by_listener: Vec<String>,
+    /// Keys that were not in the store; their budgets were taken as empty.
     pub missing: Vec<Key>,
 }
 
-/// Rehearses a session on a copy of `known`.
-pub fn play(setup: Setup<'_>, case: &Case, known: &Budgets) -> Rehearsal {
-    let (budgets, counters) = (known.clone(), SessionCounters::default());
-    let policy = setup.policy.clone();
-    let mut play =
-        Player { setup, policy, case, known, budgets, counters, steps: Vec::new(), missing: Vec::new(), refusals: 0 };
-    // The error only means that the session ended early.
-    let _ = play.all();
-    Rehearsal { steps: play.steps, missing: play.missing }
+/// Rehearses a session. Charges the budgets of `store`, a copy.
+pub fn play(setup: Setup<'_>, case: &Case, store: InMemoryStore) -> Rehearsal {
+    let options = setup.options();
+    // Clients log in with TLS, where they can.
+    let starts_tls = options.tls == Security::StartTls && (case.tls || case.user.is_some());
+    let is_encrypted = options.tls == Security::Implicit || case.tls;
+    let tls = (is_encrypted && !starts_tls).then(tls);
+    let command =
+        Command { stage: Stage::Connect, shown: format!("connection from {}", case.client), line: String::new() };
+    let commands = commands(case, starts_tls).into_iter();
+    let mut player = Player { setup, case, store, command, commands, accepted: 0, rehearsal: Rehearsal::default() };
+    player.play(Session::begin(Arc::new(options), "test".into(), case.client, tls, setup.now));
+    player.rehearsal
 }
 
+/// Outside of the session: the client, accounts, policy and upstream.
 struct Player<'a> {
     setup: Setup<'a>,
-    /// The policy, with the suspensions that begin in the session.
-    policy: Policy,
     case: &'a Case,
-    known: &'a Budgets,
-    budgets: Budgets,
-    counters: SessionCounters,
-    steps: Vec<Step>,
-    missing: Vec<Key>,
-    refusals: usize,
+    store: InMemoryStore,
+    /// The client's last command.
+    command: Command,
+    /// The commands after it.
+    commands: std::vec::IntoIter<Command>,
+    /// Number of accepted recipients.
+    accepted: usize,
+    rehearsal: Rehearsal,
 }
-
-/// Marker: a refusal ended the session.
-struct Ended;
 
 impl Player<'_> {
-    fn all(&mut self) -> Result<(), Ended> {
-        self.connect()?;
-        self.log_in()?;
-        let Some(sender) = self.case.sender.clone().filter(|_| self.reaches(Stage::Mail)) else { return Ok(()) };
-        let mut facts = self.facts();
-        (facts.sender, facts.size) = (Some(sender.as_str().into()), self.case.size);
-        let shown = sender.trim_matches(['<', '>']);
-        let mut charges = self.step(format!("MAIL FROM:<{shown}>"), &facts, Event::Mail)?.charges;
-        let mut accepted = Vec::new();
-        for recipient in self.case.recipients.iter().filter(|_| self.case.reaches(Stage::Rcpt)) {
-            let recipient: Arc<str> = recipient.as_str().into();
-            let event = Event::Recipient(recipient.clone());
-            match self.try_step(format!("RCPT TO:<{recipient}>"), &facts, event, Vec::new()) {
-                StepOutcome::Passed(verdict) => {
-                    accepted.push(recipient);
-                    charges.extend(verdict.charges);
+    fn play(&mut self, mut step: Step) {
+        let now = self.setup.now;
+        let counts_commands = self.setup.policy.counts(Count::Commands);
+        let offered = Extensions { eight_bit_mime: true, smtp_utf8: true, ..Extensions::default() };
+        let mut input = Input::default();
+        loop {
+            step = match step {
+                Step::Read(mut session) => {
+                    let is_accepted = self.hear(&mut session);
+                    let Some(line) = self.next_line(is_accepted) else { return };
+                    input.space(line.len()).extend_from_slice(line.as_bytes());
+                    Step::Next(session)
                 }
-                StepOutcome::Refused => {}
-                StepOutcome::Ended => return Err(Ended),
+                Step::Next(session) | Step::Pause(session) => session.step(&mut input, now, offered, counts_commands),
+                Step::StartTls(start) => start.established(tls(), &mut input, now),
+                Step::Admit(mut admit) => {
+                    self.apply_refunds(admit.session());
+                    if admit.claimed_user().is_some() {
+                        admit.set_has_account(true);
+                    }
+                    let (request, counters) = admit.asked();
+                    let verdicts = self.admit(request.clone(), counters);
+                    admit.answer(verdicts, now)
+                }
+                Step::Delay(delayed) => delayed.elapsed(),
+                Step::Login(login) => login.answer(Verified::Right { groups: self.groups() }),
+                Step::Relay(relay) => accept(relay),
+                Step::Body(_) if !self.case.reaches(Stage::End) => return,
+                Step::Body(body) => self.end(body),
+                // The client says neither XCLIENT nor BDAT.
+                Step::LookUpGroups(lookup) => lookup.answer(Arc::default()),
+                Step::Chunk(chunk) => chunk.taken(),
+                Step::Close(mut session) => {
+                    self.hear(&mut session);
+                    return;
+                }
+            };
+        }
+    }
+
+    fn groups(&self) -> Arc<[Box<str>]> {
+        self.case.groups.iter().map(|group| group.as_str().into()).collect()
+    }
+
+    /// Returns the client's next line. The client gives up after a refusal, unless it is of one recipient.
+    fn next_line(&mut self, is_accepted: bool) -> Option<String> {
+        let is_recipient = self.command.stage == Stage::Rcpt;
+        self.accepted += usize::from(is_accepted && is_recipient);
+        self.command = self.commands.next().filter(|_| is_accepted || is_recipient)?;
+        let has_recipients = self.command.stage != Stage::Data || self.accepted > 0;
+        has_recipients.then(|| format!("{}\r\n", self.command.line))
+    }
+
+    /// Takes the reply to the client's last command. Returns whether the command is accepted.
+    fn hear(&mut self, session: &mut Session) -> bool {
+        let refusal = session.take_records().into_iter().find_map(|record| match record {
+            // The upstream refuses nothing.
+            Record::Refused { refused, .. } => Some(line(&refused.reply)),
+            _ => None,
+        });
+        let by_limit = refusal.as_deref().unwrap_or_default();
+        let output = String::from_utf8_lossy(&session.take_output()).into_owned();
+        for reply in output.lines().filter(|reply| reply.starts_with(['4', '5']) && !by_limit.contains(reply)) {
+            let why = self.listener_refusal(reply);
+            if !self.rehearsal.refused_by_listener.contains(&why) {
+                self.rehearsal.refused_by_listener.push(why);
             }
         }
-        if accepted.is_empty() {
-            return Ok(());
+        if let (Some(event), Some(_)) = (self.rehearsal.events.last_mut(), &refusal) {
+            event.refused = refusal;
         }
-        facts.recipients = accepted;
-        if self.reaches(Stage::Data) {
-            charges.extend(self.step("DATA".to_owned(), &facts, Event::Message)?.charges);
-        }
-        if self.reaches(Stage::End) {
-            let size = self.case.size;
-            let what =
-                size.map_or("end of the message".to_owned(), |size| format!("end of the message, {size} octets"));
-            charges.retain(|charged| charged.until.is_of_size());
-            self.required_step(what, &facts, Event::End { size }, charges)?;
-        }
-        Ok(())
+        !output.lines().any(|reply| reply.starts_with(['4', '5']))
     }
 
-    fn connect(&mut self) -> Result<(), Ended> {
-        let facts = self.facts();
-        // With STARTTLS, the connection is not encrypted at connect.
-        let begins_plain = self.setup.listener.is_some_and(|listener| listener.tls == Security::StartTls);
-        let tls = facts.tls.map(|tls| tls && !begins_plain);
-        let facts = Facts { tls, helo: None, user: None, authenticated: false, groups: Arc::default(), ..facts };
-        self.step(format!("connection from {}", self.case.client), &facts, Event::Connect)?;
-        if self.setup.policy.counts(Count::Commands) && self.reaches(Stage::Auth) {
-            self.step("EHLO".to_owned(), &facts, Event::Command)?;
-        }
-        Ok(())
-    }
-
-    fn log_in(&mut self) -> Result<(), Ended> {
-        let Some(user) = self.case.user.clone().filter(|_| self.reaches(Stage::Auth)) else { return Ok(()) };
-        let facts = self.facts();
-        let claimed = Facts { authenticated: false, groups: Arc::default(), ..facts.clone() };
-        let charges = self.step(format!("AUTH as {user}"), &claimed, Event::Auth)?.charges;
-        // The password is right: refund the charges for a failed login.
-        self.give_back(charges.into_iter().filter(|charged| charged.until == RefundWhen::Password).collect());
-        self.step(format!("login of {user}"), &facts, Event::Login).map(|_| ())
-    }
-
-    /// Returns whether the session goes as far as a stage.
-    fn reaches(&self, stage: Stage) -> bool {
-        self.case.reaches(stage)
-    }
-
-    /// Returns the facts after the login, if there is one.
-    fn facts(&self) -> Facts {
-        let Case { client, user, groups, helo, tls, .. } = self.case;
-        let is_implicit = self.setup.listener.is_some_and(|listener| listener.tls == Security::Implicit);
-        Facts {
-            listener: self.setup.listener.map(|listener| listener.name.clone()),
-            client: Some(*client),
-            tls: Some(*tls || is_implicit),
-            helo: helo.as_deref().map(Arc::from),
-            user: user.as_deref().map(Arc::from),
-            authenticated: user.is_some(),
-            groups: groups.iter().map(|group| group.as_str().into()).collect(),
-            ..Facts::default()
-        }
-    }
-
-    fn step(&mut self, what: String, facts: &Facts, event: Event) -> Result<Verdict, Ended> {
-        self.required_step(what, facts, event, Vec::new())
-    }
-
-    /// Runs a step whose refusal ends the session.
-    fn required_step(
-        &mut self,
-        what: String,
-        facts: &Facts,
-        event: Event,
-        declared: Vec<RefundableCharge>,
-    ) -> Result<Verdict, Ended> {
-        match self.try_step(what, facts, event, declared) {
-            StepOutcome::Passed(verdict) => Ok(verdict),
-            StepOutcome::Refused | StepOutcome::Ended => Err(Ended),
-        }
-    }
-
-    fn try_step(&mut self, what: String, facts: &Facts, event: Event, declared: Vec<RefundableCharge>) -> StepOutcome {
-        let (stage, now) = (event.stage().unwrap_or(Stage::Command), self.setup.now);
-        let policy = &self.policy.clone();
-        let asked = PolicyRequest { facts: facts.clone(), events: vec![event], declared };
-        let question = Plan::new(policy, &asked, now);
-        let keys: Vec<Key> = question.keys().map(|key| key.owned()).collect();
-        let mut loaded = self.load(&keys);
-        let explained = policy::explain(policy, now, &asked, &question, &mut loaded, &mut self.counters);
-        let mut verdicts = policy::decide(policy, now, &asked, &question, &mut loaded, &mut self.counters);
-        self.keep(&keys, loaded);
-        let verdict = verdicts.pop().unwrap_or_default();
-        let refused = match &verdict.ruling {
-            Ruling::Refuse(refusal) => {
-                self.refusals += 1;
-                let reference = format!("test-{}", self.refusals);
-                Some(refusal_reply(refusal, stage, self.setup.hostname, &reference))
+    /// Says why the listener refuses the last command, in the words of the configuration if there are any.
+    fn listener_refusal(&self, reply: &str) -> String {
+        let Command { stage, shown, .. } = &self.command;
+        match (self.setup.listener, stage, reply.get(..3)) {
+            (Some(listener), Stage::Mail, Some("530")) => {
+                format!("MAIL: the listener {} wants a login, and there is no --user", listener.name)
             }
-            Ruling::Suspended(suspended) => Some((suspended_reply(suspended, "test"), false)),
-            Ruling::Pass | Ruling::Skipped => None,
+            (Some(listener), Stage::Mail, Some("552")) => {
+                format!("MAIL: max-message-size is {} octets", listener.max_message_size)
+            }
+            (Some(listener), Stage::Rcpt, Some("452")) if self.accepted >= listener.max_recipients => {
+                format!("RCPT: max-recipients is {}", listener.max_recipients)
+            }
+            _ => format!("{}: {reply}", shown.split(' ').next().unwrap_or_default()),
+        }
+    }
+
+    /// Asks policy about the only event of a request.
+    fn admit(&mut self, mut request: PolicyRequest, counters: &mut SessionCounters) -> Vec<Verdict> {
+        self.remove_invented(&mut request);
+        let now = self.setup.now;
+        let event = request.events.first();
+        let what = match event {
+            Some(Event::Login) => format!("login of {}", request.facts.user.as_deref().unwrap_or_default()),
+            Some(Event::End { size: None }) => "end of the message".to_owned(),
+            Some(Event::End { size: Some(size) }) => format!("end of the message, {size} octets"),
+            _ => self.command.shown.clone(),
         };
-        for suspension in &verdict.suspensions {
-            Arc::make_mut(&mut self.policy.exceptions).suspend(suspension.clone());
+        let stage = event.and_then(Event::stage).unwrap_or(Stage::Command);
+        self.rehearsal.missing.extend(self.store.missing(now, &request));
+        let explained = self.store.explain(now, &request, counters);
+        self.rehearsal.events.push(RehearsedEvent { what, stage, explained, refused: None });
+        self.store.admit(now, &request, counters)
+    }
+
+    /// Removes the facts that a session always has, and the case has not.
+    fn remove_invented(&self, request: &mut PolicyRequest) {
+        if self.setup.listener.is_none() {
+            request.facts.listener = None;
         }
-        let words = refused.as_ref().map(|(reply, _)| line(reply));
-        self.steps.push(Step { what, stage, explained, refused: words });
-        match refused {
-            None => StepOutcome::Passed(verdict),
-            Some((_, false)) => StepOutcome::Refused,
-            Some((_, true)) => StepOutcome::Ended,
+        if self.case.helo.is_none() {
+            request.facts.helo = None;
+        }
+        if let Some(Event::End { size }) = request.events.first_mut() {
+            *size = self.case.size;
         }
     }
 
-    fn give_back(&mut self, charges: Vec<RefundableCharge>) {
-        let keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
-        let mut loaded = self.load(&keys);
-        policy::give_back(&charges, &keys, &mut loaded);
-        self.keep(&keys, loaded);
+    fn end(&mut self, mut body: Body) -> Step {
+        self.apply_refunds(body.session());
+        let size = self.case.size.unwrap_or_default();
+        let (request, counters) = body.session().end_request(size);
+        let verdict = self.admit(request, counters).pop();
+        let outcome = match body.session().apply_end_verdict(verdict) {
+            Ok(()) => MessageOutcome::Answered(Reply::new(250, "2.0.0 Ok")),
+            Err(outcome) => outcome,
+        };
+        body.answer(outcome, size, self.setup.now)
     }
 
-    fn load(&mut self, keys: &[Key]) -> Loaded {
-        self.missing.extend(keys.iter().filter(|key| !self.known.contains_key(*key)).cloned());
-        keys.iter().map(|key| self.budgets.get(key).cloned().flatten()).collect()
-    }
-
-    fn keep(&mut self, keys: &[Key], loaded: Loaded) {
-        let budgets = loaded.into_slots().map(|slot| slot.budget);
-        self.budgets.extend(keys.iter().cloned().zip(budgets));
+    /// Applies the session's refunds. There are no deferred charges, as the upstream rejects nothing.
+    fn apply_refunds(&mut self, session: &mut Session) {
+        self.store.give_back(&session.take_deferred_charges().refunds);
     }
 }
 
-/// Outcome of a step.
-enum StepOutcome {
-    Passed(Verdict),
-    Refused,
-    /// Refused, and Weir closes the connection.
-    Ended,
+fn tls() -> Tls {
+    Tls { version: "TLSv1.3".to_owned(), cipher: "TLS_AES_256_GCM_SHA384".to_owned() }
+}
+
+/// Accepts all commands, as the upstream.
+fn accept(relay: Relay) -> Step {
+    let answers = match relay.request() {
+        Request::Envelope { recipients, .. } => vec![Answer::Reply(Reply::new(250, "2.1.5 Ok")); recipients.len()],
+        Request::Data => vec![Answer::Reply(Reply::new(354, "Go on"))],
+    };
+    relay.answer(answers)
 }
 
 /// Returns a reply in the form of the wire, without the last line end.

@@ -1,6 +1,6 @@
 //! Report of a rehearsal: text for people, JSON for programs.
 
-use super::rehearsal::{Rehearsal, Setup, Step, line};
+use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
 use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
@@ -13,8 +13,6 @@ use serde_json::{Value, json};
 pub struct Report<'a> {
     pub setup: Setup<'a>,
     pub rehearsal: Rehearsal,
-    /// Refusals of the listener itself.
-    pub refused: Vec<String>,
     /// Whether the budgets are those of the running Weir.
     pub is_live: bool,
 }
@@ -22,44 +20,47 @@ pub struct Report<'a> {
 impl Report<'_> {
     /// Returns whether the client gets any refusal.
     pub fn is_refused(&self) -> bool {
-        !self.refused.is_empty() || self.rehearsal.steps.iter().any(|step| step.refused.is_some())
+        let Rehearsal { events, refused_by_listener, .. } = &self.rehearsal;
+        !refused_by_listener.is_empty() || events.iter().any(|event| event.refused.is_some())
     }
 
     pub fn text(&self) -> String {
         let budgets = if self.is_live { "with the budgets of the running Weir" } else { "with empty budgets" };
         let mut text = format!("at {}, {budgets}\n", self.setup.now.rfc3339());
-        for step in &self.rehearsal.steps {
-            text += &format!("\n{}\n", step.what);
-            for one in &step.explained {
-                text += &self.limit_text(step, one);
+        for event in &self.rehearsal.events {
+            text += &format!("\n{}\n", event.what);
+            for one in &event.explained {
+                text += &self.limit_text(event, one);
             }
-            text += &self.inapplicable(step);
-            text += &format!("  -> {}\n", step.refused.as_deref().unwrap_or("passes"));
+            text += &self.inapplicable(event);
+            text += &format!("  -> {}\n", event.refused.as_deref().unwrap_or("passes"));
         }
         text + "\n" + &self.verdict()
     }
 
-    /// Lists the limits that never apply to such a step.
-    fn inapplicable(&self, step: &Step) -> String {
-        let others = step.explained.iter().filter(|one| is_inapplicable(one));
+    /// Lists the limits that never apply to such an event.
+    fn inapplicable(&self, event: &RehearsedEvent) -> String {
+        let others = event.explained.iter().filter(|one| is_inapplicable(one));
         let titles: Vec<String> = others.map(|one| self.setup.policy.title(one.limit)).collect();
         if titles.is_empty() { String::new() } else { format!("  not here: {}\n", titles.join(", ")) }
     }
 
-    fn limit_text(&self, step: &Step, one: &Explained) -> String {
+    fn limit_text(&self, event: &RehearsedEvent, one: &Explained) -> String {
         let (title, limit) = (self.setup.policy.title(one.limit), &self.setup.policy.limits[one.limit]);
         match &one.said {
             Err(Reason { why: SkipReason::Elsewhere, .. }) => String::new(),
             Err(reason) => format!("  {title}: does not hold: {reason}\n"),
-            Ok(weighed) => format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(step, limit, weighed)),
+            Ok(weighed) => {
+                format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(event, limit, weighed))
+            }
         }
     }
 
-    /// Says the limit's decision about the step.
-    fn outcome(&self, step: &Step, limit: &Limit, weighed: &Weighed) -> String {
+    /// Says the limit's decision about the event.
+    fn outcome(&self, event: &RehearsedEvent, limit: &Limit, weighed: &Weighed) -> String {
         match &weighed.refusal {
             Some(refusal) => {
-                let reply = self.reply(step, refusal);
+                let reply = self.reply(event, refusal);
                 match limit.mode {
                     Mode::Enforce => format!("refuses: {reply}"),
                     mode => format!("would refuse, but is in {}: {reply}", mode.name()),
@@ -77,32 +78,33 @@ impl Report<'_> {
     }
 
     /// Returns the reply that the limit would give alone. If several limits refuse, the strongest one gives the reply.
-    fn reply(&self, step: &Step, refusal: &Refusal) -> String {
-        line(&refusal_reply(refusal, step.stage, self.setup.hostname, "test").0)
+    fn reply(&self, event: &RehearsedEvent, refusal: &Refusal) -> String {
+        line(&refusal_reply(refusal, event.stage, self.setup.hostname, "test").0)
     }
 
     /// Says which steps are refused.
     fn verdict(&self) -> String {
-        let by_limits = self.rehearsal.steps.iter().filter_map(|step| Some((step, step.refused.as_deref()?)));
-        let by_limits = by_limits.map(|(step, reply)| format!("refused: {}: {reply}\n", step.what));
-        let by_listener = self.refused.iter().map(|why| format!("refused, not by a limit: {why}\n"));
+        let by_limits = self.rehearsal.events.iter().filter_map(|event| Some((event, event.refused.as_deref()?)));
+        let by_limits = by_limits.map(|(event, reply)| format!("refused: {}: {reply}\n", event.what));
+        let by_listener =
+            self.rehearsal.refused_by_listener.iter().map(|why| format!("refused, not by a limit: {why}\n"));
         let all: String = by_limits.chain(by_listener).collect();
         if all.is_empty() { "nothing is refused: the smart host has the last word\n".to_owned() } else { all }
     }
 
     pub fn json(&self) -> Value {
-        let steps: Vec<Value> = self.rehearsal.steps.iter().map(|step| self.step_json(step)).collect();
-        let replies: Vec<&str> = self.rehearsal.steps.iter().filter_map(|step| step.refused.as_deref()).collect();
+        let events: Vec<Value> = self.rehearsal.events.iter().map(|event| self.event_json(event)).collect();
+        let replies: Vec<&str> = self.rehearsal.events.iter().filter_map(|event| event.refused.as_deref()).collect();
         json!({ "at": self.setup.now.rfc3339_exact(), "live": self.is_live, "refused": self.is_refused(),
-            "replies": replies, "by-listener": self.refused, "acts": steps })
+            "replies": replies, "by-listener": self.rehearsal.refused_by_listener, "acts": events })
     }
 
-    fn step_json(&self, step: &Step) -> Value {
-        let limits: Vec<Value> = step.explained.iter().map(|one| self.limit_json(step, one)).collect();
-        json!({ "what": step.what, "stage": step.stage.name(), "reply": step.refused, "limits": limits })
+    fn event_json(&self, event: &RehearsedEvent) -> Value {
+        let limits: Vec<Value> = event.explained.iter().map(|one| self.limit_json(event, one)).collect();
+        json!({ "what": event.what, "stage": event.stage.name(), "reply": event.refused, "limits": limits })
     }
 
-    fn limit_json(&self, step: &Step, one: &Explained) -> Value {
+    fn limit_json(&self, event: &RehearsedEvent, one: &Explained) -> Value {
         let Policy { limits, .. } = self.setup.policy;
         let limit = &limits[one.limit];
         let mut value = json!({ "limit": &*limit.name, "count": limit.count.name(), "mode": limit.mode.name() });
@@ -125,7 +127,7 @@ impl Report<'_> {
                 value["after"] = weighed.after.into();
                 value["outcome"] = outcome.into();
                 value["actions"] = weighed.actions.clone().into();
-                value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(step, refusal)).into();
+                value["reply"] = weighed.refusal.as_ref().map(|refusal| self.reply(event, refusal)).into();
                 value["wait"] = weighed.refusal.as_ref().map(Refusal::wait_text).into();
             }
         }

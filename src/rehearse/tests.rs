@@ -1,0 +1,127 @@
+use super::rehearsal::Rehearsal;
+use super::*;
+use crate::policy::algorithm::Algorithm;
+use crate::policy::count::Count;
+use crate::policy::event::Stage;
+use crate::policy::field::Field;
+use crate::policy::hours::Zone;
+use crate::policy::limit::{Charge, Limit, Mode};
+use crate::policy::normalize::AddressNormalizer;
+use crate::policy::quota::Quota;
+use crate::session::{Options, Requirement, Security};
+use crate::time::{Units, parse_rate};
+
+fn limit(name: &str, count: Count, rate: &str) -> Limit {
+    let rate = parse_rate(rate, Units::Things).unwrap();
+    Limit::new(name, count, vec![Field::User], Quota::rate(Algorithm::TokenBucket, rate, None))
+}
+
+fn listener(tls: Security, auth: Requirement) -> Options {
+    Options {
+        name: "s".into(),
+        hostname: "weir.example".to_owned(),
+        tls,
+        auth,
+        trusted: Vec::new(),
+        xclient: Vec::new(),
+        max_message_size: 1000,
+        max_recipients: 2,
+    }
+}
+
+/// Case of a message with three recipients, with these keys beside.
+fn case(more: &str) -> Case {
+    let text = format!(
+        r#"{{"client":"192.0.2.7","mail-from":"a@example.org","rcpt-to":["b@example.net","c@example.net","d@example.net"]{more}}}"#
+    );
+    Case::from_json(&text).unwrap()
+}
+
+fn rehearse(limits: Vec<Limit>, listener: Options, case: &Case) -> Rehearsal {
+    let policy = Policy::new(limits, AddressNormalizer::default(), Zone::default());
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    super::run(case, &policy, &[Arc::new(listener)], now).unwrap().rehearsal
+}
+
+fn whats(rehearsal: &Rehearsal) -> Vec<&str> {
+    rehearsal.events.iter().map(|event| &*event.what).collect()
+}
+
+#[test]
+fn commands_are_counted_as_a_real_client_sends_them() {
+    let mut commands = limit("commands", Count::Commands, "100 / 1d");
+    commands.per = Vec::new();
+    let listener = listener(Security::StartTls, Requirement::Required);
+    let rehearsal = rehearse(vec![commands], listener, &case(r#","user":"alice""#));
+    // The third recipient is one too many: a command all the same.
+    let expected = [
+        "connection from 192.0.2.7",
+        "EHLO",
+        "STARTTLS",
+        "EHLO",
+        "AUTH as alice",
+        "login of alice",
+        "MAIL FROM:<a@example.org>",
+        "RCPT TO:<b@example.net>",
+        "RCPT TO:<c@example.net>",
+        "RCPT TO:<d@example.net>",
+        "DATA",
+        "end of the message",
+    ];
+    assert_eq!(whats(&rehearsal), expected);
+    let stages: Vec<Stage> = rehearsal.events.iter().map(|event| event.stage).collect();
+    assert_eq!(stages[8..11], [Stage::Rcpt, Stage::Command, Stage::Data]);
+    let level = rehearsal.events[10].explained[0].said.as_ref().unwrap().after;
+    assert!((9.0 - level).abs() < 1e-6, "{level}");
+}
+
+#[test]
+fn refusals_of_the_listener_end_what_the_client_can_do() {
+    let plain = |auth| listener(Security::None, auth);
+    for (listener, more, last, refused) in [
+        (plain(Requirement::Optional), "", "end of the message", "RCPT: max-recipients is 2"),
+        (
+            plain(Requirement::Required),
+            "",
+            "connection from 192.0.2.7",
+            "MAIL: the listener s wants a login, and there is no --user",
+        ),
+        (
+            plain(Requirement::Optional),
+            r#","size":1001"#,
+            "connection from 192.0.2.7",
+            "MAIL: max-message-size is 1000 octets",
+        ),
+        (
+            plain(Requirement::None),
+            r#","user":"alice""#,
+            "connection from 192.0.2.7",
+            "AUTH: 502 5.5.1 AUTH is not offered here",
+        ),
+        (
+            plain(Requirement::Optional),
+            r#","helo":"(my pc)""#,
+            "connection from 192.0.2.7",
+            "EHLO: 501 5.5.4 Say EHLO and your host name",
+        ),
+    ] {
+        let rehearsal = rehearse(vec![limit("l", Count::Recipients, "100 / 1d")], listener, &case(more));
+        assert_eq!(rehearsal.refused_by_listener, [refused]);
+        assert_eq!(whats(&rehearsal).last(), Some(&last), "{refused}");
+    }
+}
+
+#[test]
+fn a_recipient_that_another_limit_refuses_is_refunded_in_shadow_limits() {
+    let mut shadow = limit("shadow", Count::Recipients, "100 / 1d");
+    (shadow.mode, shadow.charge) = (Mode::Shadow, Charge::Sent);
+    let limits = vec![shadow, limit("strict", Count::Recipients, "1 / 1d")];
+    let mut case = case(r#","user":"alice""#);
+    case.stage = Some(Stage::Rcpt);
+    let rehearsal = rehearse(limits, listener(Security::None, Requirement::Optional), &case);
+    let recipients: Vec<_> = rehearsal.events.iter().filter(|event| event.stage == Stage::Rcpt).collect();
+    let refused: Vec<bool> = recipients.iter().map(|event| event.refused.is_some()).collect();
+    assert_eq!(refused, [false, true, true]);
+    let levels = recipients.iter().map(|event| event.explained[0].said.as_ref().unwrap().level);
+    assert_eq!(levels.collect::<Vec<_>>(), [0.0, 1.0, 1.0]);
+}
