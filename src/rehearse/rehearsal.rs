@@ -176,16 +176,17 @@ impl Player<'_> {
         });
         let by_limit = refusal.as_deref().unwrap_or_default();
         let output = String::from_utf8_lossy(&session.take_output()).into_owned();
-        for reply in output.lines().filter(|reply| reply.starts_with(['4', '5']) && !by_limit.contains(reply)) {
+        let negative: Vec<&str> = output.lines().filter(|reply| reply.starts_with(['4', '5'])).collect();
+        for reply in negative.iter().filter(|reply| !by_limit.contains(**reply)) {
             let why = self.listener_refusal(reply);
             if !self.rehearsal.refused_by_listener.contains(&why) {
                 self.rehearsal.refused_by_listener.push(why);
             }
         }
-        if let (Some(event), Some(_)) = (self.rehearsal.events.last_mut(), &refusal) {
+        if let Some(event) = self.rehearsal.events.last_mut().filter(|_| refusal.is_some()) {
             event.refused = refusal;
         }
-        !output.lines().any(|reply| reply.starts_with(['4', '5']))
+        negative.is_empty()
     }
 
     /// Says why the listener refuses the last command, in the words of the configuration if there are any.
