@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// Modules, each with those that it may import. A pure module names no runtime, socket or clock.
-const ROOMS: [(&str, &[&str], Kind); 21] = [
+const ROOMS: [(&str, &[&str], Kind); 23] = [
     ("time", &[], Kind::Pure),
     ("bounded_map", &[], Kind::Pure),
     ("smtp", &["time"], Kind::Pure),
@@ -36,7 +36,7 @@ const ROOMS: [(&str, &[&str], Kind); 21] = [
         &["session", "smtp", "policy", "store", "accounts", "relay", "metrics", "log", "time", "clock", "bounded_map"],
         Kind::Free,
     ),
-    ("admin", &["policy", "metrics", "log", "time"], Kind::Free),
+    ("admin", &["policy", "store", "metrics", "log", "time", "clock"], Kind::Free),
     (
         "config",
         &[
@@ -48,6 +48,15 @@ const ROOMS: [(&str, &[&str], Kind); 21] = [
     ("import", &["policy", "time"], Kind::Free),
     ("simulate", &["policy", "time"], Kind::Free),
     ("rehearse", &["session", "policy", "store", "smtp", "time"], Kind::Pure),
+    ("explain", &["config", "policy", "engine", "time"], Kind::Pure),
+    (
+        "daemon",
+        &[
+            "config", "server", "session", "rehearse", "store", "accounts", "relay", "admin", "policy", "metrics",
+            "log", "time", "clock",
+        ],
+        Kind::Free,
+    ),
     ("cli", &["*"], Kind::Free),
     ("main", &["*"], Kind::Free),
     ("lib", &["*"], Kind::Free),
@@ -90,7 +99,7 @@ const IMPURE: [&str; 12] = [
 
 /// Folders whose files still import one another in cycles, with the number of files concerned; a subfolder counts as one file. The
 /// numbers may only fall: a folder without cycles leaves the list.
-const CYCLES: [(&str, usize); 2] = [("cli", 2), ("relay", 7)];
+const CYCLES: [(&str, usize); 1] = [("relay", 7)];
 
 /// All paths that code names: in `use` trees and in expressions, types and attributes.
 #[derive(Default)]
@@ -391,6 +400,8 @@ fn a_forbidden_import_is_found_however_it_is_written() {
         ("server/mod.rs", "fn f() { std::time::SystemTime::now(); }", "only clock reads the wall clock"),
         ("admin/mod.rs", "use crate::engine::ewma;", "admin may not import engine::ewma"),
         ("simulate/replay.rs", "use crate::cli::run;", "simulate may not import cli::run"),
+        ("explain.rs", "use crate::cli::run;", "explain may not import cli::run"),
+        ("daemon/reloader.rs", "use crate::cli::exit;", "daemon may not import cli::exit"),
         ("rehearse/live.rs", "fn f() { std::time::SystemTime::now(); }", "pure code names SystemTime::now"),
         ("util.rs", "", "\"util\" is no room of the house"),
     ] {

@@ -60,10 +60,12 @@
 //!
 //! # Around it
 //!
-//! * [`config`] parses `weir.toml` into the `Options` of each module, [`cli`] has one file for each command, and connects
-//!   the modules for `weir serve`. `cli/reloader.rs` reads limits and upstreams again when the file changes.
+//! * [`cli`] has one file for each command: arguments in, text and exit code out. [`config`] parses `weir.toml` into the
+//!   `Options` of each module, and [`explain`] says each limit in a sentence (`weir check --explain`).
+//! * [`daemon`] is the running Weir (`weir serve`): it opens the modules, connects them, and stops them in order.
+//!   `daemon/reloader.rs` reads limits and upstreams again when the file changes.
 //! * [`admin`] serves [`metrics`] and health over HTTP, and takes commands of administrators over a Unix socket.
-//!   `store/exceptions.rs` begins and ends grants and suspensions.
+//!   `admin/exceptions/` checks and answers those about grants and suspensions, `store/exceptions.rs` begins and ends them.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
 //! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the limits, and
@@ -79,7 +81,9 @@ mod bounded_map;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod daemon;
 pub mod engine;
+pub mod explain;
 pub mod import;
 pub mod log;
 pub mod metrics;

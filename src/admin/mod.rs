@@ -1,6 +1,7 @@
 //! HTTP for administrators and monitoring: `/metrics`, `/healthz` and `/readyz` over TCP; control requests over a Unix
 //! socket, too.
 
+pub mod exceptions;
 mod handlers;
 mod serve;
 mod socket;

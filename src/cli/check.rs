@@ -1,8 +1,8 @@
 //! `weir check`: reports what is wrong with a configuration, and tests the upstreams with `--online`.
 
-use super::explain::explain;
-use super::{CommandError, draw, exit, read_config, refused};
+use super::{CommandError, counted, draw, exit, read_config, refused};
 use crate::clock;
+use crate::explain::explain;
 use crate::metrics::Metrics;
 use crate::relay::{self, Announce, Relay, UpstreamOptions};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     // A limit with several rates is one entry for each rate: count its name once.
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
     let listeners = config.listeners.len();
-    let (listeners, limits) = (several(listeners, "listener"), several(limits, "limit"));
+    let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
     super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
 }
 
@@ -72,9 +72,4 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), CommandError> {
         }
     }
     if away.is_empty() { Ok(()) } else { Err(CommandError::new(exit::UNAVAILABLE, away.join("\n"))) }
-}
-
-/// `1 row`, `2 rows`.
-pub fn several(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

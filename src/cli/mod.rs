@@ -4,19 +4,16 @@ mod check;
 mod control_client;
 mod demo;
 mod exceptions;
-mod explain;
 mod import;
 mod manual;
-mod open_files;
 mod rehearse;
-mod reloader;
 mod serve;
 mod simulate;
 mod state;
-mod systemd;
 mod user;
 
 use crate::config::{self, Config, ConfigError, Diagnostics};
+use crate::daemon::StartError;
 use clap::{Args, Parser, Subcommand};
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
@@ -164,6 +161,18 @@ impl CommandError {
     }
 }
 
+impl From<StartError> for CommandError {
+    fn from(error: StartError) -> Self {
+        let code = match error {
+            StartError::Config(_) => exit::CONFIG,
+            StartError::State(_) => exit::IO,
+            StartError::Listen(_) => exit::UNAVAILABLE,
+            StartError::System(_) => exit::OS,
+        };
+        Self::new(code, error)
+    }
+}
+
 /// Runs the command that the arguments name.
 pub fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -222,6 +231,11 @@ fn written(result: std::io::Result<()>) -> Result<(), CommandError> {
     }
 }
 
+/// `1 row`, `2 rows`.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Prints to standard error. If that fails, the exit code must tell.
 fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
@@ -241,9 +255,8 @@ fn read_config(path: &Path) -> Result<Config, CommandError> {
 /// Prints the diagnostics, and returns an error with the exit code for a bad configuration.
 fn refused(problems: &Diagnostics) -> CommandError {
     draw(problems);
-    let count = problems.found.len();
-    let noun = if count == 1 { "problem" } else { "problems" };
-    CommandError::new(exit::CONFIG, format!("{}: {count} {noun}", problems.path.display()))
+    let count = counted(problems.found.len() as u64, "problem");
+    CommandError::new(exit::CONFIG, format!("{}: {count}", problems.path.display()))
 }
 
 fn draw(problems: &Diagnostics) {

@@ -1,6 +1,6 @@
 //! `weir state`: describes, dumps, loads and copies the state file.
 
-use super::{CommandError, ConfigArgument, exit, print, read_config};
+use super::{CommandError, ConfigArgument, counted, exit, print, read_config};
 use crate::store::dump::{self, DumpError, Info};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ pub fn run(command: &Command) -> Result<(), CommandError> {
             let loaded = dump::load(&path, BufReader::new(std::io::stdin().lock())).map_err(failure)?;
             let all = [(loaded.budgets, "budget"), (loaded.exceptions, "exception"), (loaded.records, "record")];
             let all = all.iter().filter(|(count, noun)| *count > 0 || *noun == "budget");
-            let words: Vec<String> = all.map(|(count, noun)| things(*count, noun)).collect();
+            let words: Vec<String> = all.map(|(count, noun)| counted(*count, noun)).collect();
             print(&format!("{}: {} loaded\n", path.display(), words.join(", ")))
         }
         Command::Backup(Backup { target, .. }) => {
@@ -83,13 +83,9 @@ fn description(path: &Path, info: &Info) -> String {
         let _ = writeln!(text, "  {name}: {}, last charged from {oldest} to {latest}", kind.budgets);
     }
     let (grants, suspensions) = (info.grants.len() as u64, info.suspensions.len() as u64);
-    let (grants, suspensions) = (things(grants, "grant"), things(suspensions, "suspension"));
-    let _ = writeln!(text, "exceptions: {grants}, {suspensions}; audit: {}", things(info.records as u64, "record"));
+    let (grants, suspensions) = (counted(grants, "grant"), counted(suspensions, "suspension"));
+    let _ = writeln!(text, "exceptions: {grants}, {suspensions}; audit: {}", counted(info.records as u64, "record"));
     text
-}
-
-fn things(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn octets(count: i64) -> String {

@@ -3,10 +3,10 @@
 
 mod sink;
 
-use super::serve::{Running, Signals};
 use super::{CommandError, exit, print};
 use crate::accounts::users_file::Users;
 use crate::config::{self, ConfigError};
+use crate::daemon::{Daemon, Signals};
 use sink::Sink;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -34,11 +34,11 @@ pub fn run() -> Result<(), CommandError> {
             let place = std::env::temp_dir();
             CommandError::new(exit::CANNOT_CREATE, format!("cannot make a folder in {}: {error}", place.display()))
         })?;
-        let running = demonstrate(folder.path()).await?;
-        signals.any().await;
+        let daemon = demonstrate(folder.path()).await?;
+        signals.next().await;
         tokio::select! {
-            () = running.stop() => {}
-            () = signals.any() => {}
+            () = daemon.stop() => {}
+            _ = signals.next() => {}
         }
         folder.close().map_err(|error| CommandError::new(exit::IO, error))
     });
@@ -46,7 +46,7 @@ pub fn run() -> Result<(), CommandError> {
     shown
 }
 
-async fn demonstrate(folder: &Path) -> Result<Running, CommandError> {
+async fn demonstrate(folder: &Path) -> Result<Daemon, CommandError> {
     let password = random_password()?;
     let maildir = folder.join("Maildir");
     let sink = Sink::start(&maildir).await.map_err(|error| CommandError::new(exit::OS, error))?;
@@ -59,13 +59,13 @@ async fn demonstrate(folder: &Path) -> Result<Running, CommandError> {
         ConfigError::Io(_, error) => CommandError::new(exit::IO, error),
         ConfigError::Diagnostics(problems) => CommandError::new(exit::CONFIG, problems.render(false)),
     })?;
-    let running = Running::start(config, HashMap::new()).await?;
+    let daemon = Daemon::start(config, HashMap::new()).await?;
     let message = folder.join("message.eml");
     let words =
         "From: Alice <alice@example.org>\r\nTo: Bob <bob@example.net>\r\nSubject: hello\r\n\r\nThrough Weir.\r\n";
     std::fs::write(&message, words).map_err(|error| CommandError::new(exit::CANNOT_CREATE, error))?;
-    explain(folder, &maildir, &password, &running)?;
-    Ok(running)
+    explain(folder, &maildir, &password, &daemon)?;
+    Ok(daemon)
 }
 
 fn configuration(upstream: SocketAddr) -> String {
@@ -123,9 +123,9 @@ fn random_password() -> Result<String, CommandError> {
 }
 
 /// Prints the commands to type.
-fn explain(folder: &Path, maildir: &Path, password: &str, running: &Running) -> Result<(), CommandError> {
-    let submission = running.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
-    let admin = running.admin.map_or(String::new(), |address| address.to_string());
+fn explain(folder: &Path, maildir: &Path, password: &str, daemon: &Daemon) -> Result<(), CommandError> {
+    let submission = daemon.listeners.first().map_or(String::new(), |(_, address)| address.to_string());
+    let admin = daemon.admin_address().map_or(String::new(), |address| address.to_string());
     let (folder, maildir) = (folder.display(), maildir.display());
     print(&format!(
         r#"

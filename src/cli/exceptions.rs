@@ -1,12 +1,7 @@
 //! `weir grant`, `revoke`, `suspend`, `release`, `reset` and `exceptions`: post the command to the running Weir.
 
-mod answer;
-mod body;
-mod format;
-
-pub use answer::Order;
-
 use super::{CommandError, ConfigArgument, control_client, exit, print};
+use crate::admin::exceptions::ExceptionCommand;
 use clap::Args;
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -100,15 +95,15 @@ pub fn grant(Grant { budget, rate, term, config }: &Grant) -> Result<(), Command
     let Term { time, reason } = term;
     let body =
         json!({"limit": budget.limit, "key": budget.key, "rate": rate, "for": time, "reason": reason, "by": by()});
-    ask(config, Order::Grant, &body)
+    ask(config, ExceptionCommand::Grant, &body)
 }
 
 pub fn revoke(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
-    ask(config, Order::Revoke, &on_budget(budget, because))
+    ask(config, ExceptionCommand::Revoke, &on_budget(budget, because))
 }
 
 pub fn reset(Revoke { budget, because, config }: &Revoke) -> Result<(), CommandError> {
-    ask(config, Order::Reset, &on_budget(budget, because))
+    ask(config, ExceptionCommand::Reset, &on_budget(budget, because))
 }
 
 fn on_budget(budget: &Budget, because: &Because) -> Value {
@@ -116,20 +111,20 @@ fn on_budget(budget: &Budget, because: &Because) -> Value {
 }
 
 pub fn suspend(Suspend { whom, term, config }: &Suspend) -> Result<(), CommandError> {
-    ask(config, Order::Suspend, &json!({"whom": whom, "for": term.time, "reason": term.reason, "by": by()}))
+    ask(config, ExceptionCommand::Suspend, &json!({"whom": whom, "for": term.time, "reason": term.reason, "by": by()}))
 }
 
 pub fn release(Release { whom, because, config }: &Release) -> Result<(), CommandError> {
-    ask(config, Order::Release, &json!({"whom": whom, "reason": because.reason, "by": by()}))
+    ask(config, ExceptionCommand::Release, &json!({"whom": whom, "reason": because.reason, "by": by()}))
 }
 
 pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandError> {
-    ask(config, Order::List, &json!({"audit": audit, "last": last, "json": json}))
+    ask(config, ExceptionCommand::List, &json!({"audit": audit, "last": last, "json": json}))
 }
 
 /// Posts a command to the running Weir, and prints the answer.
-fn ask(config: &ConfigArgument, order: Order, body: &Value) -> Result<(), CommandError> {
-    match control_client::post(&config.config, order.path(), body.to_string())? {
+fn ask(config: &ConfigArgument, command: ExceptionCommand, body: &Value) -> Result<(), CommandError> {
+    match control_client::post(&config.config, command.path(), body.to_string())? {
         (StatusCode::OK, words) => print(&words),
         (StatusCode::UNPROCESSABLE_ENTITY, words) => Err(CommandError::new(exit::DATA, words.trim_end())),
         (StatusCode::NOT_FOUND, _) => Err(CommandError::new(

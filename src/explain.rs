@@ -1,4 +1,4 @@
-//! `weir check --explain`: prints each limit as a sentence, with the traffic that it lets through.
+//! Explanation of limits, for `weir check --explain`: each limit as a sentence, with the traffic that it lets through.
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
@@ -150,8 +150,9 @@ impl Explained<'_> {
     fn others(&self) -> Option<String> {
         let overrides = self.rates[0].overrides.as_ref()?;
         let file = self.written.iter().find(|setting| setting.key == "overrides").map(|file| values(file).concat());
-        let rows = super::check::several(overrides.quotas(0).count(), "row");
-        Some(format!("{rows} of {} with other numbers", file.unwrap_or_default()))
+        let rows = overrides.quotas(0).count();
+        let plural = if rows == 1 { "" } else { "s" };
+        Some(format!("{rows} row{plural} of {} with other numbers", file.unwrap_or_default()))
     }
 
     /// Says the tables of `match` or `except`.

@@ -38,7 +38,7 @@ pub struct Reloader {
 
 /// Handle that asks the reloader to reload.
 #[derive(Clone)]
-pub struct Orders(mpsc::Sender<oneshot::Sender<Outcome>>);
+pub struct ReloadHandle(mpsc::Sender<oneshot::Sender<Outcome>>);
 
 /// Reason why the configuration is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ struct Bad {
     line: String,
 }
 
-impl Orders {
+impl ReloadHandle {
     /// Asks for a reload, and waits for the outcome.
     pub async fn reload(&self) -> Outcome {
         let (answer, answered) = oneshot::channel();
@@ -78,8 +78,8 @@ impl Reloader {
     }
 
     /// Spawns the task. When `stopping` turns true, the task finishes a reload under way and ends.
-    pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (Orders, tokio::task::JoinHandle<()>) {
-        let (orders, mut ordered) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
+    pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (ReloadHandle, tokio::task::JoinHandle<()>) {
+        let (requests, mut requested) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
         let task = async move {
             let mut ticks = interval(CHECK_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -87,7 +87,7 @@ impl Reloader {
             loop {
                 tokio::select! {
                     () = &mut stopped => break,
-                    Some(answer) = ordered.recv() => {
+                    Some(answer) = requested.recv() => {
                         // After a signal, no task waits for the answer.
                         let _ = answer.send(self.read(Trigger::Command).await);
                     }
@@ -95,7 +95,7 @@ impl Reloader {
                 }
             }
         };
-        (Orders(orders), tokio::spawn(task))
+        (ReloadHandle(requests), tokio::spawn(task))
     }
 
     /// Reads the configuration if a file has changed, or if the last attempt failed.

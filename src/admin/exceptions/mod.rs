@@ -1,8 +1,9 @@
-//! Commands on exceptions in the running Weir: checks the request, changes the store, and answers.
+//! Commands on exceptions (grants and suspensions) in the running Weir: checks the request, changes the store, and answers.
 
-use super::body::Body;
-use super::format;
-use crate::admin::Outcome;
+mod body;
+mod format;
+
+use super::Outcome;
 use crate::clock;
 use crate::policy::exception::{By, Grant, Suspension, Term};
 use crate::policy::key::Owner;
@@ -10,12 +11,13 @@ use crate::policy::limit::Limit;
 use crate::policy::rate_syntax::RateTerms;
 use crate::store::{Store, jsonl};
 use crate::time::Timestamp;
+use body::Body;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// Command on exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ExceptionCommand {
     Grant,
     Revoke,
     Suspend,
@@ -24,7 +26,7 @@ pub enum Order {
     List,
 }
 
-impl Order {
+impl ExceptionCommand {
     pub const ALL: [Self; 6] = [Self::Grant, Self::Revoke, Self::Suspend, Self::Release, Self::Reset, Self::List];
 
     /// Path of the control socket that takes the command.

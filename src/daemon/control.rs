@@ -1,0 +1,55 @@
+//! Handlers of administrators' commands: reload, test, exceptions.
+
+use super::reloader::ReloadHandle;
+use crate::admin::exceptions::ExceptionCommand;
+use crate::admin::{BodyHandler, ControlHandlers, Outcome, OutcomeFuture};
+use crate::clock;
+use crate::rehearse::live::{self, AnswerError};
+use crate::server::Server;
+use crate::session;
+use std::sync::Arc;
+
+/// Options of the sessions of each listener.
+type Sessions = Vec<Arc<session::Options>>;
+
+/// Returns the handlers of administrators' commands.
+pub fn handlers(reload: &ReloadHandle, server: &Arc<Server>, sessions: Sessions) -> ControlHandlers {
+    let handle = reload.clone();
+    let reload = move || {
+        let handle = handle.clone();
+        Box::pin(async move { handle.reload().await }) as OutcomeFuture
+    };
+    let sessions = Arc::new(sessions);
+    let test = of_server(server, move |server, case| {
+        let sessions = sessions.clone();
+        Box::pin(async move { test(&server, &sessions, &case).await })
+    });
+    let exception = |command: ExceptionCommand| {
+        let handler =
+            of_server(server, move |server, body| Box::pin(async move { command.answer(&server.store, &body).await }));
+        (command.path(), handler)
+    };
+    let exceptions = ExceptionCommand::ALL.into_iter().map(exception).collect();
+    ControlHandlers { reload: Box::new(reload), test, exceptions }
+}
+
+/// Answers `weir test --live`.
+async fn test(server: &Server, sessions: &Sessions, case: &str) -> Outcome {
+    match live::answer(&server.store, sessions, case, clock::now()).await {
+        Ok(answer) => Outcome::Done(answer),
+        Err(AnswerError::Case(why)) => Outcome::Refused(format!("{why}\n")),
+        Err(AnswerError::Store(why)) => Outcome::Unavailable(format!("{why}\n")),
+    }
+}
+
+/// Wraps a handler that needs the server. After the server has gone, the answer is that Weir is stopping.
+fn of_server(
+    server: &Arc<Server>,
+    ask: impl Fn(Arc<Server>, String) -> OutcomeFuture + Send + Sync + 'static,
+) -> BodyHandler {
+    let server = Arc::downgrade(server);
+    Box::new(move |body| match server.upgrade() {
+        Some(server) => ask(server, body),
+        None => Box::pin(async { Outcome::Unavailable("Weir is stopping\n".to_owned()) }),
+    })
+}

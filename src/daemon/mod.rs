@@ -1,0 +1,216 @@
+//! The running Weir: opens the modules as the configuration says, connects them, serves, and stops in order.
+
+mod administration;
+mod control;
+mod error;
+mod open_files;
+mod reloader;
+mod signals;
+mod systemd;
+
+pub use error::StartError;
+pub use signals::Signals;
+
+use crate::accounts::Accounts;
+use crate::admin::{self, Readiness};
+use crate::clock;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::relay::Relay;
+use crate::server::tls::Certificates;
+use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
+use crate::store::{Health, Store};
+use administration::Administration;
+use reloader::{ReloadHandle, Reloader};
+use signals::Signal;
+use std::collections::HashMap;
+use std::mem::take;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::MissedTickBehavior;
+
+/// Serves until a signal to stop.
+pub fn run(mut config: Config) -> Result<(), StartError> {
+    open_files::fit(&mut config, open_files::raise());
+    let runtime = tokio::runtime::Runtime::new().map_err(StartError::system)?;
+    let served = runtime.block_on(serve(config));
+    // Blocking work that remains belongs to sessions that were cut off.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(config: Config) -> Result<(), StartError> {
+    let mut signals = Signals::new()?;
+    let sockets = systemd::sockets().map_err(StartError::system)?;
+    let daemon = Daemon::start(config, sockets).await?;
+    systemd::ready();
+    tokio::select! {
+        () = systemd::feed_watchdog() => {}
+        () = async { while signals.next().await == Signal::Reload { daemon.reload().await } } => {}
+    }
+    systemd::stopping();
+    tracing::info!("stopping: transactions may finish, a second signal ends them");
+    tokio::select! {
+        () = daemon.stop() => tracing::info!("stopped"),
+        () = signals.stop() => tracing::warn!("stopped at once"),
+    }
+    Ok(())
+}
+
+/// Weir that is serving.
+pub struct Daemon {
+    server: Arc<Server>,
+    /// Bound addresses of the listeners, by name.
+    pub listeners: Vec<(String, SocketAddr)>,
+    administration: Administration,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+    /// Tasks that check the upstreams and end exceptions.
+    background_tasks: JoinSet<()>,
+    reload_handle: ReloadHandle,
+    reloading: JoinHandle<()>,
+}
+
+impl Daemon {
+    /// Opens everything, then starts to serve. A listener whose name is in `sockets` uses that socket instead of
+    /// binding.
+    pub async fn start(mut config: Config, sockets: HashMap<String, TcpListener>) -> Result<Self, StartError> {
+        let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
+        let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
+        let (path, settings, watched) =
+            (config.problems.path.clone(), take(&mut config.settings), take(&mut config.watched));
+        let server = Arc::new(open(config)?);
+        let bound = bind(listeners, sockets)?;
+        let listeners = addresses(&bound)?;
+        let (stop, stopping) = watch::channel(false);
+        let (reload_handle, reloading) = Reloader::new(server.clone(), path, settings, watched).start(stopping.clone());
+        let public = admin::public_router(server.metrics.clone(), readiness(&server, stopping.clone()));
+        let handlers = control::handlers(&reload_handle, &server, sessions);
+        let administration = Administration::start(&admin_options, public, handlers, &stopping).await?;
+        let mut background_tasks = JoinSet::new();
+        background_tasks.spawn(server.relay.maintain());
+        background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
+        let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
+        Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
+    }
+
+    /// Bound address of the read-only HTTP routes.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.administration.address
+    }
+
+    /// Reloads limits, upstreams, certificates and users. A bad configuration leaves the former one in force.
+    pub async fn reload(&self) {
+        // The reloader logs the outcome.
+        let _ = self.reload_handle.reload().await;
+    }
+
+    /// Stops in order: transactions finish, then the state is written to disk.
+    pub async fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.serving.await;
+        drop(self.background_tasks);
+        self.administration.stop().await;
+        let _ = self.reloading.await;
+        self.server.relay.close().await;
+        if let Some(server) = Arc::into_inner(self.server) {
+            server.store.close().await;
+        }
+    }
+}
+
+/// Opens the services that all connections share.
+fn open(config: Config) -> Result<Server, StartError> {
+    let metrics = Arc::new(Metrics::new().map_err(StartError::system)?);
+    crate::log::count_lost_in(&metrics.log_lines_lost);
+    let certificates = config.tls.map(Certificates::read).transpose().map_err(StartError::config)?;
+    metrics.max_connections.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
+    let store = Store::open(&config.state, config.policy, metrics.clone());
+    let store = store.map_err(|error| StartError::State(error.to_string()))?;
+    store.set_clock_doubt(clock::status().doubt);
+    let accounts = config.accounts.map(|options| Accounts::open(&options, metrics.clone())).transpose();
+    let relay = Relay::new(&config.relay, &metrics).map_err(StartError::config)?;
+    Ok(Server {
+        options: config.server,
+        accounts: accounts.map_err(StartError::config)?,
+        store,
+        relay,
+        metrics: metrics.clone(),
+        notification_throttle: NotificationThrottle::default(),
+        accept_errors: AcceptErrors::default(),
+        log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
+        certificates: certificates.map(Arc::new),
+    })
+}
+
+fn bind(
+    listeners: Vec<server::ListenerOptions>,
+    mut sockets: HashMap<String, TcpListener>,
+) -> Result<Vec<Bound>, StartError> {
+    let mut bound = Vec::new();
+    for options in listeners {
+        let (name, address) = (options.name.clone(), options.address);
+        let listener = match sockets.remove(&*name) {
+            Some(socket) => Bound::over(options, socket),
+            None => Bound::bind(options),
+        };
+        bound.push(
+            listener.map_err(|error| {
+                StartError::Listen(format!("listener \"{name}\" cannot listen on {address}: {error}"))
+            })?,
+        );
+    }
+    for name in sockets.keys() {
+        tracing::warn!(name, "a socket that was handed over has the name of no listener, and is not served");
+    }
+    Ok(bound)
+}
+
+/// Names and bound addresses of the listeners. Logs them.
+fn addresses(bound: &[Bound]) -> Result<Vec<(String, SocketAddr)>, StartError> {
+    let address = |listener: &Bound| {
+        let address = listener.address().map_err(StartError::system)?;
+        tracing::info!(listener = listener.name(), %address, "listening");
+        Ok((listener.name().to_owned(), address))
+    };
+    bound.iter().map(address).collect()
+}
+
+/// Ends exceptions whose time is over, and reports the state of the wall clock.
+async fn end_exceptions(server: Weak<Server>) {
+    let mut ticks = tokio::time::interval(EXCEPTIONS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(server) = server.upgrade() else { break };
+        let (now, status) = (clock::now(), clock::status());
+        let metrics = &server.metrics;
+        metrics.clock_jumps.inc_by(status.jumps.saturating_sub(metrics.clock_jumps.get()));
+        metrics.clock_ahead.set(status.disagreement / 1_000_000);
+        server.store.set_clock_doubt(status.doubt);
+        server.store.end_exceptions(now);
+    }
+}
+
+/// Interval of checks for exceptions that have ended: the maximum delay until their end is recorded.
+const EXCEPTIONS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Reports readiness: the state is healthy, connections can be accepted, and Weir is not stopping.
+fn readiness(server: &Arc<Server>, stopping: watch::Receiver<bool>) -> Readiness {
+    let server = Arc::downgrade(server);
+    Arc::new(move || {
+        let Some(server) = server.upgrade().filter(|_| !*stopping.borrow()) else {
+            return Err("stopping".to_owned());
+        };
+        if let Some(why) = server.accept_errors.current_error(std::time::Instant::now()) {
+            return Err(format!("cannot accept connections: {why}"));
+        }
+        match server.store.health() {
+            Health::Good => Ok(()),
+            Health::Degraded(why) => Err(format!("state degraded: {why}")),
+        }
+    })
+}
