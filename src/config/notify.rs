@@ -1,12 +1,10 @@
-//! `[notify.NAME]`: notifications that a limit's ladder sends.
+//! `[notify.NAME]`: notifications that a limit's action `notify` sends, each a line in the log.
 
-use super::delay::web_address;
 use super::section::{Placed, Section};
 use super::values::text;
-use crate::policy::action::{Mailbox, Notification};
+use crate::policy::action::Notification;
 use crate::policy::algorithm::Algorithm;
 use crate::policy::quota::Quota;
-use crate::smtp::address::{Path, parse_path};
 use crate::time::{Units, parse_rate};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,19 +16,18 @@ use std::sync::Arc;
 pub struct Notifications(BTreeMap<String, Known>);
 
 struct Known {
-    /// `None`: the section has an error, which was reported.
-    notification: Option<Arc<Notification>>,
+    notification: Arc<Notification>,
     place: Range<usize>,
     is_used: Cell<bool>,
 }
 
 impl Notifications {
     /// Finds a notification by name; the error lists the names that exist.
-    pub fn get(&self, name: &str) -> Result<Option<Arc<Notification>>, String> {
+    pub fn get(&self, name: &str) -> Result<Arc<Notification>, String> {
         let Some(known) = self.0.get(name) else {
             let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
             return Err(match names.is_empty() {
-                true => format!("there is no [notify.{name}]: add it, with mail or webhook"),
+                true => format!("there is no [notify.{name}]: add this section, with or without at-most"),
                 false => format!("there is no [notify.{name}]: there are {}", names.join(", ")),
             });
         };
@@ -48,15 +45,13 @@ impl Notifications {
 
 pub fn notifications(named: Vec<(Placed<&str>, Section<'_>)>) -> Notifications {
     let read = |(name, section): (Placed<&str>, Section<'_>)| {
-        let notification = notification(section, &name).map(Arc::new);
+        let notification = Arc::new(notification(section, name.value));
         (name.value.to_owned(), Known { notification, place: name.span, is_used: Cell::new(false) })
     };
     Notifications(named.into_iter().map(read).collect())
 }
 
-fn notification(mut s: Section<'_>, name: &Placed<&str>) -> Option<Notification> {
-    let mail = s.optional("mail", |value| mailbox(&text(value)?));
-    let webhook = s.optional("webhook", |value| web_address(&text(value)?));
+fn notification(mut s: Section<'_>, name: &str) -> Notification {
     let at_most = s.value("at-most", "\"1 / 1d\"", |value| {
         let rate = parse_rate(&text(value)?, Units::Things).map_err(|error| error.to_string())?;
         match Quota::rate(Algorithm::TokenBucket, rate, None).rule() {
@@ -64,19 +59,19 @@ fn notification(mut s: Section<'_>, name: &Placed<&str>) -> Option<Notification>
             _ => Err("at least 1 is needed, as in \"1 / 1d\"".to_owned()),
         }
     });
-    let has_any = s.has("mail") || s.has("webhook");
-    if !has_any {
-        s.error(&name.span, "a notification needs mail or webhook", None);
-    }
+    refuse_delivery(&mut s);
     s.finish();
-    let (mail, webhook) = (mail.map(|mail| mail.value), webhook.map(|webhook| webhook.value.into()));
-    has_any.then(|| Notification { name: name.value.into(), mail, webhook, at_most })
+    Notification { name: name.into(), mail: None, webhook: None, at_most }
 }
 
-fn mailbox(text: &str) -> Result<Mailbox, String> {
-    match parse_path(&format!("<{text}>")) {
-        _ if text == "user" => Ok(Mailbox::User),
-        Some((Path::Mailbox(_), "")) => Ok(Mailbox::Address(text.into())),
-        _ => Err(format!("\"{text}\" is no address: write one, or \"user\" for the user who exceeds the limit")),
+/// Refuses the keys of a delivery that does not exist yet: to accept and ignore them would mislead.
+fn refuse_delivery(s: &mut Section<'_>) {
+    for (key, lacking) in [("mail", "sends no mail"), ("webhook", "calls no webhook")] {
+        if s.has(key) {
+            let why = format!(
+                "Weir {lacking} yet; remove this key: the log line \"notice\" and the metric weir_notices_total report each notification"
+            );
+            s.optional(key, |_| Err::<(), _>(why));
+        }
     }
 }

@@ -65,8 +65,7 @@ fn rung(mut s: Section<'_>, limit: &Limit, cx: &Context<'_>) -> Vec<Placed> {
     }
     add(route.map(|read| section::Placed { value: Action::Route(read.value.name.clone()), span: read.span }));
     add(s.optional("suspend", |value| period(&text(value)?).map(Action::Suspend)));
-    let notification = s.optional("notify", |value| cx.notifications.get(&text(value)?));
-    add(notification.and_then(|read| Some(section::Placed { value: Action::Notify(read.value?), span: read.span })));
+    add(s.optional("notify", |value| cx.notifications.get(&text(value)?).map(Action::Notify)));
     if !s.has_any(&VERBS) {
         let help = "add defer = true, or another of warn, delay, deny, drop, route, suspend, notify";
         s.error(&s.span(), "this rung has no action", Some(help));
