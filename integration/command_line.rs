@@ -254,9 +254,16 @@ fn manual_pages_and_completions_are_made() {
     assert!(folder.path().join("weir-user-add.1").exists());
     let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
     assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
+    // The Debian package takes the pages by these patterns.
+    let manifest = include_str!("../Cargo.toml");
     for page in std::fs::read_dir(folder.path()).unwrap().map(|page| page.unwrap().path()) {
         let text = std::fs::read_to_string(&page).unwrap();
         assert!(text.contains("Example:"), "{}: no example", page.display());
+        let section = page.extension().unwrap().to_string_lossy();
+        assert!(
+            manifest.contains(&format!("[\"target/man/*.{section}\", \"usr/share/man/man{section}/\"")),
+            "{page:?}"
+        );
     }
     for shell in ["bash", "zsh", "fish"] {
         let Outcome { code, out: script, .. } = outcome(run(weir().args(["completions", shell]), ""));

@@ -32,8 +32,8 @@ pub struct Revoke {
 pub struct Suspend {
     /// The user, client, sender or domain: alice or user=alice, client=192.0.2.7, sender=bob@example.org,
     /// user-domain=example.org
-    #[arg(value_name = "WHOM")]
-    whom: String,
+    #[arg(value_name = "OWNER")]
+    owner: String,
     #[command(flatten)]
     term: Term,
     #[command(flatten)]
@@ -43,8 +43,8 @@ pub struct Suspend {
 #[derive(Args)]
 pub struct Release {
     /// The suspended user, client, sender or domain, as `weir exceptions` prints it
-    #[arg(value_name = "WHOM")]
-    whom: String,
+    #[arg(value_name = "OWNER")]
+    owner: String,
     #[command(flatten)]
     because: Because,
     #[command(flatten)]
@@ -110,12 +110,12 @@ fn on_budget(budget: &Budget, because: &Because) -> Value {
     json!({"limit": budget.limit, "key": budget.key, "reason": because.reason, "by": by()})
 }
 
-pub fn suspend(Suspend { whom, term, config }: &Suspend) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Suspend, &json!({"whom": whom, "for": term.time, "reason": term.reason, "by": by()}))
+pub fn suspend(Suspend { owner, term, config }: &Suspend) -> Result<(), CommandError> {
+    ask(config, ExceptionCommand::Suspend, &json!({"whom": owner, "for": term.time, "reason": term.reason, "by": by()}))
 }
 
-pub fn release(Release { whom, because, config }: &Release) -> Result<(), CommandError> {
-    ask(config, ExceptionCommand::Release, &json!({"whom": whom, "reason": because.reason, "by": by()}))
+pub fn release(Release { owner, because, config }: &Release) -> Result<(), CommandError> {
+    ask(config, ExceptionCommand::Release, &json!({"whom": owner, "reason": because.reason, "by": by()}))
 }
 
 pub fn list(List { audit, last, json, config }: &List) -> Result<(), CommandError> {

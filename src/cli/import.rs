@@ -9,13 +9,22 @@ use std::path::PathBuf;
 pub enum Command {
     /// Import the ratelimit conditions of an Exim configuration
     #[command(after_help = "Example:\n  weir import exim /etc/exim4/exim4.conf > limits.toml")]
-    Exim { file: PathBuf },
+    Exim {
+        /// The configuration file of Exim
+        file: PathBuf,
+    },
     /// Import the ratelimit section of an rspamd configuration
     #[command(after_help = "Example:\n  weir import rspamd /etc/rspamd/local.d/ratelimit.conf > limits.toml")]
-    Rspamd { file: PathBuf },
+    Rspamd {
+        /// The configuration file of rspamd
+        file: PathBuf,
+    },
     /// Import the rules with rate(), rcpt() and size() of a postfwd configuration
     #[command(after_help = "Example:\n  weir import postfwd /etc/postfix/postfwd.cf > limits.toml")]
-    Postfwd { file: PathBuf },
+    Postfwd {
+        /// The configuration file of postfwd
+        file: PathBuf,
+    },
 }
 
 /// Prints the imported limits. Names on standard error all that is not translated; the exit code is 65 then.

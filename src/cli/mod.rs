@@ -114,10 +114,14 @@ enum Command {
     },
     /// Print completions for a shell
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page weir(1), or write those of all commands and weir.toml(5) into a folder
     #[command(after_help = "Example:\n  weir man | man -l -")]
     Man {
+        /// The folder, which must exist
         folder: Option<PathBuf>,
         /// Print the reference of weir.toml, in Markdown
         #[arg(long, conflicts_with = "folder")]
