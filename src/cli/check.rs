@@ -4,7 +4,10 @@ use super::{CommandError, counted, draw, exit, read_config, refused};
 use crate::clock;
 use crate::explain::explain;
 use crate::metrics::Metrics;
-use crate::relay::{self, Announce, Relay, UpstreamOptions};
+use crate::relay::dns::LookupError;
+use crate::relay::{self, Announce, Relay, Upstream, UpstreamOptions};
+use crate::smtp::extensions::Extensions;
+use std::net::IpAddr;
 use std::path::Path;
 
 pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<(), CommandError> {
@@ -21,7 +24,7 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
         return super::print(&explain(&config));
     }
     if online {
-        return ask_upstreams(&config.relay);
+        return probe_upstreams(&config.relay);
     }
     // A limit with several rates is one entry for each rate: count its name once.
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
@@ -31,7 +34,7 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
 }
 
 /// Opens a connection to each upstream, logs in and reads its capabilities, as before a mail.
-fn ask_upstreams(options: &relay::Options) -> Result<(), CommandError> {
+fn probe_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     let metrics = Metrics::new().map_err(|error| CommandError::new(exit::OS, error))?;
     // Also tests disabled upstreams: the administrator may be about to enable one.
     let upstreams = options.upstreams.iter().map(|upstream| UpstreamOptions { enabled: true, ..upstream.clone() });
@@ -39,37 +42,45 @@ fn ask_upstreams(options: &relay::Options) -> Result<(), CommandError> {
     let relay = Relay::new(&all_enabled, &metrics).map_err(|error| CommandError::new(exit::CONFIG, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::new(exit::OS, error))?;
-    let mut away = Vec::new();
+    let mut failures = Vec::new();
     for upstream in relay.upstreams() {
         let name = upstream.describe();
-        let found = runtime.block_on(upstream.addresses());
-        let is_literal = |address| upstream.options().host.trim_matches(['[', ']']).parse() == Ok(address);
-        // When no address is found, the probe reports that.
-        if found.iter().flatten().any(|address| !is_literal(*address)) {
-            let found = found.iter().map(|found| found.as_ref().map_or_else(ToString::to_string, ToString::to_string));
-            super::print(&format!("{name} resolves to {}\n", found.collect::<Vec<_>>().join(", ")))?;
-        }
+        super::print(&resolution(&upstream, &runtime.block_on(upstream.addresses())))?;
         match runtime.block_on(upstream.probe()) {
-            Ok(offered) => {
-                let sees = match upstream.options().announce {
-                    Announce::Xclient if !offered.xclient.is_empty() => {
-                        "it sees each mail as its client's: that client, or its user, must be one that may send there"
-                    }
-                    _ => "it sees all mail as this machine's: what limits it has for each client should except Weir",
-                };
-                let tls = match upstream.connector().downgrade_log().last().flatten() {
-                    None => "yes".to_owned(),
-                    Some(plain) => format!("no, because {plain}"),
-                };
-                super::print(&format!("{name} answers\n  offers: {}\n  TLS: {tls}\n  {sees}\n", offered.names()))?;
-            }
-            Err(fault) => away.push(format!("{name}: {fault}")),
+            Ok(offered) => super::print(&capabilities(&upstream, &offered))?,
+            Err(error) => failures.push(format!("{name}: {error}")),
         }
         // The error of the last address is reported already.
-        let is_told = |why: &String| away.last().is_some_and(|told| *told == format!("{name}: {why}"));
+        let is_told = |why: &String| failures.last().is_some_and(|told| *told == format!("{name}: {why}"));
         for (address, why) in upstream.connector().bad_addresses().into_iter().filter(|(_, why)| !is_told(why)) {
             super::print(&format!("{name}: its address {address} fails: {why}\n"))?;
         }
     }
-    if away.is_empty() { Ok(()) } else { Err(CommandError::new(exit::UNAVAILABLE, away.join("\n"))) }
+    if failures.is_empty() { Ok(()) } else { Err(CommandError::new(exit::UNAVAILABLE, failures.join("\n"))) }
+}
+
+/// Says the addresses of an upstream's name. Nothing of an upstream without a name, or if no address is found: then the
+/// probe reports that.
+fn resolution(upstream: &Upstream, found: &[Result<IpAddr, LookupError>]) -> String {
+    let is_literal = |address| upstream.options().host.trim_matches(['[', ']']).parse() == Ok(address);
+    if !found.iter().flatten().any(|address| !is_literal(*address)) {
+        return String::new();
+    }
+    let found = found.iter().map(|found| found.as_ref().map_or_else(ToString::to_string, ToString::to_string));
+    format!("{} resolves to {}\n", upstream.describe(), found.collect::<Vec<_>>().join(", "))
+}
+
+/// Says what an upstream that answers offers, and how it sees Weir's mail.
+fn capabilities(upstream: &Upstream, offered: &Extensions) -> String {
+    let sees = match upstream.options().announce {
+        Announce::Xclient if !offered.xclient.is_empty() => {
+            "it sees each mail as its client's: that client, or its user, must be one that may send there"
+        }
+        _ => "it sees all mail as this machine's: what limits it has for each client should except Weir",
+    };
+    let tls = match upstream.connector().downgrade_log().last().flatten() {
+        None => "yes".to_owned(),
+        Some(plain) => format!("no, because {plain}"),
+    };
+    format!("{} answers\n  offers: {}\n  TLS: {tls}\n  {sees}\n", upstream.describe(), offered.names())
 }
