@@ -7,6 +7,7 @@ use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
 use crate::log::LoggedState;
 use crate::policy::Policy;
+use crate::relay::Unusable;
 use crate::server::Server;
 use crate::store::{KEEP, Replaced};
 use crate::time::format_duration;
@@ -162,21 +163,7 @@ impl Reloader {
         if !changed.is_empty() {
             tracing::warn!("needs a restart: {changed}");
         }
-        let words = self.words(limits, &gone, &inert, &changed);
-        if let Some(error) = unusable {
-            return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));
-        }
-        match problems.render(false) {
-            drawn if drawn.is_empty() => Outcome::Done(words),
-            drawn if !problems.has_errors() => Outcome::Done(format!("{drawn}\n\n{words}")),
-            drawn => {
-                let error = first_error(problems);
-                tracing::warn!(error, "with the files that it names, this configuration cannot be started");
-                Outcome::Refused(format!(
-                    "{drawn}\n\n{words}what is wrong with other files leaves the former in place\n"
-                ))
-            }
-        }
+        answer(self.words(limits, &gone, &inert, &changed), unusable, problems)
     }
 
     fn words(&self, limits: usize, gone: &[String], inert: &[String], changed: &str) -> String {
@@ -202,6 +189,22 @@ impl Reloader {
         }
         let (drawn, file) = (bad.drawn, self.path.display());
         Outcome::Refused(format!("{drawn}\n\n{file}: not taken: the former limits and upstreams stay\n"))
+    }
+}
+
+/// Answers the command that a configuration was taken: `words`, and what is wrong with upstreams and other files.
+fn answer(words: String, unusable: Option<Unusable>, problems: &Diagnostics) -> Outcome {
+    if let Some(error) = unusable {
+        return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));
+    }
+    match problems.render(false) {
+        drawn if drawn.is_empty() => Outcome::Done(words),
+        drawn if !problems.has_errors() => Outcome::Done(format!("{drawn}\n\n{words}")),
+        drawn => {
+            let error = first_error(problems);
+            tracing::warn!(error, "with the files that it names, this configuration cannot be started");
+            Outcome::Refused(format!("{drawn}\n\n{words}what is wrong with other files leaves the former in place\n"))
+        }
     }
 }
 
