@@ -2,7 +2,7 @@
 
 use crate::cut::cut;
 use crate::reply;
-use weir::relay::dialogue::Envelope;
+use weir::relay::envelope::Envelope;
 use weir::smtp::attributes::Attributes;
 use weir::smtp::command::{Command, parse};
 use weir::smtp::extensions::Extensions;

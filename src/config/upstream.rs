@@ -3,7 +3,7 @@
 use super::section::{Placed, Section};
 use super::values::{choice, count, flag, host_name, text, timeout};
 use crate::relay::login::{self, Kind, Mechanism, SecretSource};
-use crate::relay::{self, Announce, UpstreamOptions, pool, tls};
+use crate::relay::{self, Announce, PoolOptions, UpstreamOptions, tls};
 use crate::smtp::sasl;
 use crate::time::format_duration;
 use std::net::{IpAddr, SocketAddr};
@@ -69,7 +69,7 @@ fn read(mut s: Section<'_>, folder: &Path) -> Option<Placed<UpstreamOptions>> {
     let announcements = [("none", Announce::None), ("xforward", Announce::Xforward), ("xclient", Announce::Xclient)];
     let announce = s.value("announce-client", "\"none\"", choice(&announcements));
     let max_connections = s.value("max-connections", "0", count(0..=100_000));
-    let pool = pool::Options {
+    let pool = PoolOptions {
         max_idle: s.value("max-idle-connections", "50", count(0..=100_000)),
         idle_timeout: s.value("idle-timeout", "\"30s\"", timeout),
         max_age: s.value("max-age", "\"5m\"", timeout),

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::config::{self, Config, ConfigError, Diagnostics, Setting, Severity};
 use crate::log::LoggedState;
 use crate::policy::Policy;
-use crate::relay::Unusable;
+use crate::relay::UnusableError;
 use crate::server::Server;
 use crate::store::{KEEP, Replaced};
 use crate::time::format_duration;
@@ -193,7 +193,7 @@ impl Reloader {
 }
 
 /// Answers the command that a configuration was taken: `words`, and what is wrong with upstreams and other files.
-fn answer(words: String, unusable: Option<Unusable>, problems: &Diagnostics) -> Outcome {
+fn answer(words: String, unusable: Option<UnusableError>, problems: &Diagnostics) -> Outcome {
     if let Some(error) = unusable {
         return Outcome::Refused(format!("{words}upstreams not taken: the former ones stay: {error}\n"));
     }

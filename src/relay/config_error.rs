@@ -1,6 +1,6 @@
 //! Errors of an upstream's configuration and of the files that it names.
 
-use super::login;
+use super::login_secret::SecretError;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 pub enum ConfigError {
     Ca(PathBuf, String),
     NoRoots,
-    Secret(login::SecretError),
+    Secret(SecretError),
     /// Error of Weir's client certificate or its key.
-    Identity(PathBuf, String),
+    ClientCertificate(PathBuf, String),
     Name(String),
     Tls(rustls::Error),
 }
@@ -22,7 +22,7 @@ impl fmt::Display for ConfigError {
             Self::Ca(path, why) => write!(f, "certificates in {}: {why}", path.display()),
             Self::NoRoots => f.write_str("the system has no certificate authorities to check the upstream by; set ca"),
             Self::Secret(error) => error.fmt(f),
-            Self::Identity(path, why) => write!(f, "client certificate or key {}: {why}", path.display()),
+            Self::ClientCertificate(path, why) => write!(f, "client certificate or key {}: {why}", path.display()),
             Self::Name(name) => write!(f, "\"{name}\" is no name a certificate could have"),
             Self::Tls(error) => error.fmt(f),
         }

@@ -1,6 +1,6 @@
 //! Errors of an upstream.
 
-use super::login::SecretError;
+use super::login_secret::SecretError;
 use super::tls::explain;
 use crate::smtp::reply::{Garbage, Reply};
 use crate::smtp::scram;
@@ -55,6 +55,13 @@ impl RelayError {
             Self::Scram(error) => matches!(error, scram::Error::Refused(_)),
             _ => false,
         }
+    }
+
+    /// Returns whether every address would fail in the same way.
+    pub fn is_same_everywhere(&self) -> bool {
+        // A wrong password is wrong everywhere, and repeated attempts may lock the account. After the other errors no
+        // address was tried.
+        self.is_refused_login() || matches!(self, Self::Secret(_) | Self::PasswordUnknown | Self::Disabled)
     }
 
     /// Returns whether the upstream refused to serve, perhaps because of the client that was announced or logged in.

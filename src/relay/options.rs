@@ -1,6 +1,6 @@
 //! Configuration of the relay.
 
-use super::{Announce, dns, login, pool, tls};
+use super::{Announce, dns, login, tls};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,9 +50,22 @@ pub struct UpstreamOptions {
     pub login: Option<login::Options>,
     /// Maximum connections in use for mail; 0: as many as the upstream accepts.
     pub max_connections: usize,
-    pub pool: pool::Options,
+    pub pool: PoolOptions,
     /// Whether and how the upstream is told who the client is.
     pub announce: Announce,
+}
+
+/// Bounds of an upstream's pool of idle connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Maximum idle connections; 0 keeps none.
+    pub max_idle: usize,
+    /// How long a connection may be idle.
+    pub idle_timeout: Duration,
+    /// Maximum age of a connection that is used again.
+    pub max_age: Duration,
+    /// Maximum messages over one connection.
+    pub max_messages: u32,
 }
 
 impl UpstreamOptions {

@@ -2,9 +2,9 @@
 
 use super::client::Client;
 use super::connection::Connection;
-use super::connection::dialogue::Answered;
 use super::upstream::Upstream;
 use crate::smtp::envelope::{Mail, Rcpt};
+use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
 /// A transaction whose MAIL or recipients an upstream has accepted; or has refused, while more recipients may follow.
@@ -26,9 +26,9 @@ impl Transaction {
         client: &Client,
         mail: &Mail,
         recipients: &[&Rcpt],
-        answers: Vec<Answered>,
+        answers: Vec<Answer>,
         route: Option<&Arc<str>>,
-    ) -> (Box<Self>, Vec<Answered>) {
+    ) -> (Box<Self>, Vec<Answer>) {
         let mut begun = Box::new(Self {
             upstream: upstream.clone(),
             connection,
@@ -42,9 +42,9 @@ impl Transaction {
     }
 
     /// Takes the answers to recipients.
-    pub(super) fn heard(&mut self, recipients: &[&Rcpt], answers: &[Answered]) {
+    pub(super) fn heard(&mut self, recipients: &[&Rcpt], answers: &[Answer]) {
         let heard = recipients.iter().zip(answers);
-        let is_accepted = |answer: &Answered| matches!(answer, Answered::Reply(reply) if reply.is_positive());
+        let is_accepted = |answer: &Answer| matches!(answer, Answer::Reply(reply) if reply.is_positive());
         self.accepted.extend(heard.filter(|(_, answer)| is_accepted(answer)).map(|(rcpt, _)| (*rcpt).clone()));
     }
 

@@ -1,9 +1,10 @@
-//! Requests of a session to the upstream, and the translation of its answers.
+//! Requests of a session to the upstream, and the answer when the upstream fails.
 
 use super::services::Server;
-use crate::relay::{self, Answered, LoggedIn, RelayError};
-use crate::session::{Answer, Request, Session};
+use crate::relay::{self, LoggedIn, RelayError};
+use crate::session::{Request, Session};
 use crate::smtp::reply::Reply;
+use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
 /// Asks the upstream. Returns one answer per recipient, in order, or the answer to DATA.
@@ -14,12 +15,10 @@ pub async fn ask_upstream(
     request: Request<'_>,
 ) -> Vec<Answer> {
     match request {
-        Request::Data => vec![answer(server.relay.data(upstream).await.map(Answered::Reply))],
+        Request::Data => vec![server.relay.data(upstream).await.map_or_else(failed, Answer::Reply)],
         Request::Envelope { mail, recipients, route } => {
-            match server.relay.envelope(upstream, client, mail, &recipients, route).await {
-                Ok(answers) => answers.into_iter().map(|answered| answer(Ok(answered))).collect(),
-                Err(error) => vec![answer(Err(error)); recipients.len()],
-            }
+            let answers = server.relay.envelope(upstream, client, mail, &recipients, route).await;
+            answers.unwrap_or_else(|error| vec![failed(error); recipients.len()])
         }
     }
 }
@@ -39,24 +38,18 @@ pub fn client_identity(session: &Session, login: Option<&(Arc<str>, LoggedIn)>) 
     }
 }
 
-/// Translates the relay's answer into the session's.
-fn answer(outcome: Result<Answered, RelayError>) -> Answer {
-    match outcome {
-        Ok(Answered::Reply(reply)) => Answer::Reply(reply),
-        Ok(Answered::MailRefused(reply)) => Answer::MailRefused(reply),
+/// Returns the answer to each command of a request that the relay could not carry out.
+fn failed(error: RelayError) -> Answer {
+    let reason = error.to_string();
+    let words = match error {
         // The upstream refused the client's own credentials.
-        Err(RelayError::ClientLogin(reply)) => Answer::MailRefused(reply),
-        Err(error) => {
-            let reason = error.to_string();
-            let words = match error {
-                RelayError::Refused(reply) => Some(reply),
-                RelayError::Busy => {
-                    let text = "Too many messages at once for the mail server behind this one; try again later";
-                    Some(Reply::new(421, text))
-                }
-                _ => None,
-            };
-            Answer::Away { reason, words }
+        RelayError::ClientLogin(reply) => return Answer::MailRefused(reply),
+        RelayError::Refused(reply) => Some(reply),
+        RelayError::Busy => {
+            let text = "Too many messages at once for the mail server behind this one; try again later";
+            Some(Reply::new(421, text))
         }
-    }
+        _ => None,
+    };
+    Answer::Away { reason, words }
 }

@@ -29,11 +29,12 @@ mod step;
 mod transaction;
 
 pub use crate::smtp::sasl::Verified;
+pub use crate::smtp::upstream_answer::Answer;
 pub use auth::FAILED_LOGIN_PAUSE;
 pub use deferred_charges::DeferredCharges;
 pub use message_outcome::MessageOutcome;
 pub use options::{Options, Requirement, Security, Tls};
-pub use pipeline::{Answer, Request};
+pub use pipeline::Request;
 pub use record::{Delivery, Record, Refused, RefusedBy};
 pub use replies::{refusal_reply, suspended_reply};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};

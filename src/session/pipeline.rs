@@ -10,6 +10,7 @@ use crate::policy::event::Stage;
 use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
+use crate::smtp::upstream_answer::Answer;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
@@ -24,20 +25,6 @@ pub enum Request<'a> {
     },
     /// DATA. Expects one answer.
     Data,
-}
-
-/// The upstream's answer to one command.
-#[derive(Clone, Debug)]
-pub enum Answer {
-    Reply(Reply),
-    /// The upstream refused MAIL, and so the recipient.
-    MailRefused(Reply),
-    /// The upstream cannot be reached, does not answer or answers nonsense, for this reason; or it closes the
-    /// connection with this reply.
-    Away {
-        reason: String,
-        words: Option<Reply>,
-    },
 }
 
 impl Relay {

@@ -14,4 +14,5 @@ pub mod reply;
 pub mod sasl;
 pub mod scram;
 pub mod trace;
+pub mod upstream_answer;
 pub mod xclient;

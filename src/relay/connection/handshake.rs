@@ -4,8 +4,7 @@
 use crate::relay::client::Client;
 use crate::relay::error::RelayError;
 use crate::relay::login::{Authentication, Login, Step};
-use crate::relay::tls::Plain;
-use crate::relay::tls::Policy;
+use crate::relay::tls::{NoTlsReason, Policy};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram::{Keys, Salting};
@@ -22,7 +21,7 @@ pub struct Handshake {
     client_helo: Option<Box<str>>,
     secured: bool,
     /// The reason why the connection goes on without TLS, if it does.
-    plain: Plain,
+    no_tls: NoTlsReason,
     stage: Stage,
 }
 
@@ -60,7 +59,7 @@ impl Handshake {
             client: None,
             client_helo: None,
             secured: tls == Policy::Implicit,
-            plain: if tls == Policy::None { Plain::Unwanted } else { Plain::NotOffered },
+            no_tls: if tls == Policy::None { NoTlsReason::Unwanted } else { NoTlsReason::NotOffered },
             stage: Stage::Greeting,
         }
     }
@@ -76,8 +75,8 @@ impl Handshake {
     }
 
     /// Returns why the finished handshake has no TLS; `None` if it has.
-    pub fn plain(self) -> Option<Plain> {
-        if self.secured { None } else { Some(self.plain) }
+    pub fn no_tls(self) -> Option<NoTlsReason> {
+        if self.secured { None } else { Some(self.no_tls) }
     }
 
     /// Continues after TLS is established.
@@ -100,7 +99,7 @@ impl Handshake {
             Stage::StartTls(_) if reply.code() == 220 => Next::StartTls,
             // The server offers STARTTLS and refuses it: go on without, where plain text is allowed.
             Stage::StartTls(offered) if self.tls == Policy::Opportunistic && self.login.is_none() => {
-                self.plain = Plain::Refused(reply);
+                self.no_tls = NoTlsReason::Refused(reply);
                 self.log_in(offered)
             }
             Stage::StartTls(_) => Next::Failed(RelayError::StartTls(reply)),
@@ -326,15 +325,15 @@ mod tests {
 
     #[test]
     fn xclient_comes_after_tls_and_before_the_login() {
-        use Policy::{None as Plain, Opportunistic, Required};
+        use Policy::{Opportunistic, Required};
         let offers: &[&str] = &["250-up", "250-AUTH PLAIN", "250-XCLIENT ADDR LOGIN", "250 STARTTLS"];
         let fewer: &[&str] = &["250-up", "250 AUTH PLAIN"];
         let (hi, weir, anew) = (&["220 hi"][..], "EHLO weir.example", "EHLO pc.example");
         let xclient = "XCLIENT ADDR=192.0.2.7 LOGIN=alice";
         let plain = "AUTH PLAIN AHdlaXIAc2VzYW1l";
         for (tls, login, replies, sent, end) in [
-            (Plain, false, &[hi, offers, hi, fewer][..], format!("{weir}|{xclient}|{anew}"), "ready"),
-            (Plain, false, &[hi, fewer], weir.to_owned(), "ready"),
+            (Policy::None, false, &[hi, offers, hi, fewer][..], format!("{weir}|{xclient}|{anew}"), "ready"),
+            (Policy::None, false, &[hi, fewer], weir.to_owned(), "ready"),
             (
                 Required,
                 true,
@@ -350,15 +349,15 @@ mod tests {
                 "ready",
             ),
             (
-                Plain,
+                Policy::None,
                 false,
                 &[hi, offers, &["550 no"]],
                 format!("{weir}|{xclient}"),
                 "to be told who the client is: 550",
             ),
-            (Plain, false, &[hi, offers, &["421 no"]], format!("{weir}|{xclient}"), "who the client is: 421 no"),
+            (Policy::None, false, &[hi, offers, &["421 no"]], format!("{weir}|{xclient}"), "who the client is: 421 no"),
             (
-                Plain,
+                Policy::None,
                 false,
                 &[hi, offers, hi, &["501 no"]],
                 format!("{weir}|{xclient}|{anew}"),

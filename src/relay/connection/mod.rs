@@ -1,8 +1,8 @@
 //! Connection to an upstream: sends the commands of a message and matches replies to commands.
 //!
-//! [`handshake`] defines its start, [`dialogue`] the envelope; a [`wire`] carries its octets.
+//! [`handshake`] is its start, [`envelope`] the commands of a message; a [`wire`] carries its octets.
 
-pub mod dialogue;
+pub mod envelope;
 mod handshake;
 mod wire;
 
@@ -12,13 +12,14 @@ pub(super) use wire::Wire;
 use crate::metrics::Counted;
 use crate::relay::client::Client;
 use crate::relay::client_identity::Announcer;
+use crate::relay::connection_slots::Slot;
 use crate::relay::error::RelayError;
-use crate::relay::tls::Plain;
-use crate::relay::upstream::Slot;
+use crate::relay::tls::NoTlsReason;
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
-use dialogue::{Answered, Envelope};
+use crate::smtp::upstream_answer::Answer;
+use envelope::Envelope;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,7 +30,7 @@ pub struct Connection {
     wire: Wire,
     data_timeout: Duration,
     offered: Extensions,
-    plain: Option<Plain>,
+    no_tls: Option<NoTlsReason>,
     announcer: Arc<Announcer>,
     /// The client that the handshake announced or logged in.
     client: Option<Client>,
@@ -55,7 +56,7 @@ pub struct Established {
     pub data_timeout: Duration,
     pub offered: Extensions,
     /// The reason why there is no TLS; `None` if there is.
-    pub plain: Option<Plain>,
+    pub no_tls: Option<NoTlsReason>,
     pub announcer: Arc<Announcer>,
     /// The client that the handshake announced or logged in.
     pub client: Option<Client>,
@@ -83,12 +84,12 @@ const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connection {
     pub fn new(established: Established) -> Self {
-        let Established { wire, data_timeout, offered, plain, announcer, client, is_of_login, counted } = established;
+        let Established { wire, data_timeout, offered, no_tls, announcer, client, is_of_login, counted } = established;
         Self {
             wire,
             data_timeout,
             offered,
-            plain,
+            no_tls,
             announcer,
             client,
             is_of_login,
@@ -123,8 +124,8 @@ impl Connection {
     }
 
     /// Returns why the connection has no TLS; `None` if it has.
-    pub fn plain(&self) -> Option<&Plain> {
-        self.plain.as_ref()
+    pub fn no_tls(&self) -> Option<&NoTlsReason> {
+        self.no_tls.as_ref()
     }
 
     pub fn age(&self, now: Instant) -> Duration {
@@ -169,7 +170,7 @@ impl Connection {
         client: &Client,
         mail: Option<&Mail>,
         recipients: &[&Rcpt],
-    ) -> Result<Vec<Answered>, RelayError> {
+    ) -> Result<Vec<Answer>, RelayError> {
         let reset = mail.is_some() && self.messages > 0;
         let envelope = Envelope::new(mail, recipients, reset, &self.offered);
         let mut envelope = envelope.announcing(self.announcer.before_mail(client, &self.offered));

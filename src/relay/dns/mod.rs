@@ -1,19 +1,19 @@
 //! Address lookup for upstreams: from an address literal, /etc/hosts or DNS, in the order in which addresses are tried.
 //!
-//! [`servers`] are the name servers, [`stale`] keeps old answers for when they fail, and [`lookup_error`] has the
+//! [`name_servers`] has the name servers, [`stale_cache`] keeps old answers for when they fail, and [`lookup_error`] has the
 //! errors.
 
 mod lookup_error;
-mod servers;
-mod stale;
+mod name_servers;
+mod stale_cache;
 
 use crate::log::LoggedState;
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 pub use lookup_error::LookupError;
-use servers::Servers;
-use stale::{Freshness, StaleCache};
+use name_servers::NameServers;
+use stale_cache::{Freshness, StaleCache};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +45,7 @@ pub struct Resolver {
 struct CurrentServers {
     options: Options,
     /// The name servers, with the text of the resolv.conf that lists them.
-    servers: Option<(ResolvConf, Arc<Servers>)>,
+    servers: Option<(ResolvConf, Arc<NameServers>)>,
 }
 
 /// The addresses of an upstream, one after the other. Mail exchangers are looked up when it is their turn.
@@ -185,7 +185,7 @@ impl Resolver {
 
     /// Returns the name servers. Those of the system may change: on a laptop that moves, or when Weir starts before the
     /// network.
-    fn servers(&self) -> Arc<Servers> {
+    fn servers(&self) -> Arc<NameServers> {
         let is_of_system = self.current().options.servers.is_empty();
         let source = match is_of_system {
             true => std::fs::read("/etc/resolv.conf").map_err(|error| error.to_string()),
@@ -198,8 +198,8 @@ impl Resolver {
             return servers.clone();
         }
         let new = Arc::new(match current.options.servers.is_empty() {
-            true => Servers::of_system(source.as_deref().map_err(String::as_str)),
-            false => Servers::of(&current.options.servers),
+            true => NameServers::of_system(source.as_deref().map_err(String::as_str)),
+            false => NameServers::of(&current.options.servers),
         });
         if let Some(note) = new.note() {
             tracing::warn!(reason = note, "the system has no name servers that can be asked");
@@ -265,7 +265,7 @@ fn hosts_addresses(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
             .map(|lookup| lookup.answers().iter().filter_map(|record| RData::ip_addr(&record.data)).collect::<Vec<_>>())
     };
     let (six, four) = (found(RecordType::AAAA).unwrap_or_default(), found(RecordType::A).unwrap_or_default());
-    servers::interleave(six, four)
+    name_servers::interleave(six, four)
 }
 
 #[cfg(test)]

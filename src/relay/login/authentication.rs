@@ -1,8 +1,8 @@
 //! Login at an upstream (RFC 4954), step by step, by the strongest mechanism that both sides know. Pure.
 
 use super::redaction::Redaction;
-use super::secret::{Login, Mechanism, Secret};
 use crate::relay::error::RelayError;
+use crate::relay::login_secret::{Login, Mechanism, Secret};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl;

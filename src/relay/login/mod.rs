@@ -1,16 +1,16 @@
 //! Login at an upstream.
 //!
-//! [`secret`] is the configured login and where its secret is kept, [`authentication`] the exchange, with [`keys`]
-//! derived once. [`refusal`] backs off from refused logins, and [`redaction`] keeps secrets out of the log.
+//! The configuration and its secret are in `relay/login_secret.rs`. [`authentication`] is the exchange, and
+//! [`scram_keys`] caches its keys. [`refusal`] backs off from refused logins, and [`redaction`] keeps secrets out of the
+//! log.
 
 mod authentication;
-mod keys;
 mod redaction;
 mod refusal;
-mod secret;
+mod scram_keys;
 
+pub use super::login_secret::{Fixed, Kind, Mechanism, Options, SecretError, SecretSource};
+pub(super) use super::login_secret::{Login, Secret, nonce};
 pub(super) use authentication::{Authentication, Step};
-pub(super) use keys::KeyRing;
 pub(super) use refusal::Refusals;
-pub use secret::{Fixed, Kind, Mechanism, Options, SecretError, SecretSource};
-pub(super) use secret::{Login, Secret, nonce};
+pub(super) use scram_keys::KeyRing;

@@ -1,8 +1,8 @@
 //! Back-off for refused logins: to repeat a refused login for every message could lock the account, or get Weir
 //! blocked.
 
-use super::secret::Secret;
 use crate::relay::error::RelayError;
+use crate::relay::login_secret::Secret;
 use crate::smtp::reply::Reply;
 use crate::smtp::scram;
 use std::sync::{Mutex, PoisonError};
@@ -95,7 +95,7 @@ impl PermanentRefusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::login::Mechanism;
+    use crate::relay::login_secret::Mechanism;
     use crate::smtp::sasl::Credentials;
 
     #[test]

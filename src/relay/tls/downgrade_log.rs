@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why a connection has no TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plain {
+pub enum NoTlsReason {
     Unwanted,
     NotOffered,
     /// The upstream offers STARTTLS, and refused it with this reply.
@@ -26,7 +26,7 @@ pub struct DowngradeLog {
 #[derive(Default)]
 struct State {
     /// The last connection: `Some(None)` if it had TLS.
-    last: Option<Option<Plain>>,
+    last: Option<Option<NoTlsReason>>,
     /// Some connection had TLS.
     had: bool,
     /// The addresses that were warned about.
@@ -44,10 +44,10 @@ impl DowngradeLog {
 
     /// Takes why a connection to this address has no TLS; `None` if it has. Warns once when TLS is lost: the mail does
     /// not show it, and an attacker in between can strip TLS.
-    pub fn learn(&self, address: SocketAddr, plain: Option<Plain>) {
+    pub fn learn(&self, address: SocketAddr, no_tls: Option<NoTlsReason>) {
         let upstream = &*self.upstream;
-        let is_news = self.state.lock().unwrap_or_else(PoisonError::into_inner).learn(address, plain.clone());
-        match plain {
+        let is_news = self.state.lock().unwrap_or_else(PoisonError::into_inner).learn(address, no_tls.clone());
+        match no_tls {
             Some(reason) if is_news => tracing::warn!(upstream, %address, %reason, "no TLS; mail goes in plain text"),
             None if is_news => tracing::info!(upstream, %address, "TLS again"),
             _ => {}
@@ -55,24 +55,24 @@ impl DowngradeLog {
     }
 
     /// Returns why the last connection had no TLS, `Some(None)` if it had; `None` if there was no connection yet.
-    pub fn last(&self) -> Option<Option<Plain>> {
+    pub fn last(&self) -> Option<Option<NoTlsReason>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }
 }
 
 impl State {
     /// Returns whether to write a log line.
-    fn learn(&mut self, address: SocketAddr, plain: Option<Plain>) -> bool {
-        let is_lapse = match &plain {
+    fn learn(&mut self, address: SocketAddr, no_tls: Option<NoTlsReason>) -> bool {
+        let is_lapse = match &no_tls {
             None => {
                 self.had = true;
                 false
             }
-            Some(Plain::Unwanted) => false,
-            Some(Plain::NotOffered) => self.had,
-            Some(Plain::Refused(_) | Plain::Failed(_)) => true,
+            Some(NoTlsReason::Unwanted) => false,
+            Some(NoTlsReason::NotOffered) => self.had,
+            Some(NoTlsReason::Refused(_) | NoTlsReason::Failed(_)) => true,
         };
-        self.last = Some(plain);
+        self.last = Some(no_tls);
         match is_lapse {
             true => self.lapsed.len() < MAX_ADDRESSES && self.lapsed.insert(address),
             false => self.lapsed.remove(&address),
@@ -80,7 +80,7 @@ impl State {
     }
 }
 
-impl fmt::Display for Plain {
+impl fmt::Display for NoTlsReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unwanted => f.write_str("tls is \"none\""),
@@ -99,22 +99,22 @@ mod tests {
     fn tls_that_is_lost_is_news_once_and_again_when_it_is_back() {
         let mut state = State::default();
         let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
-        let refused = || Some(Plain::Refused(Reply::new(454, "no")));
-        for (address, plain, is_news) in [
+        let refused = || Some(NoTlsReason::Refused(Reply::new(454, "no")));
+        for (address, no_tls, is_news) in [
             // TLS was never there.
-            (one, Some(Plain::NotOffered), false),
+            (one, Some(NoTlsReason::NotOffered), false),
             (one, refused(), true),
-            (one, Some(Plain::Failed("TLS: no".to_owned())), false),
+            (one, Some(NoTlsReason::Failed("TLS: no".to_owned())), false),
             (other, refused(), true),
             (one, None, true),
             (one, None, false),
-            (one, Some(Plain::NotOffered), true),
+            (one, Some(NoTlsReason::NotOffered), true),
             (other, refused(), false),
             (one, None, true),
-            (one, Some(Plain::Unwanted), false),
+            (one, Some(NoTlsReason::Unwanted), false),
         ] {
-            assert_eq!(state.learn(address, plain.clone()), is_news, "{address} {plain:?}");
-            assert_eq!(state.last, Some(plain));
+            assert_eq!(state.learn(address, no_tls.clone()), is_news, "{address} {no_tls:?}");
+            assert_eq!(state.last, Some(no_tls));
         }
     }
 }

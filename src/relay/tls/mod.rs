@@ -1,21 +1,22 @@
 //! TLS to an upstream: with a checked certificate where TLS is required, with any certificate where plain text would be
 //! allowed.
 //!
-//! [`verify`] and [`pin`] check the upstream's certificate, [`identity`] is Weir's own, and [`downgrade_log`] warns
-//! where TLS is missing.
+//! [`verify`] and [`pin`] check the upstream's certificate, and [`client_certificate`] is Weir's own. [`downgrade_log`]
+//! warns where TLS is missing, and [`error_text`] explains failed handshakes.
 
+mod client_certificate;
 mod downgrade_log;
-mod identity;
+mod error_text;
 mod pin;
 mod verify;
 
-pub(super) use downgrade_log::{DowngradeLog, Plain};
-pub use identity::Paths;
+pub use client_certificate::Paths;
+pub(super) use downgrade_log::{DowngradeLog, NoTlsReason};
+pub(super) use error_text::explain;
 pub use pin::Pin;
-pub(super) use verify::explain;
 
 use crate::relay::config_error::ConfigError;
-use identity::Identity;
+use client_certificate::ClientCertificate;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -69,9 +70,8 @@ pub struct Tls {
 }
 
 enum Connector {
-    Anonymous(TlsConnector),
-    /// With Weir's client certificate.
-    Known(Arc<Identity>),
+    WithoutCertificate(TlsConnector),
+    WithCertificate(Arc<ClientCertificate>),
 }
 
 impl Tls {
@@ -93,8 +93,8 @@ impl Tls {
         };
         let config = builder.with_no_client_auth();
         let connector = match &options.client {
-            Some(paths) => Connector::Known(Arc::new(Identity::read(paths, config)?)),
-            None => Connector::Anonymous(TlsConnector::from(Arc::new(config))),
+            Some(paths) => Connector::WithCertificate(Arc::new(ClientCertificate::read(paths, config)?)),
+            None => Connector::WithoutCertificate(TlsConnector::from(Arc::new(config))),
         };
         let host = options.name.as_deref().unwrap_or(host);
         let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -105,10 +105,10 @@ impl Tls {
     /// Performs the client's side of a handshake.
     pub async fn secure<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> std::io::Result<TlsStream<S>> {
         let connector = match &self.connector {
-            Connector::Anonymous(connector) => connector.clone(),
-            Connector::Known(identity) => {
-                let identity = identity.clone();
-                tokio::task::spawn_blocking(move || identity.connector()).await.map_err(std::io::Error::other)?
+            Connector::WithoutCertificate(connector) => connector.clone(),
+            Connector::WithCertificate(certificate) => {
+                let certificate = certificate.clone();
+                tokio::task::spawn_blocking(move || certificate.connector()).await.map_err(std::io::Error::other)?
             }
         };
         connector.connect(self.name.clone(), stream).await

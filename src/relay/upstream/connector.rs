@@ -7,11 +7,12 @@ use crate::relay::client::{Client, LoggedIn};
 use crate::relay::client_identity::{Announce, Announcer};
 use crate::relay::config_error::ConfigError;
 use crate::relay::connection::{Connection, Established, Handshake, Next, Wire};
-use crate::relay::dns::{LookupError, Resolver};
+use crate::relay::dns::{LookupError, Resolver, Route};
 use crate::relay::error::RelayError;
 use crate::relay::login::{self, KeyRing, Login, Refusals, Secret};
 use crate::relay::options::{Options, UpstreamOptions};
-use crate::relay::tls::{DowngradeLog, Plain, Policy, Tls};
+use crate::relay::tls::{DowngradeLog, NoTlsReason, Policy, Tls};
+use crate::smtp::extensions::Extensions;
 use crate::time::format_duration;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -123,45 +124,27 @@ impl Connector {
     async fn try_connect(&self, client: Option<&Client>) -> Result<Connection, RelayError> {
         let unreachable = |failure: LookupError| RelayError::Unreachable(std::io::Error::other(failure));
         let deadline = Instant::now() + self.timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
-        // A slow lookup or address must leave some time for the next ones.
-        let UpstreamOptions { host, mx, port, .. } = &self.options;
-        let mut route = self.resolver.route(host, *mx, left() / 2).await.map_err(unreachable)?;
-        let mut waiting = VecDeque::new();
+        let UpstreamOptions { host, mx, .. } = &self.options;
+        let mut route = self.resolver.route(host, *mx, share_until(deadline)).await.map_err(unreachable)?;
+        let mut paused = VecDeque::new();
         let mut outcome = Err(RelayError::Closed);
-        loop {
-            let address = match route.next(left() / 2).await {
-                Some(Ok(address)) => {
-                    let address = SocketAddr::new(address, *port);
-                    if self.bad_addresses.is_paused(address, Instant::now()) {
-                        waiting.push_back(address);
-                        continue;
-                    }
-                    address
-                }
-                Some(Err(failure)) => {
+        while let Some(next) = self.next_address(&mut route, &mut paused, deadline).await {
+            let address = match next {
+                Ok(address) => address,
+                Err(failure) => {
                     outcome = Err(unreachable(failure));
                     continue;
                 }
-                None => match waiting.pop_front() {
-                    Some(address) => address,
-                    None => return outcome,
-                },
             };
-            let is_last = route.is_at_end() && waiting.is_empty();
-            let share = if is_last { left() } else { left() / 2 };
-            let tried = tokio::time::timeout(share, self.try_address(address, client)).await;
+            let is_last = route.is_at_end() && paused.is_empty();
+            let timeout = if is_last { left_until(deadline) } else { share_until(deadline) };
+            let tried = tokio::time::timeout(timeout, self.try_address(address, client)).await;
             match tried.unwrap_or(Err(RelayError::Timeout)) {
                 Ok(connection) => {
                     self.bad_addresses.works(address);
                     return Ok(connection);
                 }
-                // A wrong password is wrong everywhere, and repeated attempts may lock the account.
-                Err(error) if error.is_refused_login() => return Err(error),
-                // The address was not tried.
-                Err(error @ (RelayError::Secret(_) | RelayError::PasswordUnknown | RelayError::Disabled)) => {
-                    return Err(error);
-                }
+                Err(error) if error.is_same_everywhere() => return Err(error),
                 Err(error) => {
                     // A refusal may be due to this client; it says nothing about others.
                     if !(error.is_refusal() && self.is_for_one() && client.is_some()) {
@@ -171,6 +154,24 @@ impl Connector {
                 }
             }
         }
+        outcome
+    }
+
+    /// Returns the next address to try, or why an exchanger has none; `None` at the end. Addresses that failed a moment
+    /// ago wait in `paused`, and come last.
+    async fn next_address(
+        &self,
+        route: &mut Route<'_>,
+        paused: &mut VecDeque<SocketAddr>,
+        deadline: Instant,
+    ) -> Option<Result<SocketAddr, LookupError>> {
+        while let Some(next) = route.next(share_until(deadline)).await {
+            match next.map(|address| SocketAddr::new(address, self.options.port)) {
+                Ok(address) if self.bad_addresses.is_paused(address, Instant::now()) => paused.push_back(address),
+                next => return Some(next),
+            }
+        }
+        paused.pop_front().map(Ok)
     }
 
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, RelayError> {
@@ -178,11 +179,11 @@ impl Connector {
         let (opened, failed) = match self.open(address, policy, client).await {
             // Where TLS is optional, a failed handshake costs no mail.
             Err(error @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
-                (self.open(address, Policy::None, client).await, Some(Plain::Failed(error.to_string())))
+                (self.open(address, Policy::None, client).await, Some(NoTlsReason::Failed(error.to_string())))
             }
             outcome => (outcome, None),
         };
-        opened.inspect(|connection| self.downgrade_log.learn(address, failed.or_else(|| connection.plain().cloned())))
+        opened.inspect(|connection| self.downgrade_log.learn(address, failed.or_else(|| connection.no_tls().cloned())))
     }
 
     async fn open(
@@ -216,7 +217,21 @@ impl Connector {
         client: Option<&Client>,
     ) -> Result<Connection, RelayError> {
         let (tcp, counted) = self.connect_tcp(address).await?;
-        let mut wire = Wire::new(tcp, self.timeout);
+        let (wire, offered) = self.converse(Wire::new(tcp, self.timeout), &mut handshake).await?;
+        Ok(Connection::new(Established {
+            wire,
+            data_timeout: self.data_timeout,
+            offered,
+            no_tls: handshake.no_tls(),
+            announcer: self.announcer.clone(),
+            client: client.cloned(),
+            is_of_login: self.options.wants_credentials(),
+            counted,
+        }))
+    }
+
+    /// Carries out the steps of a handshake. Returns the extensions that the upstream offers at its end.
+    async fn converse(&self, mut wire: Wire, handshake: &mut Handshake) -> Result<(Wire, Extensions), RelayError> {
         if handshake.is_within_tls() {
             wire = wire.secure(self.tls.as_ref()).await?;
         }
@@ -236,18 +251,7 @@ impl Connector {
                     next = handshake.secured();
                 }
                 Next::Derive(salting) => next = handshake.keys(&self.keys.derive(salting).await?),
-                Next::Ready(offered) => {
-                    return Ok(Connection::new(Established {
-                        wire,
-                        data_timeout: self.data_timeout,
-                        offered,
-                        plain: handshake.plain(),
-                        announcer: self.announcer.clone(),
-                        client: client.cloned(),
-                        is_of_login: self.options.wants_credentials(),
-                        counted,
-                    }));
-                }
+                Next::Ready(offered) => return Ok((wire, offered)),
                 Next::Failed(error) => return Err(error),
             }
         }
@@ -315,4 +319,13 @@ impl Connector {
             }
         }
     }
+}
+
+fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// Returns the timeout of one step: a slow lookup or address must leave some time for the next ones.
+fn share_until(deadline: Instant) -> Duration {
+    left_until(deadline) / 2
 }

@@ -1,24 +1,22 @@
 //! One upstream: its connections, extensions and health.
 //!
 //! A [`connector`] opens connections, and tries [`bad_addresses`] last; idle ones wait in a [`pool`]. [`health`] says
-//! whether the upstream works, [`admin_state`] whether it is enabled, and [`capabilities`] its extensions. [`slots`]
-//! bound the connections in use.
+//! whether the upstream works, [`admin_state`] whether it is enabled, and [`capabilities`] its extensions.
 
 mod admin_state;
 mod bad_addresses;
 mod capabilities;
 mod connector;
 mod health;
-pub mod pool;
-mod slots;
+mod pool;
 
 pub(super) use connector::Connector;
-pub(super) use slots::{Slot, WAIT};
 
 use crate::metrics;
 use crate::relay::client::Client;
 use crate::relay::config_error::ConfigError;
 use crate::relay::connection::Connection;
+use crate::relay::connection_slots::{Slot, Slots};
 use crate::relay::dns::{LookupError, Resolver};
 use crate::relay::error::RelayError;
 use crate::relay::options::{Options, UpstreamOptions};
@@ -28,7 +26,6 @@ use admin_state::Setting;
 use capabilities::{Capabilities, REFRESH};
 use health::{Health, HealthState};
 use pool::Pool;
-use slots::Slots;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -271,27 +268,23 @@ impl Upstream {
             began = Instant::now();
             outcome = self.connector.connect(client).await;
         }
-        // A refusal of one connection too many says nothing about the upstream's health.
-        let is_one_too_many = match &outcome {
-            Err(RelayError::Refused(reply)) if reply.code() < 500 => {
-                self.slots.has_others(usize::from(client.is_some())).await
+        match &outcome {
+            Ok(connection) => self.connected(connection, began),
+            Err(error) => {
+                // A refusal of one connection too many says nothing about the upstream's health.
+                let is_one_too_many = matches!(error, RelayError::Refused(reply) if reply.code() < 500)
+                    && self.slots.has_others(usize::from(client.is_some())).await;
+                if !is_one_too_many && self.shows_health(error) {
+                    self.attempt_failed(error, began);
+                }
             }
-            _ => false,
-        };
-        let connection = outcome.inspect_err(|error| {
-            let says_nothing = match error {
-                RelayError::Disabled => true,
-                // A refusal of one client says nothing about others.
-                RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::PasswordUnknown => true,
-                RelayError::Login(..) => self.options().wants_credentials(),
-                _ => false,
-            };
-            if !says_nothing && !is_one_too_many {
-                self.attempt_failed(error, began);
-            }
-        })?;
-        let connector = &self.connector;
-        connector.metrics().opened.inc();
+        }
+        outcome
+    }
+
+    /// Takes a new connection, whose attempt began at `began`: the upstream is well, and offers these extensions.
+    fn connected(&self, connection: &Connection, began: Instant) {
+        self.connector.metrics().opened.inc();
         let upstream = &**self.name();
         match self.health.answered(began, Instant::now()) {
             None | Some(HealthState::Well) => {}
@@ -300,11 +293,21 @@ impl Upstream {
         }
         self.update_metric();
         let offered = connection.offered();
-        connector.announcer().check_offered(&offered);
+        self.connector.announcer().check_offered(&offered);
         if self.capabilities.learn(offered, Instant::now()) {
             tracing::info!(upstream, offers = offered.names(), "upstream offers");
         }
-        Ok(connection)
+    }
+
+    /// Returns whether the error of a connection says something about the upstream's health.
+    fn shows_health(&self, error: &RelayError) -> bool {
+        match error {
+            RelayError::Disabled => false,
+            // A refusal of one client says nothing about others.
+            RelayError::Xclient(_) | RelayError::ClientLogin(_) | RelayError::PasswordUnknown => false,
+            RelayError::Login(..) => !self.options().wants_credentials(),
+            _ => true,
+        }
     }
 
     /// Closes the longest idle connection; false if there is none.

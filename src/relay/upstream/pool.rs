@@ -2,27 +2,14 @@
 
 use crate::relay::client::Client;
 use crate::relay::connection::Connection;
+use crate::relay::options::PoolOptions;
 use prometheus::IntGauge;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// Bounds of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Maximum idle connections; 0 keeps none.
-    pub max_idle: usize,
-    /// How long a connection may be idle.
-    pub idle_timeout: Duration,
-    /// Maximum age of a connection that is used again.
-    pub max_age: Duration,
-    /// Maximum messages over one connection.
-    pub max_messages: u32,
-}
 
 /// The idle connections, most recently used last. The lock is held to move some in or out.
 pub struct Pool {
-    options: Options,
+    options: PoolOptions,
     state: Mutex<State>,
     /// Metric of idle connections.
     count: IntGauge,
@@ -41,7 +28,7 @@ struct Idle {
 }
 
 impl Pool {
-    pub fn new(options: Options, count: IntGauge) -> Self {
+    pub fn new(options: PoolOptions, count: IntGauge) -> Self {
         Self { options, state: Mutex::default(), count }
     }
 

@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// All upstreams, and the parts to create new ones.
-pub struct Upstreams {
+/// The configured upstreams, and the parts to create new ones.
+pub struct UpstreamList {
     /// The current options. The lock is held during a change, so that changes happen one at a time; files are read
     /// under it, but nothing is awaited.
     options: Mutex<Options>,
     /// The watch channel's own lock is held to copy or replace the list.
-    list: watch::Sender<Arc<List>>,
+    current: watch::Sender<Arc<Snapshot>>,
     resolver: Arc<Resolver>,
     metrics: Arc<metrics::Upstreams>,
 }
 
 /// The upstreams at one moment.
-pub struct List {
+pub struct Snapshot {
     pub all: Vec<Arc<Upstream>>,
     /// The upstreams that get mail.
     pub enabled: Vec<Arc<Upstream>>,
@@ -32,22 +32,22 @@ pub struct List {
 
 /// Error of an upstream that cannot be used.
 #[derive(Debug)]
-pub struct Unusable(Arc<str>, ConfigError);
+pub struct UnusableError(Arc<str>, ConfigError);
 
-impl fmt::Display for Unusable {
+impl fmt::Display for UnusableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "upstream {}: {}", self.0, self.1)
     }
 }
 
-impl std::error::Error for Unusable {}
+impl std::error::Error for UnusableError {}
 
-impl Upstreams {
-    pub fn new(options: &Options, metrics: &Arc<metrics::Upstreams>) -> Result<Self, Unusable> {
-        let none = List { all: Vec::new(), enabled: Vec::new(), routed: Vec::new() };
+impl UpstreamList {
+    pub fn new(options: &Options, metrics: &Arc<metrics::Upstreams>) -> Result<Self, UnusableError> {
+        let none = Snapshot { all: Vec::new(), enabled: Vec::new(), routed: Vec::new() };
         let this = Self {
             options: Mutex::new(options.clone()),
-            list: watch::Sender::new(Arc::new(none)),
+            current: watch::Sender::new(Arc::new(none)),
             resolver: Arc::new(Resolver::new(&options.dns)),
             metrics: metrics.clone(),
         };
@@ -58,19 +58,19 @@ impl Upstreams {
                 tracing::info!(upstream = &**upstream.name(), "upstream not enabled: it gets no mail");
             }
         }
-        this.list.send_replace(Arc::new(List::of(all, options)));
-        this.warn_of_none();
+        this.current.send_replace(Arc::new(Snapshot::of(all, options)));
+        this.warn_if_none();
         Ok(this)
     }
 
-    /// Returns the current list.
-    pub fn list(&self) -> Arc<List> {
-        self.list.borrow().clone()
+    /// Returns the upstreams now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.borrow().clone()
     }
 
     /// Takes the upstreams and name servers of another configuration. Unchanged upstreams go on; removed, disabled or
     /// changed ones finish the mail in progress. An error changes nothing. Needs a runtime.
-    pub fn set(&self, wanted: &Options) -> Result<(), Unusable> {
+    pub fn set(&self, wanted: &Options) -> Result<(), UnusableError> {
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
         // Weir's name, timeouts and own addresses stay: the rest of Weir uses the former ones.
         let (upstreams, routed, dns) = (wanted.upstreams.clone(), wanted.routed.clone(), wanted.dns.clone());
@@ -79,57 +79,57 @@ impl Upstreams {
         if self.resolver.change(&wanted.dns) {
             tracing::info!("name servers changed");
         }
-        let former = self.list();
+        let former = self.snapshot();
         let same = |new: &Arc<Upstream>| former.all.iter().find(|old| old.options().is_like(new.options())).cloned();
         let all: Vec<_> = made.into_iter().map(|new| same(&new).unwrap_or(new)).collect();
-        let list = Arc::new(List::of(all, &wanted));
+        let new = Arc::new(Snapshot::of(all, &wanted));
         // New upstreams start before the list is published, old ones stop after, so the list is never empty in between.
-        for upstream in list.enabled.iter().filter(|upstream| !is_among(&former.enabled, upstream)) {
+        for upstream in new.enabled.iter().filter(|upstream| !is_among(&former.enabled, upstream)) {
             upstream.enable();
         }
-        self.list.send_replace(list.clone());
-        for upstream in former.all.iter().filter(|upstream| !is_among(&list.all, upstream)) {
+        self.current.send_replace(new.clone());
+        for upstream in former.all.iter().filter(|upstream| !is_among(&new.all, upstream)) {
             upstream.remove();
         }
-        for upstream in list.all.iter().filter(|upstream| !is_among(&list.enabled, upstream)) {
+        for upstream in new.all.iter().filter(|upstream| !is_among(&new.enabled, upstream)) {
             upstream.disable();
         }
-        list.all.iter().for_each(|upstream| upstream.update_metric());
-        tell(&former, &list);
-        self.warn_of_none();
+        new.all.iter().for_each(|upstream| upstream.update_metric());
+        log_changes(&former, &new);
+        self.warn_if_none();
         *options = wanted;
         Ok(())
     }
 
     /// Maintains all upstreams, also those added later, for as long as Weir serves.
     pub async fn maintain(&self) {
-        let mut changes = self.list.subscribe();
-        let (mut minders, mut minded) = (JoinSet::new(), Vec::<Arc<Upstream>>::new());
+        let mut changes = self.current.subscribe();
+        let (mut tasks, mut maintained) = (JoinSet::new(), Vec::<Arc<Upstream>>::new());
         loop {
             let all = changes.borrow_and_update().all.clone();
-            for upstream in all.iter().filter(|upstream| !is_among(&minded, upstream)) {
+            for upstream in all.iter().filter(|upstream| !is_among(&maintained, upstream)) {
                 let upstream = upstream.clone();
-                minders.spawn(async move { upstream.maintain().await });
+                tasks.spawn(async move { upstream.maintain().await });
             }
-            minded = all;
+            maintained = all;
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 // A removed upstream's task has ended.
-                Some(_) = minders.join_next() => {}
+                Some(_) = tasks.join_next() => {}
             }
         }
     }
 
-    fn make(&self, options: &Options) -> Result<Vec<Arc<Upstream>>, Unusable> {
+    fn make(&self, options: &Options) -> Result<Vec<Arc<Upstream>>, UnusableError> {
         let new = |upstream: &UpstreamOptions| {
             let new = Upstream::new(options, upstream, self.resolver.clone(), &self.metrics);
-            new.map(Arc::new).map_err(|why| Unusable(upstream.name.clone(), why))
+            new.map(Arc::new).map_err(|why| UnusableError(upstream.name.clone(), why))
         };
         options.upstreams.iter().map(new).collect()
     }
 
-    fn warn_of_none(&self) {
-        let enabled = &self.list().enabled;
+    fn warn_if_none(&self) {
+        let enabled = &self.snapshot().enabled;
         if enabled.is_empty() {
             tracing::warn!("no upstream is enabled: clients hear 451");
         } else if !enabled.iter().any(|upstream| upstream.takes_route(None)) {
@@ -138,7 +138,7 @@ impl Upstreams {
     }
 }
 
-impl List {
+impl Snapshot {
     /// `options`: those of `all`, in the same order.
     fn of(all: Vec<Arc<Upstream>>, options: &Options) -> Self {
         let enabled = all.iter().zip(&options.upstreams).filter(|(_, options)| options.enabled);
@@ -157,8 +157,7 @@ pub fn is_among(list: &[Arc<Upstream>], upstream: &Arc<Upstream>) -> bool {
     list.iter().any(|other| Arc::ptr_eq(other, upstream))
 }
 
-/// Logs the changes.
-fn tell(before: &List, now: &List) {
+fn log_changes(before: &Snapshot, now: &Snapshot) {
     for upstream in &now.all {
         let name = &**upstream.name();
         let enabled = is_among(&now.enabled, upstream);

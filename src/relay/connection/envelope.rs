@@ -5,6 +5,7 @@ use crate::relay::error::RelayError;
 use crate::smtp::envelope::{Body, Mail, Rcpt};
 use crate::smtp::extensions::Extensions;
 use crate::smtp::reply::Reply;
+use crate::smtp::upstream_answer::Answer;
 
 /// An envelope in transit: the MAIL and RCPT commands to send, and which reply belongs to which command.
 pub struct Envelope {
@@ -15,7 +16,7 @@ pub struct Envelope {
     mail_refused: Option<Reply>,
     /// The reply to XFORWARD; `None` if XFORWARD was not sent.
     xforward: Option<Reply>,
-    answers: Vec<Answered>,
+    answers: Vec<Answer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,14 +27,6 @@ enum Command {
     Rcpt,
     /// A recipient that is not sent to the upstream, because the upstream no longer offers this parameter.
     NotSent(&'static str),
-}
-
-/// The upstream's answer to one recipient.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answered {
-    Reply(Reply),
-    /// The upstream refused MAIL with this reply.
-    MailRefused(Reply),
 }
 
 /// Maximum commands without a reply: some 30 kB, which the buffers of a connection hold. With more, both sides could
@@ -128,10 +121,10 @@ impl Envelope {
                     self.give_up();
                 }
             }
-            (Command::Rcpt, None) => self.answers.push(Answered::Reply(reply)),
+            (Command::Rcpt, None) => self.answers.push(Answer::Reply(reply)),
             (Command::Rcpt, Some(_)) if reply.is_positive() => return Err(RelayError::Unexpected(reply)),
             // 503, since MAIL was refused.
-            (Command::Rcpt, Some(refused)) => self.answers.push(Answered::MailRefused(refused.clone())),
+            (Command::Rcpt, Some(refused)) => self.answers.push(Answer::MailRefused(refused.clone())),
             // Recipients that are not sent are answered as soon as it is their turn.
             (Command::NotSent(_), _) => return Err(RelayError::Unexpected(reply)),
         }
@@ -140,7 +133,7 @@ impl Envelope {
     }
 
     /// Returns one answer for each recipient.
-    pub fn into_answers(self) -> Vec<Answered> {
+    pub fn into_answers(self) -> Vec<Answer> {
         self.answers
     }
 
@@ -149,8 +142,8 @@ impl Envelope {
         while let Some((Command::NotSent(parameter), _)) = self.commands.get(self.replied) {
             self.replied += 1;
             self.answers.push(match &self.mail_refused {
-                Some(refused) => Answered::MailRefused(refused.clone()),
-                None => Answered::Reply(no_longer(parameter)),
+                Some(refused) => Answer::MailRefused(refused.clone()),
+                None => Answer::Reply(no_longer(parameter)),
             });
         }
     }
@@ -160,7 +153,7 @@ impl Envelope {
         if let Some(refused) = &self.mail_refused {
             let is_recipient = |command: &Command| matches!(command, Command::Rcpt | Command::NotSent(_));
             let left = self.commands[self.sent..].iter().filter(|(command, _)| is_recipient(command)).count();
-            self.answers.extend(vec![Answered::MailRefused(refused.clone()); left]);
+            self.answers.extend(vec![Answer::MailRefused(refused.clone()); left]);
             self.commands.truncate(self.sent);
         }
     }
@@ -214,18 +207,18 @@ fn add(line: &mut String, name: &str, value: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smtp::command::{self, Command as Parsed};
+    use crate::smtp::command;
 
     fn reply(text: &str) -> Reply {
         Reply::new(text[..3].parse().unwrap(), &text[4..])
     }
 
     fn envelope(mail: &str, reset: bool, pipelining: bool) -> Envelope {
-        let Ok(Parsed::Mail(mail)) = command::parse(mail.as_bytes()) else { panic!() };
+        let Ok(command::Command::Mail(mail)) = command::parse(mail.as_bytes()) else { panic!() };
         let rcpts: Vec<Rcpt> = ["<c@d>", "<e@f>"]
             .iter()
             .map(|path| match command::parse(format!("RCPT TO:{path}").as_bytes()) {
-                Ok(Parsed::Rcpt(rcpt)) => rcpt,
+                Ok(command::Command::Rcpt(rcpt)) => rcpt,
                 _ => panic!(),
             })
             .collect();
@@ -245,7 +238,7 @@ mod tests {
             envelope.reply(reply(text)).unwrap();
         }
         assert!(envelope.is_done());
-        assert_eq!(envelope.into_answers(), [Answered::Reply(reply("250 yes")), Answered::Reply(reply("550 no"))]);
+        assert_eq!(envelope.into_answers(), [Answer::Reply(reply("250 yes")), Answer::Reply(reply("550 no"))]);
     }
 
     #[test]
@@ -264,7 +257,7 @@ mod tests {
                 assert_eq!(sent, format!("RSET\r\n{}{mail}", lines().concat()));
                 let refused = if first.starts_with('2') { second } else { first };
                 assert_eq!(envelope.xforward_reply(), Some(&reply(refused)));
-                let accepted = ["250 one", "250 two"].map(|text| Answered::Reply(reply(text)));
+                let accepted = ["250 one", "250 two"].map(|text| Answer::Reply(reply(text)));
                 assert_eq!((envelope.is_done(), envelope.into_answers()), (true, accepted.to_vec()));
             }
         }
@@ -280,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_refused_mail_is_the_answer_to_every_recipient() {
-        let refused = Answered::MailRefused(reply("550 no"));
+        let refused = Answer::MailRefused(reply("550 no"));
         let mut pipelined = envelope("MAIL FROM:<a@b>", false, true);
         pipelined.next_write();
         for text in ["550 no", "503 mail first", "503 mail first"] {
@@ -300,7 +293,7 @@ mod tests {
         for parameter in ["BODY=8BITMIME", "SMTPUTF8", "RET=FULL", "ENVID=x", "REQUIRETLS"] {
             let mut envelope = envelope(&format!("MAIL FROM:<a@b> {parameter}"), true, true);
             assert_eq!((envelope.next_write(), envelope.is_done()), (None, true), "{parameter}");
-            assert!(matches!(&envelope.into_answers()[..], [Answered::MailRefused(reply), _] if reply.code() == 451));
+            assert!(matches!(&envelope.into_answers()[..], [Answer::MailRefused(reply), _] if reply.code() == 451));
         }
     }
 
@@ -322,7 +315,7 @@ mod tests {
             let codes: Vec<u16> = envelope
                 .into_answers()
                 .iter()
-                .map(|answer| if let Answered::Reply(reply) = answer { reply.code() } else { 0 })
+                .map(|answer| if let Answer::Reply(reply) = answer { reply.code() } else { 0 })
                 .collect();
             assert_eq!(codes, [451, 250, 451, 250]);
             let mut envelope = Envelope::new(None, &all[..1], false, &offered);

@@ -21,7 +21,7 @@ pub struct Paths {
 }
 
 /// A client certificate, and the TLS configuration of its upstream.
-pub struct Identity {
+pub struct ClientCertificate {
     paths: Paths,
     config: ClientConfig,
     /// Held while the files are read: only on threads that may block, and at the start.
@@ -43,7 +43,7 @@ struct Files {
     key: Vec<u8>,
 }
 
-impl Identity {
+impl ClientCertificate {
     /// Reads the certificate. `config` is the upstream's TLS configuration, without a client certificate.
     pub fn read(paths: &Paths, config: ClientConfig) -> Result<Self, ConfigError> {
         let files = Files::read(paths)?;
@@ -121,7 +121,7 @@ fn is_encrypted(key: &[u8]) -> bool {
 }
 
 fn bad(path: &Path, why: String) -> ConfigError {
-    ConfigError::Identity(path.to_owned(), why)
+    ConfigError::ClientCertificate(path.to_owned(), why)
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
             let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
             let builder = builder.with_safe_default_protocol_versions().unwrap();
             let config = builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-            Identity::read(&Paths { certificate: path(certificate), key: path(key) }, config)
+            ClientCertificate::read(&Paths { certificate: path(certificate), key: path(key) }, config)
         };
         for (certificate, key, words) in [
             ("none", "one.key", "none: No such file"),
@@ -162,15 +162,15 @@ mod tests {
             assert!(error.contains(words), "{certificate}, {key}: {error}");
         }
 
-        let identity = read("one.pem", "one.key").unwrap();
-        let now = || Arc::as_ptr(identity.connector().config());
+        let certificate = read("one.pem", "one.key").unwrap();
+        let now = || Arc::as_ptr(certificate.connector().config());
         let first = now();
         assert_eq!(now(), first);
         // Half renewed: the key is still the former one.
         std::fs::write(path("one.pem"), other.cert.pem()).unwrap();
-        assert_eq!((now(), identity.error.get().is_some()), (first, true));
+        assert_eq!((now(), certificate.error.get().is_some()), (first, true));
         std::fs::write(path("one.key"), other.signing_key.serialize_pem()).unwrap();
         assert_ne!(now(), first);
-        assert!(identity.error.get().is_none());
+        assert!(certificate.error.get().is_none());
     }
 }

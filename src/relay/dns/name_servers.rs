@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Name servers, asked in turn until one knows the answer.
-pub struct Servers {
+pub struct NameServers {
     servers: Vec<Server>,
     /// Index of the server that answered last: a dead one costs its timeout only once.
     preferred: AtomicUsize,
@@ -48,7 +48,7 @@ const CACHE: u64 = 256;
 /// AAAA. RFC 8305 §3 has 50 ms, for a person who waits.
 const GRACE: Duration = Duration::from_millis(500);
 
-impl Servers {
+impl NameServers {
     /// The configured name servers.
     pub fn of(addresses: &[SocketAddr]) -> Self {
         let connection = |mut connection: ConnectionConfig, port| {
@@ -303,12 +303,12 @@ mod tests {
     #[tokio::test]
     async fn without_a_resolv_conf_this_machine_is_asked_and_the_error_says_so() {
         for text in [Err("No such file or directory"), Ok(&b"# empty\n"[..]), Ok(b"nameserver nonsense\n")] {
-            let servers = Servers::of_system(text);
+            let servers = NameServers::of_system(text);
             assert_eq!(servers.servers[0].name, "127.0.0.1:53");
             assert!(servers.note().unwrap().starts_with("/etc/resolv.conf: "), "{:?}", servers.note());
         }
         let servers =
-            Servers::of_system(Ok(b"nameserver 192.0.2.53\nnameserver ::1\nsearch a.example\noptions ndots:3\n"));
+            NameServers::of_system(Ok(b"nameserver 192.0.2.53\nnameserver ::1\nsearch a.example\noptions ndots:3\n"));
         assert_eq!(
             servers.servers.iter().map(|server| &*server.name).collect::<Vec<_>>(),
             ["192.0.2.53:53", "[::1]:53"]
@@ -339,11 +339,11 @@ mod tests {
         let lame = name_server(b"\xc0\x0c\0\x02\0\x01\0\0\0\x05\0\x03\x01n\0", false);
         let circular = name_server(b"\xc0\x0c\0\x05\0\x01\0\0\0\x05\0\x02\xc0\x0c", true);
         for server in [lame, circular] {
-            let failure = Servers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
+            let failure = NameServers::of(&[server]).addresses("relay.example", GRACE * 4).await.unwrap_err();
             assert!(failure.is_temporary(), "{failure}");
             // A server that knows the name is asked next.
             let knows = name_server(b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\xc0\0\x02\x07", true);
-            let found = Servers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;
+            let found = NameServers::of(&[server, knows]).addresses("relay.example", GRACE * 8).await;
             assert_eq!(found, Ok(addresses(&["192.0.2.7"])));
         }
     }
