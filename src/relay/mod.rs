@@ -6,6 +6,7 @@
 //! The [`client`] is announced as [`client_identity`] is configured. A [`transaction`] uses one [`connection`], which
 //! sends the commands. [`error`] has the errors of an upstream, [`config_error`] those of its configuration.
 
+mod back_off;
 mod client;
 mod client_identity;
 mod config_error;

@@ -1,6 +1,7 @@
 //! Back-off for refused logins: to repeat a refused login for every message could lock the account, or get Weir
 //! blocked.
 
+use crate::relay::back_off::BackOff;
 use crate::relay::error::RelayError;
 use crate::relay::login_secret::Secret;
 use crate::smtp::reply::Reply;
@@ -17,7 +18,6 @@ struct Refused {
     secret: Secret,
     refusal: PermanentRefusal,
     times: u32,
-    pause: Duration,
     /// When the login may be tried again.
     retry_at: Instant,
     /// A login has been tried since the last refusal.
@@ -34,9 +34,8 @@ enum PermanentRefusal {
 /// Refusals after which the same secret is still tried at once: an error at the upstream may be corrected soon.
 const FREE_RETRIES: u32 = 3;
 
-/// Pause after the next refusal of the same secret; doubled after each further one.
-const FIRST_PAUSE: Duration = Duration::from_secs(10);
-const MAX_PAUSE: Duration = Duration::from_secs(300);
+/// Pauses after further refusals.
+const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(10), max: Duration::from_secs(300) };
 
 impl Refusals {
     /// Returns the known error of a login with this secret. After a pause, one caller may try again.
@@ -44,7 +43,7 @@ impl Refusals {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = last.as_mut().filter(|refused| refused.secret == *secret)?;
         if now >= refused.retry_at {
-            (refused.retry_at, refused.was_retried) = (now + refused.pause, true);
+            (refused.retry_at, refused.was_retried) = (now + pause_after(refused.times), true);
             return None;
         }
         Some(refused.refusal.error())
@@ -54,18 +53,14 @@ impl Refusals {
     pub fn learn(&self, secret: &Secret, error: &RelayError, now: Instant) -> Option<Duration> {
         let refusal = PermanentRefusal::of(error)?;
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (times, pause) = match &*last {
-            // Logins that were in progress at the first refusal count once.
-            Some(before) if before.secret == *secret && !before.was_retried => (before.times, before.pause),
-            Some(before) if before.secret == *secret && before.times >= FREE_RETRIES => {
-                (before.times + 1, (before.pause * 2).clamp(FIRST_PAUSE, MAX_PAUSE))
-            }
-            Some(before) if before.secret == *secret => (before.times + 1, Duration::ZERO),
-            _ => (1, Duration::ZERO),
+        let times = match last.as_ref().filter(|before| before.secret == *secret) {
+            // Logins that were in progress at the last refusal count once.
+            Some(before) => before.times + u32::from(before.was_retried),
+            None => 1,
         };
-        let retry_at = now + pause;
-        *last = Some(Refused { secret: secret.clone(), refusal, times, pause, retry_at, was_retried: false });
-        Some(pause).filter(|pause| !pause.is_zero())
+        let retry_at = now + pause_after(times);
+        *last = Some(Refused { secret: secret.clone(), refusal, times, retry_at, was_retried: false });
+        Some(pause_after(times)).filter(|pause| !pause.is_zero())
     }
 
     /// Notes that a login was accepted.
@@ -90,6 +85,11 @@ impl PermanentRefusal {
             Self::Scram(error) => RelayError::Scram(error.clone()),
         }
     }
+}
+
+/// Returns the pause after this many refusals of the same secret.
+fn pause_after(times: u32) -> Duration {
+    BACK_OFF.after(times.saturating_sub(FREE_RETRIES))
 }
 
 #[cfg(test)]

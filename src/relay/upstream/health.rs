@@ -1,5 +1,6 @@
 //! Health of an upstream, from its connections and transactions.
 
+use crate::relay::back_off::BackOff;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -16,7 +17,7 @@ pub struct Health {
 /// The known health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HealthState {
-    /// Nothing speaks against the upstream.
+    /// The upstream works, as far as known.
     #[default]
     Well,
     /// The upstream has yet to answer for the first time.
@@ -39,9 +40,8 @@ struct State {
     retry_at: Option<Instant>,
 }
 
-/// Pause before the first retry; doubled after each further failure.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// Pauses before retries, by the failures since the upstream last accepted a message.
+const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(2), max: Duration::from_secs(60) };
 
 /// Failed sessions in a row after which the upstream is down. A single session may have itself to blame.
 const MAX_FAILED_SESSIONS: u32 = 3;
@@ -53,7 +53,7 @@ impl Health {
 
     /// Forgets the past: the upstream must answer first, and is retried at once.
     pub fn restart(&self, now: Instant) {
-        // Results of earlier attempts are void.
+        // Ignore results of attempts that began earlier.
         let (failed, answered) = (Some(now), Some(now));
         *self.lock() =
             State { health: HealthState::Untried, failed, answered, retry_at: Some(now), ..State::default() };
@@ -65,16 +65,15 @@ impl Health {
         let mut state = self.lock();
         let is_old = state.answered.is_some_and(|at| began < at) || state.retry_at.is_some_and(|at| now < at);
         if is_old {
-            // The attempt is old: others found the same failure at once, or the upstream has come back since.
+            // Another attempt has found the same failure, or the upstream has come back since.
             return false;
         }
         let news = state.health != HealthState::Down;
-        let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(MAX_PAUSE);
         state.health = HealthState::Down;
         state.failed = Some(now);
         state.failures += 1;
         state.failed_sessions = 0;
-        state.retry_at = Some(now + pause);
+        state.retry_at = Some(now + BACK_OFF.after(state.failures));
         drop(state);
         self.failed.notify_one();
         news
@@ -178,12 +177,12 @@ mod tests {
             fail(&health, now + 1000 * SECOND);
         }
         health.restart(now);
-        tokio::time::timeout(FIRST_PAUSE, health.retry()).await.unwrap();
+        tokio::time::timeout(BACK_OFF.first, health.retry()).await.unwrap();
         assert!(!health.is_well());
         let before = now - SECOND;
         assert!(!health.failed(before, now) && health.answered(before, now).is_none() && !health.is_well());
         assert!(health.failed(now, now), "it is news that it is down");
-        assert_eq!(health.retry_at(), Some(now + FIRST_PAUSE));
+        assert_eq!(health.retry_at(), Some(now + BACK_OFF.first));
         health.restart(now + SECOND);
         assert_eq!(health.answered(now + SECOND, now + SECOND), Some(HealthState::Untried));
         assert!(health.is_well());
