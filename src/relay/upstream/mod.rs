@@ -1,13 +1,15 @@
 //! One upstream: its connections, extensions and health.
 //!
 //! A [`connector`] opens connections, and tries [`bad_addresses`] last; idle ones wait in a [`pool`]. [`health`] says
-//! whether the upstream works, [`admin_state`] whether it is enabled, and [`capabilities`] its extensions.
+//! whether the upstream works, [`admin_state`] whether it is enabled, and [`capabilities`] its extensions; a background
+//! task, [`maintenance`], keeps all three current.
 
 mod admin_state;
 mod bad_addresses;
 mod capabilities;
 mod connector;
 mod health;
+mod maintenance;
 mod pool;
 
 pub(super) use connector::Connector;
@@ -23,7 +25,7 @@ use crate::relay::options::{Options, UpstreamOptions};
 use crate::relay::selection::Standing;
 use crate::smtp::extensions::Extensions;
 use admin_state::Setting;
-use capabilities::{Capabilities, REFRESH};
+use capabilities::Capabilities;
 use health::{Health, HealthState};
 use pool::Pool;
 use std::net::IpAddr;
@@ -39,15 +41,9 @@ pub struct Upstream {
     slots: Arc<Slots>,
     health: Health,
     capabilities: Capabilities,
-    /// Held while the extensions are learnt for clients that wait for EHLO's reply.
+    /// Held during a probe: one at a time.
     probing: tokio::sync::Mutex<()>,
 }
-
-/// Interval at which idle connections are checked for their timeout.
-const SWEEP: Duration = Duration::from_secs(1);
-
-/// Pause before the next probe if mail uses all connections.
-const PROBE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Pause before the next connection if the upstream refused one within its known bound: it may still count one that has
 /// just ended.
@@ -114,26 +110,6 @@ impl Upstream {
         Standing { priority, weight, is_well: self.health.is_well(), is_able: true }
     }
 
-    /// Probes the extensions, if they are in doubt.
-    pub async fn learn_extensions(&self) {
-        if self.capabilities.is_doubtful(Instant::now()) {
-            let _one_at_a_time = self.probing.lock().await;
-            if self.capabilities.is_doubtful(Instant::now()) {
-                let _ = self.probe().await;
-            }
-        }
-    }
-
-    /// Returns whether a client should wait for [`Self::learn_extensions`].
-    pub fn is_doubtful(&self) -> bool {
-        self.capabilities.is_doubtful(Instant::now())
-    }
-
-    /// Notes that clients have waited for the extensions, successfully or not.
-    pub fn note_probe(&self) {
-        self.capabilities.tried(Instant::now());
-    }
-
     /// Enables the upstream. It gets mail once it has answered: it may be another than before, or not ready.
     pub fn enable(&self) {
         self.health.restart(Instant::now());
@@ -165,51 +141,6 @@ impl Upstream {
         self.connector.admin_state().update_metric(|| self.health.is_well());
     }
 
-    /// Maintains the upstream until it is removed, while it is enabled: learns the extensions if clients' connections
-    /// do not; retries when it is down; closes idle connections after their timeout.
-    pub async fn maintain(&self) {
-        while self.connector.admin_state().changed_from(Setting::Disabled).await == Setting::Enabled {
-            tokio::select! {
-                () = self.refresh() => {}
-                () = self.sweep() => {}
-            }
-        }
-    }
-
-    async fn refresh(&self) {
-        loop {
-            let fresh_for = REFRESH.saturating_sub(self.capabilities.get().map_or(REFRESH, |known| known.at.elapsed()));
-            tokio::select! {
-                _ = self.connector.admin_state().changed_from(Setting::Enabled) => return,
-                () = self.health.retry() => {}
-                () = tokio::time::sleep(fresh_for), if self.health.is_well() => {}
-            }
-            let one_at_a_time = self.probing.lock().await;
-            let is_known = self.capabilities.get().is_some_and(|known| known.at.elapsed() < REFRESH);
-            if (!is_known || !self.health.is_well()) && self.probe().await.is_err() && self.health.is_well() {
-                drop(one_at_a_time);
-                tokio::time::sleep(PROBE_PAUSE).await;
-            }
-        }
-    }
-
-    async fn sweep(&self) {
-        loop {
-            tokio::time::sleep(SWEEP).await;
-            for connection in self.pool.expired(Instant::now()) {
-                self.quit_in_background(connection, None);
-            }
-        }
-    }
-
-    /// Connects to learn the extensions, and disconnects.
-    pub async fn probe(&self) -> Result<Extensions, RelayError> {
-        let connection = self.connect(None).await?;
-        let offered = connection.offered();
-        connection.quit().await;
-        Ok(offered)
-    }
-
     /// Returns whether a connection may carry another message at once.
     pub fn may_reuse(&self, connection: &Connection) -> bool {
         let is_of_use = self.connector.admin_state().is_enabled() && self.health.is_well();
@@ -229,8 +160,8 @@ impl Upstream {
 
     /// Waits until `until` for a slot for mail of this client.
     pub async fn slot(&self, client: &Client, until: Instant) -> Result<Slot, RelayError> {
-        let patience = until.saturating_duration_since(Instant::now());
-        self.slots.take(client.address, patience).await.ok_or(RelayError::Busy)
+        let timeout = until.saturating_duration_since(Instant::now());
+        self.slots.take(client.address, timeout).await.ok_or(RelayError::Busy)
     }
 
     /// Opens a connection in this slot. Returns [`RelayError::Busy`] if the upstream refuses more connections than are
@@ -361,7 +292,7 @@ impl Upstream {
     /// Keeps a connection for the next message, if possible.
     pub fn release(self: &Arc<Self>, mut connection: Connection) {
         if connection.in_message() {
-            // Cut the connection, so that no half message counts.
+            // Dropping cuts the connection, so that the upstream does not accept half a message.
             return;
         }
         if connection.is_idle() {
