@@ -47,7 +47,7 @@ impl Client {
         commands("XFORWARD", taken, &[&self.common()[..], &more].concat())
     }
 
-    /// Returns whether an upstream cannot tell the two clients apart, but for their sessions.
+    /// Returns whether two clients are the same to an upstream: all but their sessions' ids is equal.
     pub fn is_like(&self, other: &Self) -> bool {
         let told = |client: &Self| Self { session: other.session.clone(), ..client.clone() };
         told(self) == told(other)

@@ -19,19 +19,19 @@ pub const WAIT: Duration = Duration::from_secs(8);
 /// One in this many slots is kept for networks with less than their share: one network alone gets 43 of 50.
 const RESERVED: usize = 8;
 
-/// Fewer slots than this are not divided.
-const MIN_DIVISIBLE: usize = 3;
+/// With fewer slots than this, none is kept for others.
+const MIN_SHARED: usize = 3;
 
-/// A message that has lasted this long may lose its connection to a waiting client: long before that client gives up.
+/// A message that has lasted this long may lose its connection to a waiting client: well before that client gives up.
 const REVOCABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Interval at which a waiting client checks whether a message has become old enough to lose its connection.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long after a refusal connections in progress may take to show that the upstream accepts them.
+/// How long to wait, after a refusal, until a connection in progress gets past its greeting.
 const GREETING_GRACE: Duration = Duration::from_millis(500);
 
-/// Refusals in a row that teach a limit: a single one may have another reason.
+/// Refusals in a row from which a limit is learned: a single one may have another reason.
 const REFUSALS_TO_LEARN: u32 = 10;
 
 /// How long a learned limit holds after the last refusal; then the upstream may accept more, and is asked.
@@ -90,15 +90,15 @@ impl Slots {
         Arc::new(Self { max, state: Mutex::default(), opened: Notify::new() })
     }
 
-    /// Waits up to `patience` for a slot for this client's connection; `None` if there was none.
-    pub async fn take(self: &Arc<Self>, client: IpAddr, patience: Duration) -> Option<Slot> {
+    /// Waits up to `timeout` for a slot for this client's connection; `None` if there was none.
+    pub async fn take(self: &Arc<Self>, client: IpAddr, timeout: Duration) -> Option<Slot> {
         let network = network(client);
         let receiver = {
             let mut state = self.lock();
             if state.has_room_for(network, self.max) {
                 return Some(self.hand_over(&mut state, network));
             }
-            if patience.is_zero() {
+            if timeout.is_zero() {
                 return None;
             }
             let (tell, receiver) = oneshot::channel();
@@ -106,7 +106,7 @@ impl Slots {
             receiver
         };
         tokio::select! {
-            slot = tokio::time::timeout(patience, receiver) => slot.ok()?.ok(),
+            slot = tokio::time::timeout(timeout, receiver) => slot.ok()?.ok(),
             never = self.revoke_regularly_for(network) => never,
         }
     }
@@ -124,10 +124,10 @@ impl Slots {
         }
     }
 
-    /// Returns whether `waiting` idle connections and those in use together exceed the limit.
-    pub fn is_exceeded(&self, waiting: usize) -> bool {
+    /// Returns whether this many idle connections and those in use together exceed the limit.
+    pub fn is_exceeded(&self, idle: usize) -> bool {
         let state = self.lock();
-        state.bound(self.max).is_some_and(|bound| state.used + waiting > bound)
+        state.bound(self.max).is_some_and(|bound| state.used + idle > bound)
     }
 
     /// Notes a refused connection. Returns true if the upstream accepts others, so that this was one too many.
@@ -139,7 +139,8 @@ impl Slots {
         let now = Instant::now();
         let former = state.learned.filter(|(_, until)| now < *until).map(|(bound, _)| bound);
         state.refusals += 1;
-        // Refused at fewer than before: the upstream may still count a connection that has just ended.
+        // A refusal at fewer open connections does not lower the limit: the upstream may still count one that has just
+        // ended.
         state.open_at_refusal = state.open.max(state.open_at_refusal).max(former.unwrap_or(0));
         if former.is_some() || state.refusals >= REFUSALS_TO_LEARN {
             state.learned = Some((state.open_at_refusal, now + LEARNED_FOR));
@@ -205,7 +206,7 @@ impl State {
 
     /// Returns the number of slots kept for networks with less than their share.
     fn reserve(bound: usize) -> usize {
-        if bound < MIN_DIVISIBLE { 0 } else { bound.div_ceil(RESERVED) }
+        if bound < MIN_SHARED { 0 } else { bound.div_ceil(RESERVED) }
     }
 
     /// Returns the share of one network, at least one slot: networks with slots, this one, and one that may come have
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_client_waits_beyond_its_patience() {
+    async fn no_client_waits_beyond_its_timeout() {
         let slots = Slots::new(1);
         let _first = take(&slots, ONE);
         assert!(slots.take(address(OTHER), Duration::from_millis(1)).await.is_none());

@@ -180,8 +180,8 @@ impl Relay {
         Ok(reply)
     }
 
-    /// Ends a transaction. In mid-message the connection is cut, so that no half message counts; otherwise it is kept
-    /// for the next transaction.
+    /// Ends a transaction. In mid-message the connection is cut, so that the upstream does not accept half a
+    /// message; otherwise it is kept for the next transaction.
     pub fn release(&self, transaction: Option<Box<Transaction>>) {
         if let Some(transaction) = transaction {
             transaction.upstream.release(transaction.connection);

@@ -7,7 +7,7 @@ use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::upstream_answer::Answer;
 use std::sync::Arc;
 
-/// A transaction whose MAIL or recipients an upstream has accepted; or has refused, while more recipients may follow.
+/// A transaction at an upstream, which has answered MAIL and some recipients; more recipients may follow.
 pub struct Transaction {
     pub(super) upstream: Arc<Upstream>,
     pub(super) connection: Connection,

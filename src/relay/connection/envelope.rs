@@ -42,8 +42,8 @@ impl Envelope {
             commands.push((Command::Rset, "RSET\r\n".to_owned()));
         }
         if let Some(mail) = mail {
-            // The session announced this parameter, so the upstream has lost it since. To leave the parameter out would
-            // break a promise silently.
+            // Weir's reply to EHLO offered this parameter, so the upstream offered it then and does not now. Mail
+            // without the parameter would silently break what Weir has promised the client.
             mail_refused = mail.unsupported(offered).map(no_longer);
             commands.push((Command::Mail, mail_command(mail, offered)));
         }

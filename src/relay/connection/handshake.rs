@@ -107,7 +107,7 @@ impl Handshake {
             // The upstream refuses this client.
             Stage::Xclient(..) => Next::Failed(RelayError::Xclient(reply)),
             Stage::EhloAfterXclient(before) if reply.is_positive() => {
-                // Postfix may offer XCLIENT no more, as the client may not use it; but Weir may.
+                // Postfix now offers what the announced client may use. Weir may still use XCLIENT and XFORWARD.
                 let Extensions { xclient, xforward, .. } = before;
                 let offered = Extensions { xclient, xforward, ..Extensions::from_ehlo(&reply) };
                 self.log_in(offered)
@@ -186,7 +186,7 @@ impl Handshake {
     /// Sends AUTH, if Weir has to log in (RFC 4954). Never sends a password in plain text, unless so configured.
     fn log_in(&mut self, offered: Extensions) -> Next {
         if let Some(client) = self.client.take() {
-            // XCLIENT with LOGIN counts as a login: Weir could then not log in itself.
+            // After XCLIENT with LOGIN the session counts as logged in, and the upstream would refuse Weir's AUTH.
             let lines = client.xclient(offered.xclient, self.login.is_none());
             if !lines.is_empty() {
                 self.client_helo = client.helo;

@@ -159,8 +159,8 @@ impl Connection {
     /// Returns whether the connection may carry mail of this client. It may not if its handshake announced another
     /// client by XCLIENT or logged in as another client.
     pub fn speaks_for(&self, client: &Client) -> bool {
-        let is_his = self.client.as_ref().is_some_and(|his| his.is_like(client));
-        is_his || !(self.is_of_login || self.announcer.is_for_one(&self.offered))
+        let is_same_client = self.client.as_ref().is_some_and(|known| known.is_like(client));
+        is_same_client || !(self.is_of_login || self.announcer.is_for_one(&self.offered))
     }
 
     /// Sends MAIL (if given) and recipients of this client; returns one answer for each recipient. A used connection
@@ -220,7 +220,7 @@ impl Connection {
             354 => self.state = State::Message,
             421 => return Err(RelayError::Refused(reply)),
             400.. => self.has_refused_data = true,
-            // After an unexpected success the replies may be one behind from here on.
+            // After an unexpected success, each further reply may belong to the command before.
             _ => return Err(RelayError::Unexpected(reply)),
         }
         Ok(reply)
@@ -228,10 +228,10 @@ impl Connection {
 
     /// Sends octets of the message. If the upstream replies meanwhile, that reply is the error.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), RelayError> {
-        match self.wire.send_unless_spoken_to(bytes, self.data_timeout).await {
+        match self.wire.send_unless_answered(bytes, self.data_timeout).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.early_reply(self.wire.timeout).await?),
-            // The timeout has passed already.
+            // Waiting for a reply would take the same time again.
             Err(RelayError::Timeout) => Err(RelayError::Timeout),
             // The upstream may have sent the reason before it hung up.
             Err(error) => Err(self.early_reply(LAST_REPLY_TIMEOUT).await.unwrap_or(error)),
@@ -251,7 +251,8 @@ impl Connection {
         }
     }
 
-    /// Sends QUIT and closes. In mid-message the connection is cut instead, so that no half message counts.
+    /// Sends QUIT and closes. In mid-message the connection is cut instead, so that the upstream does not accept
+    /// half a message.
     pub async fn quit(mut self) {
         if self.state == State::Message {
             return;

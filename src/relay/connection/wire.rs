@@ -48,7 +48,7 @@ impl Wire {
 
     /// Sends octets while listening. Returns false if the upstream began to reply. `timeout` applies to each piece that
     /// the upstream accepts.
-    pub async fn send_unless_spoken_to(&mut self, bytes: &[u8], timeout: Duration) -> Result<bool, RelayError> {
+    pub async fn send_unless_answered(&mut self, bytes: &[u8], timeout: Duration) -> Result<bool, RelayError> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !self.is_quiet().await? {

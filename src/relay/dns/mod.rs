@@ -254,8 +254,8 @@ fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
     Ok(hosts)
 }
 
-/// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, for the other address family
-/// neither.
+/// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, not even for
+/// the other address family.
 fn hosts_addresses(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
     name.set_fqdn(true);

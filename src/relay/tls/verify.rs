@@ -50,7 +50,7 @@ impl fmt::Display for NotShown {
 
 impl std::error::Error for NotShown {}
 
-/// Wraps the error in the one for certificates, though no certificate authority is involved here.
+/// Wraps the error as one of the certificate, so that the administrator reads its text.
 fn not_shown(_: Error) -> Error {
     CertificateError::Other(OtherError(Arc::new(NotShown))).into()
 }

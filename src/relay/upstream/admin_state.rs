@@ -1,4 +1,4 @@
-//! Whether the configuration enables an upstream; its health is another matter.
+//! Administrator's setting of an upstream: enabled, disabled or removed, whatever its health.
 
 use crate::metrics::UpstreamMetrics;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ struct Entry {
 /// would wait for it.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum addresses kept: the latest, if a name has ever new ones.
+/// Maximum addresses kept; the oldest is dropped. A name in DNS may always have new ones.
 const MAX_ADDRESSES: usize = 64;
 
 impl BadAddresses {
@@ -32,7 +32,7 @@ impl BadAddresses {
         Self { upstream, addresses: Mutex::default() }
     }
 
-    /// Returns whether to try other addresses first. After a pause, one caller is told to try this one.
+    /// Returns whether to try other addresses first. When the pause is over, one caller is told to try this one.
     pub fn is_paused(&self, address: SocketAddr, now: Instant) -> bool {
         let mut addresses = self.lock();
         let Some(entry) = addresses.get_mut(&address) else { return false };
@@ -43,7 +43,8 @@ impl BadAddresses {
         waits
     }
 
-    /// Takes the error of an address. Warns once if others follow, as the mail then does not show the error.
+    /// Takes the error of an address. Warns once if other addresses follow: the mail may then
+    /// succeed, and nothing else would show the error.
     pub fn failed(&self, address: SocketAddr, reason: &RelayError, others_follow: bool, now: Instant) {
         let is_news = {
             let mut addresses = self.lock();

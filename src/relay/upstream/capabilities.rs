@@ -27,9 +27,10 @@ pub struct Known {
 /// Age at which the extensions are learnt anew.
 pub const REFRESH: Duration = Duration::from_secs(60);
 
-/// Minimum time between two probes that clients wait for: after a loss; and after a probe in vain, when it keeps
-/// growing.
+/// Minimum time between two probes that clients wait for, when extensions have just been lost.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The same after a probe in vain. It grows with the time since the loss.
 const NEXT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Capabilities {
@@ -75,24 +76,26 @@ mod tests {
 
     #[test]
     fn lost_extensions_are_doubtful_until_they_are_back_or_a_minute_has_passed() {
-        let knowledge = Capabilities::default();
+        let capabilities = Capabilities::default();
         let full = Extensions { dsn: true, size: Some(10), ..Extensions::default() };
         let less = Extensions { dsn: false, ..full };
         let now = Instant::now();
-        assert!(knowledge.is_doubtful(now));
-        assert!(knowledge.learn(full, now) && !knowledge.learn(full, now) && !knowledge.is_doubtful(now));
-        assert!(knowledge.learn(less, now) && knowledge.is_doubtful(now));
-        assert!(!knowledge.learn(less, now) && knowledge.is_doubtful(now));
-        knowledge.tried(now);
-        assert!(!knowledge.is_doubtful(now));
-        assert!(knowledge.is_doubtful(now + PAUSE));
-        knowledge.tried(now + PAUSE);
-        assert!(!knowledge.is_doubtful(now + 2 * PAUSE) && knowledge.is_doubtful(now + PAUSE + NEXT_PAUSE));
+        assert!(capabilities.is_doubtful(now));
+        assert!(capabilities.learn(full, now) && !capabilities.learn(full, now) && !capabilities.is_doubtful(now));
+        assert!(capabilities.learn(less, now) && capabilities.is_doubtful(now));
+        assert!(!capabilities.learn(less, now) && capabilities.is_doubtful(now));
+        capabilities.tried(now);
+        assert!(!capabilities.is_doubtful(now));
+        assert!(capabilities.is_doubtful(now + PAUSE));
+        capabilities.tried(now + PAUSE);
+        assert!(!capabilities.is_doubtful(now + 2 * PAUSE) && capabilities.is_doubtful(now + PAUSE + NEXT_PAUSE));
         let late = now + REFRESH / 2;
-        knowledge.tried(late);
-        assert!(!knowledge.is_doubtful(late + REFRESH / 5) && knowledge.is_doubtful(late + REFRESH / 4));
-        assert!(knowledge.learn(full, late) && !knowledge.is_doubtful(late + REFRESH / 4));
-        assert!(knowledge.learn(Extensions { size: Some(5), ..full }, late) && knowledge.is_doubtful(late + PAUSE));
-        assert!(!knowledge.is_doubtful(late + REFRESH));
+        capabilities.tried(late);
+        assert!(!capabilities.is_doubtful(late + REFRESH / 5) && capabilities.is_doubtful(late + REFRESH / 4));
+        assert!(capabilities.learn(full, late) && !capabilities.is_doubtful(late + REFRESH / 4));
+        assert!(
+            capabilities.learn(Extensions { size: Some(5), ..full }, late) && capabilities.is_doubtful(late + PAUSE)
+        );
+        assert!(!capabilities.is_doubtful(late + REFRESH));
     }
 }

@@ -177,7 +177,7 @@ impl Connector {
     async fn try_address(&self, address: SocketAddr, client: Option<&Client>) -> Result<Connection, RelayError> {
         let policy = self.options.tls.policy;
         let (opened, failed) = match self.open(address, policy, client).await {
-            // Where TLS is optional, a failed handshake costs no mail.
+            // Where TLS is optional, a failed handshake must not stop the mail: send it in plain text.
             Err(error @ RelayError::Tls(_)) if policy == Policy::Opportunistic && self.options.login.is_none() => {
                 (self.open(address, Policy::None, client).await, Some(NoTlsReason::Failed(error.to_string())))
             }
@@ -198,7 +198,7 @@ impl Connector {
             return Err(error);
         }
         let announced = self.announcer.for_handshake(client);
-        // If the client was announced, the refusal may be of the client.
+        // If the client was announced, the upstream may have refused the client, not Weir's login.
         let own = own.filter(|_| announced.is_none());
         let handshake = Handshake::new(&self.hostname, policy, login).announcing(announced);
         let opened = self.shake_hands(address, handshake, client.filter(|_| self.is_for_one())).await;
@@ -282,7 +282,7 @@ impl Connector {
         // Names the address: there may be several.
         let away = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{address}: {error}"));
         let tcp = tcp.map_err(|error| RelayError::Unreachable(away(error)))?;
-        // Commands and final dots are small and waited for.
+        // Commands and final dots are small, and clients wait for their replies.
         tcp.set_nodelay(true).map_err(RelayError::Io)?;
         Ok((tcp, counted))
     }

@@ -63,7 +63,7 @@ impl Pool {
         self.lock().idle.len()
     }
 
-    /// Takes the longest idle connection, of whatever client.
+    /// Takes the longest idle connection, of any client.
     pub fn take_oldest(&self) -> Option<Connection> {
         let idle = &mut self.lock().idle;
         if idle.is_empty() {
