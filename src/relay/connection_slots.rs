@@ -270,7 +270,7 @@ impl Slot {
         }
     }
 
-    /// Turns true when another client needs the slot.
+    /// Returns a channel that turns true when another client needs the slot.
     pub fn revoked(&self) -> watch::Receiver<bool> {
         self.revoked.subscribe()
     }

@@ -32,7 +32,7 @@ pub enum RelayError {
     Tls(std::io::Error),
     /// Weir has no usable secret to log in with.
     Secret(SecretError),
-    /// The upstream offers none of these mechanisms for the configured login.
+    /// The upstream offers none of these mechanisms, which the configured login allows.
     NoLogin(&'static str),
     /// The upstream refused Weir's login with this reply and these details; clients must not see them.
     Login(Reply, String),

@@ -58,8 +58,8 @@ impl Relay {
     }
 
     /// Sends the transaction of a failed upstream to another one, or to the same again. If that
-    /// one does not accept every recipient that the client believes accepted, the original error stands: no recipient may
-    /// be lost.
+    /// one does not accept every recipient that the client believes accepted, the original error stands, as no
+    /// recipient may be lost.
     pub(super) async fn fail_over(
         &self,
         lost: Box<Transaction>,

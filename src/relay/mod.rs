@@ -1,6 +1,6 @@
 //! Relay: sends mail to an upstream, in step with the client. There is no queue.
 //!
-//! [`Relay`] tries the upstreams of the [`upstream_list`] in the order of [`selection`]: by priority, weight and health.
+//! [`Relay`] tries the upstreams of the [`upstream_list`] in the order of [`selection`]: by priority, weight, health.
 //! [`failover`] replaces one that fails before the message. An [`upstream`] keeps a pool of idle connections, and opens
 //! new ones with addresses from [`dns`], with [`tls`] and [`login`]; [`connection_slots`] bound the connections in use.
 //! The [`client`] is announced as [`client_identity`] is configured. A [`transaction`] uses one [`connection`], which

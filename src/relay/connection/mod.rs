@@ -108,7 +108,7 @@ impl Connection {
         self.slot = Some(slot);
     }
 
-    /// Turns true when another client needs the slot.
+    /// Returns a channel that turns true when another client needs the slot; `None` while the connection is idle.
     pub fn revoked(&self) -> Option<watch::Receiver<bool>> {
         self.slot.as_ref().map(Slot::revoked)
     }

@@ -1,7 +1,7 @@
 //! Address lookup for upstreams: from an address literal, /etc/hosts or DNS, in the order in which addresses are tried.
 //!
-//! [`name_servers`] has the name servers, [`stale_cache`] keeps old answers for when they fail, and [`lookup_error`] has the
-//! errors.
+//! [`name_servers`] has the name servers, [`stale_cache`] keeps old answers for when they fail, and [`lookup_error`]
+//! has the errors.
 
 mod lookup_error;
 mod name_servers;
@@ -254,8 +254,8 @@ fn parse_hosts(octets: &[u8]) -> std::io::Result<Hosts> {
     Ok(hosts)
 }
 
-/// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, not even for
-/// the other address family.
+/// Returns the addresses of a name in /etc/hosts. If there are any, DNS is not asked, not even for the other address
+/// family.
 fn hosts_addresses(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
     let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
     name.set_fqdn(true);

@@ -24,7 +24,7 @@ impl Redaction {
         }
     }
 
-    /// Returns the text without any part of the secrets, in whatever case.
+    /// Returns the text without any part of the secrets, in upper or lower case.
     pub fn apply(&self, text: &str) -> String {
         let lower = text.to_ascii_lowercase();
         let mut clean = String::with_capacity(text.len());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 /// The keys of the last login. The lock moves into the computation and is held until its end, even if the caller no
-/// longer waits: whatever an upstream asks for, it occupies one thread of this machine at a time.
+/// longer waits: an upstream that asks for long computations occupies at most one thread at a time.
 #[derive(Clone, Default)]
 pub struct KeyRing(Arc<Mutex<Option<(Salting, Keys)>>>);
 

@@ -1,4 +1,5 @@
-//! Verification of an upstream's certificate by its pinned key, or not at all. Other certificates are verified by rustls.
+//! Verification of an upstream's certificate by its pinned key, or not at all. Rustls itself verifies one of a
+//! certificate authority.
 
 use super::pin::Pin;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

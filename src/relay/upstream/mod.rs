@@ -277,7 +277,7 @@ impl Upstream {
         tracing::warn!(upstream = &**self.name(), reason = %error, "upstream down");
     }
 
-    /// Closes all idle connections, after one was silent: the others may be, too.
+    /// Closes all idle connections, after one did not answer: the others may not, either.
     pub fn drop_idle(&self) {
         for connection in self.pool.drain() {
             self.quit_in_background(connection, None);
