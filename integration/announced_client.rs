@@ -1,13 +1,13 @@
 //! Tests of an upstream that is told the client's identity: Postfix, and another Weir.
 
-use crate::harness::{Client, PASSWORD, Postfix, Process, Site, Upstream, run, wait_for};
+use crate::harness::{Client, Fault, PASSWORD, Postfix, Process, Site, Stage, Upstream, field, wait_for};
 
 /// Returns a Weir that accepts XCLIENT from its clients.
 fn in_front_of(address: &str, how: &str, more: &str) -> Site {
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.0/8\"] }}\n\
-         upstream = [{{ address = \"{address}\", announce-client = \"{how}\", {more} }}]\n"
-    ))
+    Site::builder()
+        .listener("s", "tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.0/8\"]")
+        .upstream_tables([format!("{{ address = \"{address}\", announce-client = \"{how}\", {more} }}")])
+        .build()
 }
 
 /// Announces a client by XCLIENT, and sends a message.
@@ -36,8 +36,7 @@ fn postfix_takes_the_client_for_its_own_by_xclient() {
     for tls in ["tls = \"none\"", "tls = \"opportunistic\""] {
         let site = in_front_of(&postfix.address().to_string(), "xclient", tls);
         let weir = site.start();
-        let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-        assert!(String::from_utf8(output.stdout).unwrap().contains("it sees each mail as its client's"));
+        assert!(site.run(&["check", "--online"], "").out.contains("it sees each mail as its client's"));
         let mut client = connect(&weir);
         for (n, who, hello, seen) in [
             (1, "ADDR=192.0.2.7", "EHLO one.example", "Received: from one.example (unknown [192.0.2.7])"),
@@ -56,8 +55,12 @@ fn postfix_takes_the_client_for_its_own_by_xclient() {
             assert!(message.contains(seen), "{message}");
             assert_eq!(message.contains("with ESMTPS id"), tls.contains("opportunistic"), "{message}");
         }
-        let offers = weir.log_lines().iter().filter(|line| line.contains("upstream offers")).count();
-        assert_eq!(offers, 1, "what is offered after XCLIENT is taken for a change:\n{}", weir.log_lines().join("\n"));
+        assert_eq!(
+            weir.times_logged("upstream offers"),
+            1,
+            "what is offered after XCLIENT is taken for a change:\n{}",
+            weir.log_lines().join("\n")
+        );
     }
 }
 
@@ -75,7 +78,7 @@ fn postfix_logs_the_client_of_each_message_by_xforward() {
             let log = std::fs::read_to_string(postfix.path("log")).unwrap();
             log.lines().find(|line| line.contains(&seen)).map(str::to_owned)
         });
-        let session = crate::harness::field(&weir.logged(&format!("client={shown}")), "session").unwrap();
+        let session = field(&weir.logged(&format!("client={shown}")), "session").unwrap();
         assert!(line.contains(&format!("orig_queue_id={session},")), "{line}");
     }
 }
@@ -127,21 +130,20 @@ fn another_weir_is_told_address_name_and_user() {
 fn an_upstream_that_lacks_or_refuses_xclient_is_logged_once() {
     let upstream = Upstream::start();
     let address = upstream.address().to_string();
-    let times = |weir: &Process, what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
     for (how, name) in [("xforward", "XFORWARD"), ("xclient", "XCLIENT")] {
         let weir = in_front_of(&address, how, "tls = \"none\"").start();
         for _ in 0..3 {
             Client::connect(weir.address("s")).send_message();
         }
-        assert_eq!(times(&weir, &format!("upstream offers no {name}")), 1);
+        assert_eq!(weir.times_logged(&format!("upstream offers no {name}")), 1);
     }
     upstream.offer(&["PIPELINING", "XFORWARD ADDR IDENT"]);
-    upstream.fail(Some((crate::harness::Stage::Xforward, crate::harness::Fault::Say("550 5.7.0 not you"))));
+    upstream.fail(Some((Stage::Xforward, Fault::Say("550 5.7.0 not you"))));
     let weir = in_front_of(&address, "xforward", "tls = \"none\"").start();
     for _ in 0..3 {
         Client::connect(weir.address("s")).send_message();
     }
-    assert_eq!(times(&weir, "upstream refuses XFORWARD"), 1);
+    assert_eq!(weir.times_logged("upstream refuses XFORWARD"), 1);
     let said = upstream.commands();
     assert_eq!(said.iter().filter(|line| line.starts_with("XFORWARD ADDR=127.0.0.1 IDENT=")).count(), 3, "{said:?}");
 

@@ -2,7 +2,7 @@
 //! contain. Weir refuses those in `bad-config/*.toml` and warns of those in `warned-config/*.toml`. `#! exit 78` in the
 //! latter marks a warning about something that is also refused.
 
-use crate::harness::{run, weir};
+use crate::harness::{Outcome, run, weir};
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -36,9 +36,8 @@ fn check(path: &Path, code: i32, kind: &str) {
         text.lines().map_while(|line| line.strip_prefix("#! ")).partition(|words| words.starts_with("exit "));
     assert!(!words.is_empty(), "{name} does not say what it must be met with");
     let code = exits.first().map_or(code, |exit| exit["exit ".len()..].parse().unwrap());
-    let output = run(weir().args(["check", "-c"]).arg(path), "");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{name}:\n{said}");
+    let Outcome { code: got, err: said, .. } = run(weir().args(["check", "-c"]).arg(path), "");
+    assert_eq!(got, Some(code), "{name}:\n{said}");
     for words in &words {
         assert!(said.contains(words), "{name}: {words:?} is not in\n{said}");
     }

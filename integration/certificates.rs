@@ -1,6 +1,6 @@
 //! Tests of TLS towards clients: versions, resumption, certificates by name, renewal.
 
-use crate::harness::{Client, PATIENCE, Process, Site, run, wait_for, weir};
+use crate::harness::{Client, Outcome, PATIENCE, Site, wait_for};
 use rustix::process::Signal;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject as _;
@@ -83,7 +83,7 @@ const LISTENERS: &str = "listener.implicit = { address = \"127.0.0.1:0\", tls = 
     upstream = [{ address = \"127.0.0.1:9\", tls = \"none\" }]\n";
 
 /// Returns a site with these further certificates.
-fn site(also: &[&str], more: &str) -> Site {
+fn site_with_certificates(also: &[&str], more: &str) -> Site {
     let tables: Vec<_> =
         also.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
     let keys = format!("certificate = \"certificate.pem\", key = \"key.pem\", also = [{}]", tables.join(", "));
@@ -113,19 +113,14 @@ fn renew_default(site: &Site) -> CertificateDer<'static> {
     made
 }
 
-/// Counts the log lines that contain this text.
-fn times(weir: &Process, what: &str) -> usize {
-    weir.log_lines().iter().filter(|line| line.contains(what)).count()
-}
-
 fn check(site: &Site) -> (Option<i32>, String) {
-    let output = run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    let Outcome { code, err, .. } = site.run(&["check"], "");
+    (code, err)
 }
 
 #[test]
 fn sessions_are_resumed_in_both_versions_also_with_another_certificate() {
-    let site = site(&[], "");
+    let site = site_with_certificates(&[], "");
     let weir = site.start();
     let address = weir.address("implicit");
     let programs = [&TLS12, &TLS13].map(|version| (program(version), version.version));
@@ -150,7 +145,7 @@ fn sessions_are_resumed_in_both_versions_also_with_another_certificate() {
 
 #[test]
 fn tls_1_1_is_refused_with_an_alert() {
-    let site = site(&[], "");
+    let site = site_with_certificates(&[], "");
     let weir = site.start();
     let mut stream = TcpStream::connect(weir.address("implicit")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -169,7 +164,7 @@ fn tls_1_1_is_refused_with_an_alert() {
 
 #[test]
 fn each_name_gets_its_certificate() {
-    let site = site(&["net", "wild"], "");
+    let site = site_with_certificates(&["net", "wild"], "");
     let net = make(&site, "net", &["smtp.example.net", "mail.example.net"]);
     let wild = make(&site, "wild", &["*.example.net"]);
     let default = CertificateDer::from_pem_file(site.path("certificate.pem")).unwrap();
@@ -190,8 +185,7 @@ fn each_name_gets_its_certificate() {
         }
     }
     // The same after STARTTLS.
-    let mut client = Client::connect(weir.address("starttls"));
-    client.say("EHLO client.example", "250");
+    let mut client = Client::greeted(weir.address("starttls"));
     client.say("STARTTLS", "220");
     client.secure(&site.path("certificate.pem"));
     client.say("EHLO client.example", "250");
@@ -201,7 +195,7 @@ fn each_name_gets_its_certificate() {
 
 #[test]
 fn a_reload_takes_all_certificates_or_none() {
-    let site = site(&["net"], "");
+    let site = site_with_certificates(&["net"], "");
     make(&site, "net", &["smtp.example.net"]);
     let weir = site.start();
     let address = weir.address("implicit");
@@ -215,7 +209,7 @@ fn a_reload_takes_all_certificates_or_none() {
     assert!(both() == before);
     let net = make(&site, "net", &["smtp.example.net"]);
     weir.signal(Signal::HUP);
-    wait_for("both certificates", || (times(&weir, "certificate read again") == 2).then_some(()));
+    wait_for("both certificates", || (weir.times_logged("certificate read again") == 2).then_some(()));
     assert!(both() == [default, net]);
 }
 
@@ -224,7 +218,7 @@ fn a_reload_takes_all_certificates_or_none() {
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;
     use weir::server::{AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server, serve};
-    let site = site(&[], "");
+    let site = site_with_certificates(&[], "");
     let Ok(mut config) = weir::config::read(&site.path("weir.toml")) else { panic!("a good configuration") };
     config.server.certificate_pace = Duration::from_millis(10);
     let metrics = Arc::new(weir::metrics::Metrics::new().unwrap());
@@ -260,7 +254,7 @@ fn renewed_files_are_loaded_once_certificate_and_key_match() {
 
 #[test]
 fn an_invalid_handshake_is_logged_in_one_line_and_ends_the_connection() {
-    let site = site(&[], "session = { command-timeout = \"0.3s\" }\n");
+    let site = site_with_certificates(&[], "session = { command-timeout = \"0.3s\" }\n");
     let weir = site.start();
     let before = weir.log_lines().len();
     let attempts =
@@ -284,7 +278,7 @@ fn an_invalid_handshake_is_logged_in_one_line_and_ends_the_connection() {
         let end = stream.read_to_end(&mut answer);
         assert!(end.is_ok() || end.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset, "{bytes:?}");
         assert!(answer.is_empty() || answer[0] == 0x15, "{bytes:?}: an alert or nothing, not {answer:?}");
-        wait_for("a line in the log", || (times(&weir, "TLS handshake failed") == n + 1).then_some(()));
+        wait_for("a line in the log", || (weir.times_logged("TLS handshake failed") == n + 1).then_some(()));
     }
     wait_for("the end of the sessions", || (weir.metric("weir_sessions{listener=\"implicit\"}") == 0.0).then_some(()));
     let mut lines = weir.log_lines().split_off(before);
@@ -296,7 +290,7 @@ fn an_invalid_handshake_is_logged_in_one_line_and_ends_the_connection() {
 
 #[test]
 fn check_tells_what_is_wrong_with_each_certificate() {
-    let site = site(&["net", "nameless", "mismatch", "missing"], "");
+    let site = site_with_certificates(&["net", "nameless", "mismatch", "missing"], "");
     make(&site, "net", &["smtp.example.net"]);
     make(&site, "nameless", &["192.0.2.1"]);
     make(&site, "mismatch", &["mismatch.example"]);
@@ -317,7 +311,7 @@ fn check_tells_what_is_wrong_with_each_certificate() {
 
 #[test]
 fn check_warns_of_a_duplicate_name_and_of_an_expired_certificate() {
-    let site = site(&["one", "two", "ended"], "");
+    let site = site_with_certificates(&["one", "two", "ended"], "");
     make(&site, "one", &["smtp.example.net"]);
     make(&site, "two", &["other.example.net", "SMTP.example.net"]);
     let key = rcgen::KeyPair::generate().unwrap();

@@ -1,6 +1,6 @@
 //! Tests of the commands, as an administrator runs them in a terminal.
 
-use crate::harness::{Outcome, PASSWORD, Site, outcome, run, weir};
+use crate::harness::{Outcome, PASSWORD, Site, run, weir};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
@@ -85,7 +85,7 @@ fn check_prints_the_effective_configuration_which_can_be_read_again() {
     assert!(out.contains("idle-timeout = \"5m\"                      # default\n"), "{out}");
     std::fs::write(site.path("printed.toml"), &out).unwrap();
     let Outcome { code, out: again, err } =
-        outcome(run(weir().args(["check", "--print", "-c"]).arg(site.path("printed.toml")), ""));
+        run(weir().args(["check", "--print", "-c"]).arg(site.path("printed.toml")), "");
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let values = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.split(" #").next().unwrap().trim_end().to_owned()).collect()
@@ -221,11 +221,11 @@ fn an_expired_client_certificate_is_warned_of() {
 #[test]
 fn misuse_exits_64_with_usage_and_help_exits_0() {
     for arguments in [&["sevre"][..], &[], &["check", "--nonsense"]] {
-        let Outcome { code, out, err } = outcome(run(weir().args(arguments), ""));
+        let Outcome { code, out, err } = run(weir().args(arguments), "");
         assert_eq!((code, out.as_str()), (Some(64), ""), "{arguments:?}");
         assert!(err.contains("Usage"), "{err}");
     }
-    let Outcome { code, out, .. } = outcome(run(weir().arg("--help"), ""));
+    let Outcome { code, out, .. } = run(weir().arg("--help"), "");
     assert!(code == Some(0) && out.contains("serve") && out.contains("demo"), "{out}");
 }
 
@@ -236,9 +236,9 @@ fn an_unwritable_output_does_not_panic() {
     let config = config.to_str().unwrap();
     for arguments in [&["check", "-c", config][..], &["user", "list", "-c", config], &["man"], &["completions", "bash"]]
     {
-        let full = std::fs::File::create("/dev/full").unwrap();
-        let output = weir().args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        let Outcome { code, err, .. } = outcome(output);
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" >/dev/full"]).arg(weir().get_program()).args(arguments);
+        let Outcome { code, err, .. } = run(&mut command, "");
         assert_eq!((code, err.as_str()), (Some(74), "weir: standard output: No space left on device (os error 28)\n"));
     }
     let full = std::fs::File::create("/dev/full").unwrap();
@@ -248,9 +248,9 @@ fn an_unwritable_output_does_not_panic() {
 #[test]
 fn manual_pages_and_completions_are_made() {
     let folder = tempfile::tempdir().unwrap();
-    let Outcome { code, out: page, .. } = outcome(run(weir().arg("man"), ""));
+    let Outcome { code, out: page, .. } = run(weir().arg("man"), "");
     assert!(code == Some(0) && page.contains(".TH weir 1") && page.contains("weir\\-serve(1)"), "{page}");
-    assert_eq!(outcome(run(weir().arg("man").arg(folder.path()), "")).code, Some(0));
+    assert_eq!(run(weir().arg("man").arg(folder.path()), "").code, Some(0));
     assert!(folder.path().join("weir-user-add.1").exists());
     let page = std::fs::read_to_string(folder.path().join("weir.toml.5")).unwrap();
     assert!(page.contains(".TH weir.toml 5") && page.contains("idle\\-timeout"), "{page}");
@@ -266,14 +266,14 @@ fn manual_pages_and_completions_are_made() {
         );
     }
     for shell in ["bash", "zsh", "fish"] {
-        let Outcome { code, out: script, .. } = outcome(run(weir().args(["completions", shell]), ""));
+        let Outcome { code, out: script, .. } = run(weir().args(["completions", shell]), "");
         assert!(code == Some(0) && script.contains("demo"), "{shell}: {script}");
     }
 }
 
 #[test]
 fn the_reference_page_is_that_of_the_comments() {
-    let Outcome { code, out: page, err } = outcome(run(weir().args(["man", "--reference"]), ""));
+    let Outcome { code, out: page, err } = run(weir().args(["man", "--reference"]), "");
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/REFERENCE.md");
     let is_same = std::fs::read_to_string(path).is_ok_and(|kept| kept == page);
@@ -283,7 +283,7 @@ fn the_reference_page_is_that_of_the_comments() {
 #[test]
 fn a_missing_configuration_exits_66() {
     for command in ["check", "serve"] {
-        let Outcome { code, err, .. } = outcome(run(weir().args([command, "-c", "no/such.toml"]), ""));
+        let Outcome { code, err, .. } = run(weir().args([command, "-c", "no/such.toml"]), "");
         assert_eq!(
             (code, err.as_str()),
             (Some(66), "weir: configuration no/such.toml: No such file or directory (os error 2)\n")
@@ -313,8 +313,7 @@ fn a_second_weir_on_the_same_state_is_refused() {
 #[test]
 fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
     let site = Site::new(MINIMAL);
-    let config = site.path("weir.toml");
-    let add = |name: &str, input: &str| outcome(run(weir().args(["user", "add", "-c"]).arg(&config).arg(name), input));
+    let add = |name: &str, input: &str| site.run(&["user", "add", name], input);
     assert_eq!(add("bob", "a b:c").code, Some(0));
     for (name, input, words) in [
         ("alice", "x\n", "weir: there is a user \"alice\" already\n"),
@@ -327,15 +326,12 @@ fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
     ] {
         assert_eq!(add(name, input), failure(65, words));
     }
-    let user = |what: &str, name: &str, input: &str| {
-        outcome(run(weir().args(["user", what, "-c"]).arg(&config).args(Some(name).filter(|n| !n.is_empty())), input))
-    };
-    assert_eq!(user("disable", "bob", "").code, Some(0));
-    assert_eq!(user("list", "", "").out, "alice\nbob  (disabled)\n");
-    assert_eq!(user("enable", "bob", "").code, Some(0));
-    assert_eq!(user("passwd", "bob", "other\n").code, Some(0));
-    assert_eq!(user("delete", "dave", ""), failure(67, "weir: there is no user \"dave\"\n"));
-    assert_eq!(user("list", "", "").out, "alice\nbob\n");
+    assert_eq!(site.run(&["user", "disable", "bob"], "").code, Some(0));
+    assert_eq!(site.run(&["user", "list"], "").out, "alice\nbob  (disabled)\n");
+    assert_eq!(site.run(&["user", "enable", "bob"], "").code, Some(0));
+    assert_eq!(site.run(&["user", "passwd", "bob"], "other\n").code, Some(0));
+    assert_eq!(site.run(&["user", "delete", "dave"], ""), failure(67, "weir: there is no user \"dave\"\n"));
+    assert_eq!(site.run(&["user", "list"], "").out, "alice\nbob\n");
     let users = std::fs::read_to_string(site.path("users")).unwrap();
     assert!(users.starts_with("alice:$argon2id$") && users.contains("\nbob:$argon2id$") && !users.contains(PASSWORD));
 }
@@ -343,10 +339,7 @@ fn user_add_reads_the_password_from_standard_input_and_refuses_invalid_names() {
 #[test]
 fn groups_of_a_user_are_given_listed_and_replaced() {
     let site = Site::new(MINIMAL);
-    let user = |arguments: &[&str], input: &str| {
-        let (what, rest) = arguments.split_first().unwrap();
-        outcome(run(weir().args(["user", what, "-c"]).arg(site.path("weir.toml")).args(rest), input))
-    };
+    let user = |arguments: &[&str], input: &str| site.run(&[&["user"], arguments].concat(), input);
     assert_eq!(user(&["add", "bob", "--group", "students", "--group", "Staff"], "sesame\n").code, Some(0));
     assert_eq!(user(&["list"], "").out, "alice\nbob  staff, students\n");
     assert_eq!(user(&["groups", "alice", "guests"], "").code, Some(0));
@@ -388,7 +381,7 @@ fn the_demo_does_what_it_says() {
     let (mut demo, lines) = demo();
     // The commands are the indented lines. A shell runs them unchanged.
     let commands: String = lines.iter().filter(|line| line.starts_with("  ")).map(|line| format!("{line}\n")).collect();
-    let Outcome { code, out, err } = outcome(run(Command::new("bash").args(["-c", &commands]), ""));
+    let Outcome { code, out, err } = run(Command::new("bash").args(["-c", &commands]), "");
     assert_eq!(code, Some(0), "{out}\n{err}");
     for n in 1..=5 {
         assert!(out.contains(&format!("message {n} sent\n")), "{out}\n{err}");

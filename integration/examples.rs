@@ -4,7 +4,7 @@
 //!     TALK=NAME cargo nextest run -E 'test(examples::)'       plays one talk
 //!     GOLDEN=write cargo nextest run -E 'test(examples::)'    rewrites the golden files; read the diff then
 
-use crate::harness::{Site, Upstream, run, weir};
+use crate::harness::{Outcome, Site, Upstream};
 use crate::talk::{Talk, USERS, files, head, name_of, play, play_all};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -43,10 +43,10 @@ fn every_example_is_valid_with_users_and_when_only_tried() {
     let before = std::fs::read_to_string(folder().join(HEAD)).unwrap();
     for path in examples() {
         let limits = std::fs::read_to_string(&path).unwrap();
-        let (site, ..) = site(&name_of(&path), &limits);
+        let (site, ..) = site_for_example(&name_of(&path), &limits);
         let check = || {
-            let output = run(weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
-            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+            let Outcome { code, err, .. } = site.run(&["check"], "");
+            (code, err)
         };
         assert_eq!(check(), (Some(0), String::new()), "{}", name_of(&path));
         std::fs::write(site.path("weir.toml"), format!("{before}{limits}")).unwrap();
@@ -82,11 +82,10 @@ fn simulate_flood(example: &str, speed: &str) -> serde_json::Value {
     let site = Site::builder().users(&[]).build();
     std::fs::write(site.path("weir.toml"), read(HEAD) + &read(&format!("{example}.toml"))).unwrap();
     copy_beside(example, &site);
-    let mut command = weir();
-    command.args(["simulate", "--json", "--flood", &format!("alice {speed} 1rcpt from 1700000000"), "-", "-c"]);
-    let output = run(command.arg(site.path("weir.toml")), "t,sender,recipient\n1700000000,alice,bob\n");
-    let said = String::from_utf8(output.stdout).unwrap();
-    let last = said.lines().last().unwrap_or_else(|| panic!("{example}: {}", String::from_utf8_lossy(&output.stderr)));
+    let flood = format!("alice {speed} 1rcpt from 1700000000");
+    let history = "t,sender,recipient\n1700000000,alice,bob\n";
+    let Outcome { out, err, .. } = site.run(&["simulate", "--json", "--flood", &flood, "-"], history);
+    let last = out.lines().last().unwrap_or_else(|| panic!("{example}: {err}"));
     serde_json::from_str(last).unwrap()
 }
 
@@ -106,7 +105,7 @@ fn examples() -> Vec<PathBuf> {
 
 /// Returns a site for an example: every client may send, [`USERS`] can log in, and limits can route to an upstream
 /// `slow`.
-fn site(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
+fn site_for_example(example: &str, limits: &str) -> (Site, Upstream, Upstream) {
     let (upstream, slow) = (Upstream::start(), Upstream::start());
     let head = head(&upstream, Some(&slow));
     let text = format!("help-url = \"https://example.org/mail\"\n{head}{limits}");
@@ -131,7 +130,7 @@ fn compare(talk: &Path) -> Result<(), String> {
     let (name, script) = (name_of(talk), std::fs::read_to_string(talk).unwrap());
     let start = || {
         let limits = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
-        let (site, upstream, slow) = site(&name, &limits);
+        let (site, upstream, slow) = site_for_example(&name, &limits);
         Talk::at(site, upstream, Some(slow))
     };
     let got = play(start, &name, &script)?;

@@ -1,14 +1,17 @@
 //! Tests of `weir check --explain`: a limit of every form, and its explanation.
 
-use crate::harness::{run, weir};
+use crate::harness::{succeed, weir};
 use std::path::Path;
+
+/// Returns the output of `weir check --explain` for this configuration.
+fn explanation(config: &Path) -> String {
+    succeed(weir().args(["check", "--explain", "-c"]).arg(config), "").out
+}
 
 #[test]
 fn every_form_of_limit_is_explained_as_written() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/explain");
-    let output = run(weir().args(["check", "--explain", "-c"]).arg(folder.join("every-form.toml")), "");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = explanation(&folder.join("every-form.toml"));
     let expected = std::fs::read_to_string(folder.join("every-form.txt")).unwrap();
     for (said, expected) in said.split("\n\n").zip(expected.split("\n\n")) {
         assert_eq!(said, expected);
@@ -45,9 +48,7 @@ fn the_explanation_of_the_reference_has_no_gap() {
     let head = "listener.submission = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", xclient = [\"192.0.2.9\"] }\n\
         upstream = [{ address = \"127.0.0.1:2525\" }]\nstate.path = \"state.db\"\n";
     std::fs::write(folder.path().join("weir.toml"), format!("{head}{limits}")).unwrap();
-    let output = run(weir().args(["check", "--explain", "-c"]).arg(folder.path().join("weir.toml")), "");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = explanation(&folder.path().join("weir.toml"));
     assert_eq!(said.lines().filter(|line| !line.starts_with(' ') && line.contains(": ")).count(), 5, "{said}");
     assert!(!said.contains("; ;") && !said.contains("  ;") && said.contains("list:bulk-hosts"), "{said}");
 }

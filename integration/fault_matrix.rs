@@ -1,7 +1,7 @@
 //! Fault matrix: every fault at every stage, over new and over reused connections, many times, with all choices random.
 //! The client reads 2xx if and only if the upstream acknowledged its message; each message arrives once; nothing leaks.
 
-use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, succeed, wait_for};
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -320,11 +320,5 @@ fn count_recipients(outcomes: &[ClientResult]) -> [usize; 2] {
 
 /// Returns the level of the only budget.
 fn charged(site: &Site) -> f64 {
-    let text = succeed(&mut site.command(&["state", "dump"]), "");
-    let line: serde_json::Value = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .find(|line: &serde_json::Value| line.get("level").is_some())
-        .unwrap();
-    line["level"].as_f64().unwrap()
+    site.dump().iter().find_map(|line| line["level"].as_f64()).unwrap()
 }

@@ -7,7 +7,8 @@ use std::sync::Barrier;
 const LIMIT: f64 = 100.0;
 const PERIOD: f64 = 86_400.0;
 
-fn site(upstream: &Upstream) -> Site {
+/// Returns a site with a limit per user.
+fn limited_site(upstream: &Upstream) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\"")
         .upstream(upstream.address(), "")
@@ -69,7 +70,7 @@ fn now() -> f64 {
 #[test]
 fn parallel_sessions_get_exactly_the_formulas_count_also_after_kill_9() {
     let upstream = Upstream::start();
-    let site = site(&upstream);
+    let site = limited_site(&upstream);
     let weir = site.start();
     let (began, start) = (now(), Barrier::new(8));
     let accepted: u32 = std::thread::scope(|scope| {
@@ -113,7 +114,7 @@ fn parallel_sessions_get_exactly_the_formulas_count_also_after_kill_9() {
 #[test]
 fn a_refusal_explains_itself_and_is_in_the_log_under_its_reference() {
     let upstream = Upstream::start();
-    let site = site(&upstream);
+    let site = limited_site(&upstream);
     let weir = site.start();
     assert_eq!(try_recipients(&weir, 100, false), 100);
     let mut client = Client::logged_in(weir.address("s"), "alice");

@@ -7,7 +7,8 @@ use crate::harness::{Client, Site, Upstream, succeed};
 const LIMIT: &str = "[[limit]]\nname = \"students\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"2.5 / 1d\"\n\
     match = { group = \"Students\" }\n";
 
-fn site(upstream: &Upstream) -> Site {
+/// Returns a site with the limits of the groups.
+fn limited_site(upstream: &Upstream) -> Site {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"optional\", xclient = [\"127.0.0.2\"]")
         .upstream(upstream.address(), "")
@@ -38,7 +39,7 @@ fn sent(client: &mut Client) -> usize {
 #[test]
 fn a_limit_for_a_group_uses_the_groups_at_login() {
     let upstream = Upstream::start();
-    let site = site(&upstream);
+    let site = limited_site(&upstream);
     site.add_user("bob");
     put(&site, "bob", &["staff", "students"]);
     let weir = site.start();
@@ -52,7 +53,7 @@ fn a_limit_for_a_group_uses_the_groups_at_login() {
 #[test]
 fn a_user_named_by_a_proxy_has_the_groups_of_the_users_file() {
     let upstream = Upstream::start();
-    let site = site(&upstream);
+    let site = limited_site(&upstream);
     site.add_user("bob");
     put(&site, "bob", &["students"]);
     let weir = site.start();

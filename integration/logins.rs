@@ -1,6 +1,6 @@
 //! Tests of logins while others guess passwords, while the users file is rewritten, and with passwords beyond ASCII.
 
-use crate::harness::{Client, PASSWORD, PATIENCE, Process, Site, Upstream, run, wait_for, weir};
+use crate::harness::{Client, Outcome, PASSWORD, PATIENCE, Process, Site, Upstream, wait_for};
 use argon2::PasswordHasher as _;
 use base64::Engine as _;
 use std::net::Ipv4Addr;
@@ -12,7 +12,8 @@ const GUESSER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const WRONG: &str = "weir_logins_total{result=\"wrong\"}";
 const BUSY: &str = "weir_logins_total{result=\"busy\"}";
 
-fn site(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {
+/// Returns a site with these users: name, password and groups.
+fn site_with_users(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
     let site =
         Site::builder().listener("s", "tls = \"none\"").upstream(upstream.address(), "").more(limits).users(users);
@@ -21,7 +22,7 @@ fn site(users: &[(&str, &str, &str)], limits: &str) -> (Upstream, Site) {
 
 /// Returns a site whose only user, alice, has a password hash that takes some tenths of a second to check.
 fn slow_site() -> (Upstream, Site) {
-    let (upstream, site) = site(&[], "");
+    let (upstream, site) = site_with_users(&[], "");
     let params = argon2::Params::new(8, 40_000, 1, None).unwrap();
     let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
     let hash = hasher.hash_password(PASSWORD.as_bytes()).unwrap();
@@ -110,7 +111,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
     let minimal = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/minimal.toml");
     let minimal = std::fs::read_to_string(minimal).unwrap();
     let limits = &minimal[minimal.find("[[limit]]").unwrap()..];
-    let (_upstream, site) = site(&[("alice", PASSWORD, "")], limits);
+    let (_upstream, site) = site_with_users(&[("alice", PASSWORD, "")], limits);
     let weir = site.start();
     // Concurrent, as each reply takes a second. Logins that find too many others waiting retry.
     std::thread::scope(|scope| {
@@ -132,7 +133,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
 fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     let failures = "[[limit]]\nname = \"guesses\"\ncount = \"login-failures\"\nper = [\"client\"]\nrate = \"3 / 1h\"\n\
                     algorithm = \"token-bucket\"\n";
-    let (_upstream, site) = site(&[("alice", PASSWORD, "")], failures);
+    let (_upstream, site) = site_with_users(&[("alice", PASSWORD, "")], failures);
     let weir = site.start();
     for n in 1..=3 {
         let mut client = greeted(&weir, GUESSER);
@@ -150,7 +151,7 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
 
 #[test]
 fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
-    let (_upstream, site) = site(&[("alice", PASSWORD, ""), ("bob", PASSWORD, "")], "");
+    let (_upstream, site) = site_with_users(&[("alice", PASSWORD, ""), ("bob", PASSWORD, "")], "");
     let weir = site.start();
     let whole = std::fs::read_to_string(site.path("users")).unwrap();
     let (first, second) = whole.split_at(whole.find('\n').unwrap() + 1);
@@ -170,15 +171,11 @@ fn no_user_is_refused_while_the_users_file_is_rewritten_in_place() {
 
 #[test]
 fn a_password_has_one_unicode_normal_form() {
-    let (_upstream, site) = site(&[("old", "a\u{308}", "")], "");
-    let add = |name: &str, password: &str| {
-        let config = site.path("weir.toml");
-        run(weir().args(["user", "add", "-c"]).arg(config).arg(name), format!("{password}\n"))
-    };
-    assert!(add("alice", "p\u{e4}ss\u{a0}wort").status.success());
-    let refused = add("bob", "\u{1f40e}");
-    let err = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(65) && err.contains("SASLprep (RFC 4013) prohibits"), "{err}");
+    let (_upstream, site) = site_with_users(&[("old", "a\u{308}", "")], "");
+    let add = |name: &str, password: &str| site.run(&["user", "add", name], format!("{password}\n"));
+    assert_eq!(add("alice", "p\u{e4}ss\u{a0}wort").code, Some(0));
+    let Outcome { code, err, .. } = add("bob", "\u{1f40e}");
+    assert!(code == Some(65) && err.contains("SASLprep (RFC 4013) prohibits"), "{err}");
     let weir = site.start();
     for (user, password, reply) in [
         ("alice", "p\u{e4}ss\u{a0}wort", "235"),

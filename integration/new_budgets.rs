@@ -7,8 +7,7 @@ use std::net::Ipv4Addr;
 
 /// Returns the reply to MAIL in a new session, as a session without a message has few commands.
 fn send(server: &Process, sender: &str) -> String {
-    let mut client = Client::connect(server.address("s"));
-    client.say("EHLO client.example", "250");
+    let mut client = Client::greeted(server.address("s"));
     client.ask(&format!("MAIL FROM:<{sender}>"))
 }
 
@@ -45,10 +44,9 @@ fn invented_senders_share_a_budget_and_known_ones_keep_theirs() {
     server.signal(rustix::process::Signal::HUP);
     let mut others = (500..).map(|n| format!("{n}@example.net"));
     wait_for("room for a new sender", || others.next().filter(|other| send(&server, other).starts_with("250")));
-    let warnings = server.log_lines().iter().filter(|line| line.contains("max-new-budgets")).count();
-    assert_eq!(warnings, 1, "once an hour");
+    assert_eq!(server.times_logged("max-new-budgets"), 1, "once an hour");
     assert_eq!(server.terminate(), Some(0));
-    let dump = succeed(&mut site.command(&["state", "dump"]), "");
+    let dump = succeed(&mut site.command(&["state", "dump"]), "").out;
     assert!(dump.contains("\"owner\":{\"sender\":\"<new>\"}"), "{dump}");
     assert!((51..60).contains(&dump.lines().count()), "{} budgets", dump.lines().count());
 }

@@ -6,7 +6,8 @@ use std::net::Ipv4Addr;
 /// Address of the proxy. The tests themselves use 127.0.0.1, which is no proxy.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-fn site(more: &str) -> (Upstream, Site) {
+/// Returns a site with a listener of each kind, all behind the proxy.
+fn site_behind_proxy(more: &str) -> (Upstream, Site) {
     let upstream = Upstream::start();
     let mut site = Site::builder().upstream(upstream.address(), "").more(more);
     for (name, keys) in [
@@ -58,7 +59,7 @@ fn received_from(upstream: &Upstream) -> String {
 
 #[test]
 fn the_address_in_the_header_is_the_clients_in_received_lines_and_in_the_log() {
-    let (upstream, site) = site("");
+    let (upstream, site) = site_behind_proxy("");
     let weir = site.start();
     for (address, received) in
         [("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "IPv6:2001:db8::7"), ("::ffff:192.0.2.8", "192.0.2.8")]
@@ -81,7 +82,7 @@ fn the_address_in_the_header_is_the_clients_in_received_lines_and_in_the_log() {
 #[test]
 fn trust_and_limits_use_the_address_in_the_header() {
     let limit = "[[limit]]\nname = \"client\"\ncount = \"recipients\"\nper = [\"client\"]\nrate = \"1 / 1d\"\nalgorithm = \"token-bucket\"\n";
-    let (_upstream, site) = site(limit);
+    let (_upstream, site) = site_behind_proxy(limit);
     let weir = site.start();
     for address in ["192.0.2.7", "192.0.2.8"] {
         let mut client = connect(&weir, "trusting", &block(address));
@@ -99,7 +100,7 @@ fn trust_and_limits_use_the_address_in_the_header() {
 
 #[test]
 fn a_health_check_and_an_unknown_client_keep_the_address_of_the_connection() {
-    let (upstream, site) = site("");
+    let (upstream, site) = site_behind_proxy("");
     let weir = site.start();
     for header in [
         &b"PROXY UNKNOWN\r\n"[..],
@@ -117,7 +118,7 @@ fn a_health_check_and_an_unknown_client_keep_the_address_of_the_connection() {
 
 #[test]
 fn octets_after_a_header_belong_to_the_session() {
-    let (_upstream, site) = site("");
+    let (_upstream, site) = site_behind_proxy("");
     let weir = site.start();
     for header in [line("192.0.2.7"), block("192.0.2.7"), b"PROXY UNKNOWN\r\n".to_vec()] {
         let mut client = connect(&weir, "plain", &[&header[..], b"EHLO client.example\r\nNOOP\r\n"].concat());
@@ -140,7 +141,7 @@ fn octets_after_a_header_belong_to_the_session() {
 
 #[test]
 fn tls_comes_after_the_header() {
-    let (upstream, site) = site("");
+    let (upstream, site) = site_behind_proxy("");
     let weir = site.start();
     for header in [line("192.0.2.7"), block("192.0.2.7")] {
         let mut client = connect(&weir, "implicit", &header);
@@ -164,7 +165,7 @@ fn tls_comes_after_the_header() {
 
 #[test]
 fn a_header_from_an_untrusted_address_is_an_invalid_command() {
-    let (_upstream, site) = site("");
+    let (_upstream, site) = site_behind_proxy("");
     let weir = site.start();
     let mut client = Client::connect(weir.address("plain"));
     client.send(&line("192.0.2.7"));
@@ -194,7 +195,8 @@ fn a_header_from_an_untrusted_address_is_an_invalid_command() {
 
 #[test]
 fn a_client_above_the_limit_of_connections_gets_421_before_and_after_its_header() {
-    let (_upstream, site) = site("session = { max-connections = 2, max-connections-per-trusted-client = 1 }\n");
+    let (_upstream, site) =
+        site_behind_proxy("session = { max-connections = 2, max-connections-per-trusted-client = 1 }\n");
     let weir = site.start();
     let mut first = connect(&weir, "trusting", &line("192.0.2.7"));
     first.expect("220");
@@ -213,7 +215,7 @@ fn a_client_above_the_limit_of_connections_gets_421_before_and_after_its_header(
 
 #[test]
 fn a_connection_without_a_valid_header_is_closed_silently() {
-    let (_upstream, site) = site("session = { command-timeout = \"0.3s\" }\n");
+    let (_upstream, site) = site_behind_proxy("session = { command-timeout = \"0.3s\" }\n");
     let weir = site.start();
     let refused = |listener| {
         weir.metric(&format!("weir_connections_refused_total{{listener=\"{listener}\",reason=\"proxy-protocol\"}}"))

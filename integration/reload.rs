@@ -1,7 +1,7 @@
 //! Tests of reloading the configuration: by SIGHUP, after a change of the file, by `weir reload`.
 
-use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, outcome, run, wait_for};
-use crate::state::{TEN, accepted, site};
+use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, run, wait_for};
+use crate::state::{TEN, accepted, site_with_limits};
 use rustix::fs::inotify;
 use rustix::process::Signal;
 use std::mem::MaybeUninit;
@@ -27,23 +27,17 @@ enum Way {
 const WAYS: [Way; 3] = [Way::Signal, Way::File, Way::Command];
 
 fn ten(upstream: &Upstream) -> Site {
-    site(upstream, "path = \"state.db\"", TEN)
+    site_with_limits(upstream, TEN).build()
 }
 
 fn config(site: &Site) -> String {
     std::fs::read_to_string(site.path("weir.toml")).unwrap()
 }
 
-/// Replaces the configuration by one rename.
-fn put(site: &Site, text: &str) {
-    std::fs::write(site.path("weir.new"), text).unwrap();
-    std::fs::rename(site.path("weir.new"), site.path("weir.toml")).unwrap();
-}
-
 fn change(site: &Site, from: &str, to: &str) {
     let config = config(site);
     assert!(config.contains(from));
-    put(site, &config.replace(from, to));
+    site.put("weir.toml", &config.replace(from, to));
 }
 
 /// Runs `weir reload`.
@@ -165,8 +159,8 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
     assert_eq!(weir.metric(REFUSED), 1.0);
     take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
     // A thread writes the log some time after the metric.
-    let reported = || weir.log_lines().iter().filter(|line| line.contains("limits and upstreams not taken")).count();
-    crate::harness::wait_for("second report", || (reported() >= 2).then_some(()));
+    let reported = || weir.times_logged("limits and upstreams not taken");
+    wait_for("second report", || (reported() >= 2).then_some(()));
     assert_eq!(reported(), 2);
 }
 
@@ -270,13 +264,8 @@ fn the_running_weir_is_found_by_the_readable_part_of_a_bad_file() {
     let good = config(&site);
     for bad in ["nonsense", "limit = 7 7", "limit = [ { name = \"open", "session = 7", "\u{1}"] {
         let before = weir.metric(REFUSED);
-        put(
-            &site,
-            &format!(
-                "{}\n{bad}\n",
-                good.lines().filter(|line| !line.starts_with("limit")).collect::<Vec<_>>().join("\n")
-            ),
-        );
+        let others: Vec<&str> = good.lines().filter(|line| !line.starts_with("limit")).collect();
+        site.put("weir.toml", &format!("{}\n{bad}\n", others.join("\n")));
         let Outcome { code, err, .. } = reload(&site);
         assert_eq!(code, Some(78), "{bad}: {err}");
         assert!(weir.metric(REFUSED) > before, "{bad}");
@@ -301,7 +290,7 @@ fn only_weirs_own_user_and_root_may_use_the_control_socket() {
         true => drop(command.uid(65_534).gid(65_534)),
         false => open(&site.path("state.sock"), 0),
     }
-    let Outcome { code, out, err } = outcome(run(command.args(["reload", "-c"]).arg(site.path("weir.toml")), ""));
+    let Outcome { code, out, err } = run(command.args(["reload", "-c"]).arg(site.path("weir.toml")), "");
     assert_eq!((code, out.as_str()), (Some(77), ""), "{err}");
     assert!(err.contains("only root and the user that Weir runs as may give it orders"), "{err}");
     assert_eq!(weir.metric(TAKEN), 0.0);

@@ -30,8 +30,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
     let certificate = site.path("certificate.pem");
     for password in [PASSWORD, WRONG] {
         let plain = encoded(&format!("\0alice\0{password}"));
-        let mut early = Client::connect(weir.address("starttls"));
-        early.say("EHLO client.example", "250");
+        let mut early = Client::greeted(weir.address("starttls"));
         early.say(&format!("AUTH PLAIN {plain}"), "538");
         early.say("AUTH LOGIN", "538");
         // A client that sends on without waiting for the reply.
@@ -85,11 +84,7 @@ fn stand_nowhere() {
             .more(&format!("log = {{ format = \"{format}\" }}\n"))
             .more("[[limit]]\nname = \"l\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"1.5 / 1d\"\n")
             .build();
-        let config = site.path("weir.toml");
-        let told = |command: &[&str], input: &str| {
-            let output = run(weir().args(command).arg("-c").arg(&config), input);
-            [output.stdout, output.stderr].concat()
-        };
+        let told = |command: &[&str], input: &str| site.run(command, input).said().into_bytes();
         let mut seen = vec![
             ("user add".to_owned(), told(&["user", "add", "bob"], &format!("{WRONG}\n"))),
             ("user passwd".to_owned(), told(&["user", "passwd", "bob"], &format!("{PASSWORD}\n"))),
@@ -110,7 +105,7 @@ fn stand_nowhere() {
         let log = weir.log_to_the_end();
         assert!(log.contains("wrong") || log.contains("535"), "the log speaks of failed logins:\n{log}");
         seen.push(("the log".to_owned(), log.into_bytes()));
-        for file in files_under(config.parent().unwrap()) {
+        for file in files_under(&site.path("")) {
             if file.file_name().unwrap() != "key.pem" {
                 seen.push((file.display().to_string(), std::fs::read(&file).unwrap()));
             }
@@ -151,9 +146,9 @@ fn a_password_in_the_configuration_by_mistake_is_not_shown() {
         for upstream in [table, inline] {
             std::fs::write(&config, upstream).unwrap();
             for command in ["check", "serve"] {
-                let output = run(weir().args([command, "-c"]).arg(&config), "");
-                let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-                assert_eq!(output.status.code(), Some(78), "{said}");
+                let outcome = run(weir().args([command, "-c"]).arg(&config), "");
+                let said = outcome.said();
+                assert_eq!(outcome.code, Some(78), "{said}");
                 assert!(!said.contains("hunter2") && said.contains("weir.toml:"), "{wrong}: {said}");
             }
         }

@@ -8,7 +8,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 
-fn site(upstream: &Upstream, more: &str) -> Site {
+/// Returns a site with a listener without TLS and one within TLS.
+fn site_with_two_listeners(upstream: &Upstream, more: &str) -> Site {
     Site::builder()
         .open_listener()
         .listener("tls", "tls = \"implicit\", auth = \"optional\"")
@@ -17,19 +18,11 @@ fn site(upstream: &Upstream, more: &str) -> Site {
         .build()
 }
 
-fn begin_transaction(weir: &Process) -> Client {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
-    client
-}
-
 #[test]
 fn sigterm_under_load_loses_nothing() {
     const SESSIONS: usize = 100;
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_two_listeners(&upstream, "");
     let weir = site.start();
     let address = weir.address("s");
     // All sessions are in mid-message when the signal comes.
@@ -37,7 +30,7 @@ fn sigterm_under_load_loses_nothing() {
     let (told, code) = std::thread::scope(|scope| {
         let sessions: Vec<_> = (0..SESSIONS)
             .map(|n| {
-                let mut client = begin_transaction(&weir);
+                let mut client = Client::in_transaction(&weir);
                 let (sent_half, signalled) = (&sent_half, &signalled);
                 scope.spawn(move || {
                     client.say("DATA", "354");
@@ -71,18 +64,18 @@ fn sigterm_under_load_loses_nothing() {
 #[test]
 fn a_hanging_transaction_is_cut_off_in_time_or_by_a_second_signal() {
     let upstream = Upstream::start();
-    let timed = site(&upstream, "session = { drain-timeout = \"0.3s\" }\n");
+    let timed = site_with_two_listeners(&upstream, "session = { drain-timeout = \"0.3s\" }\n");
     let weir = timed.start();
-    let mut client = begin_transaction(&weir);
+    let mut client = Client::in_transaction(&weir);
     weir.signal(Signal::TERM);
     weir.logged("transactions cut off");
     client.expect("421 4.3.2");
     assert_eq!(weir.wait(), Some(0));
     assert!(client.is_closed());
 
-    let patient = site(&upstream, "");
+    let patient = site_with_two_listeners(&upstream, "");
     let weir = patient.start();
-    let mut client = begin_transaction(&weir);
+    let mut client = Client::in_transaction(&weir);
     weir.signal(Signal::INT);
     weir.logged("stopping: ");
     weir.signal(Signal::INT);
@@ -94,7 +87,7 @@ fn a_hanging_transaction_is_cut_off_in_time_or_by_a_second_signal() {
 #[test]
 fn sighup_reloads_certificate_and_users_and_keeps_them_if_the_new_ones_are_bad() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_two_listeners(&upstream, "");
     let weir = site.start();
     let secure = |certificate: &str| {
         let mut client = Client::connect_silently(weir.address("tls"));
@@ -126,7 +119,7 @@ fn sighup_reloads_certificate_and_users_and_keeps_them_if_the_new_ones_are_bad()
 #[test]
 fn systemd_gets_readiness_and_status() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_two_listeners(&upstream, "");
     let socket = UnixDatagram::bind(site.path("notify")).unwrap();
     socket.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
     let heard = |what: &str| loop {
@@ -154,7 +147,7 @@ fn systemd_gets_readiness_and_status() {
 #[test]
 fn a_socket_of_systemd_is_served_by_the_listener_of_its_name() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_two_listeners(&upstream, "");
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let serve = site.serve();
@@ -182,7 +175,7 @@ fn a_crash_of_the_service_leaves_no_passwords_in_a_core_file() {
 #[test]
 fn the_log_is_json_where_configured() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "log = { format = \"json\" }\n");
+    let site = site_with_two_listeners(&upstream, "log = { format = \"json\" }\n");
     let weir = site.start();
     let line = weir.logged("\"listening\"");
     assert!(line.starts_with("{\"timestamp\":\"20") && line.ends_with("\"}"), "{line}");
@@ -195,7 +188,7 @@ fn the_log_is_json_where_configured() {
 #[test]
 fn journald_gets_levels() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_two_listeners(&upstream, "");
     let log = site.path("log");
     // The log goes to journald if the environment names the device and inode of standard error. Any file can take that
     // role.

@@ -1,35 +1,18 @@
 //! Tests of `weir simulate`: history in, decisions out, compared with an independent copy of the formulas.
 
-use crate::harness::{Outcome, outcome, run, weir};
+use crate::harness::{Outcome, Site, run};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::Write as _;
-use std::path::PathBuf;
 
-/// A folder with a configuration of these limits.
-struct Folder(tempfile::TempDir);
+/// Returns a site with these limits.
+fn site_with_limits(limits: &str) -> Site {
+    Site::builder().open_listener().upstream("127.0.0.1:2525", "").more(limits).users(&[]).build()
+}
 
-impl Folder {
-    fn new(limits: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let text = format!(
-            "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-             upstream = [{{ address = \"127.0.0.1:2525\", tls = \"none\" }}]\nstate = {{ path = \"state.db\" }}\n{limits}"
-        );
-        std::fs::write(folder.path().join("weir.toml"), text).unwrap();
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Runs `weir simulate` with these arguments.
-    fn simulate(&self, arguments: &[&str], input: &[u8]) -> Outcome {
-        let mut command = weir();
-        command.arg("simulate").arg("-c").arg(self.path("weir.toml")).args(arguments).current_dir(self.0.path());
-        outcome(run(&mut command, input))
-    }
+/// Runs `weir simulate` with these arguments in the folder of the site.
+fn simulate(site: &Site, arguments: &[&str], input: impl AsRef<[u8]> + Send) -> Outcome {
+    run(site.command(&["simulate"]).args(arguments).current_dir(site.path("")), input)
 }
 
 const EWMA: &str = "[[limit]]\nname = \"average\"\ncount = \"recipients\"\nper = [\"user\"]\nrate = \"10 / 1h\"\n";
@@ -93,8 +76,8 @@ fn decisions_are_those_of_an_independent_formula() {
     let expected = refused_by_average(&rows, 10.0, 3600.0);
     let count = expected.iter().filter(|refused| **refused).count();
     assert!(count > 100 && count < rows.len() - 100, "{count} of {}", rows.len());
-    let site = Folder::new(EWMA);
-    let Outcome { code, out, err } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
+    let site = site_with_limits(EWMA);
+    let Outcome { code, out, err } = simulate(&site, &["--json", "-"], csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let mut decisions = lines_of_json(&out);
     let summary = decisions.pop().unwrap();
@@ -114,8 +97,8 @@ fn decisions_are_those_of_an_independent_formula() {
 #[test]
 fn limits_on_messages_and_on_recipients_combine() {
     let rows = history();
-    let site = Folder::new(&format!("{EWMA}{BUCKET}"));
-    let Outcome { out, .. } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
+    let site = site_with_limits(&format!("{EWMA}{BUCKET}"));
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
     let (decisions, summaries) = lines.split_at(lines.len() - 2);
     for (summary, name) in summaries.iter().zip(["average", "bucket"]) {
@@ -135,7 +118,7 @@ fn limits_on_messages_and_on_recipients_combine() {
         assert!(refused > 0);
         assert_eq!(summary["refused"], refused, "{name}");
     }
-    let Outcome { code, out: text, .. } = site.simulate(&["-"], csv(&rows).as_bytes());
+    let Outcome { code, out: text, .. } = simulate(&site, &["-"], csv(&rows).as_bytes());
     assert_eq!(code, Some(0));
     for words in [
         "average: 10 recipients per 1h, ewma",
@@ -150,7 +133,7 @@ fn limits_on_messages_and_on_recipients_combine() {
 #[test]
 fn history_may_be_json_and_gzipped() {
     let rows = history();
-    let site = Folder::new(EWMA);
+    let site = site_with_limits(EWMA);
     let json: String = rows
         .iter()
         .map(|(t, sender, recipient)| format!("{{\"t\":{t},\"sender\":\"{sender}\",\"recipient\":\"{recipient}\"}}\n"))
@@ -159,9 +142,9 @@ fn history_may_be_json_and_gzipped() {
     zipped.write_all(csv(&rows).as_bytes()).unwrap();
     std::fs::write(site.path("history.csv.gz"), zipped.finish().unwrap()).unwrap();
     std::fs::write(site.path("history.jsonl"), json).unwrap();
-    let Outcome { out: expected, .. } = site.simulate(&["--json", "-"], csv(&rows).as_bytes());
+    let Outcome { out: expected, .. } = simulate(&site, &["--json", "-"], csv(&rows).as_bytes());
     for name in ["history.csv.gz", "history.jsonl"] {
-        let Outcome { code, out, err } = site.simulate(&["--json", name], b"");
+        let Outcome { code, out, err } = simulate(&site, &["--json", name], b"");
         assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
         assert!(out == expected, "{name} is decided otherwise");
     }
@@ -169,8 +152,8 @@ fn history_may_be_json_and_gzipped() {
 
 #[test]
 fn errors_in_a_history_are_reported() {
-    let site = Folder::new(EWMA);
-    let Outcome { code, out, err } = site.simulate(&["-"], b"t,sender,recipient\n1,a,b\nx,a,b\n3,a,b\n2,a,b\n");
+    let site = site_with_limits(EWMA);
+    let Outcome { code, out, err } = simulate(&site, &["-"], b"t,sender,recipient\n1,a,b\nx,a,b\n3,a,b\n2,a,b\n");
     assert_eq!(code, Some(65), "half of the rows are bad");
     assert!(out.starts_with("2 messages to 2 recipients by 1 users"), "{out}");
     assert!(
@@ -179,21 +162,21 @@ fn errors_in_a_history_are_reported() {
     );
     assert!(err.contains("2 bad rows of 4 were left out\n"), "{err}");
     let rows = csv(&history()) + "x,a,b\n";
-    let Outcome { code, err, .. } = site.simulate(&["-"], rows.as_bytes());
+    let Outcome { code, err, .. } = simulate(&site, &["-"], rows.as_bytes());
     assert!(code == Some(0) && err.contains("1 bad rows of "), "{err}");
     // The part before a broken input is reported.
     let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     zipped.write_all(rows.as_bytes()).unwrap();
     let zipped = zipped.finish().unwrap();
-    let Outcome { code, out, err } = site.simulate(&["-"], &zipped[..zipped.len() / 2]);
+    let Outcome { code, out, err } = simulate(&site, &["-"], &zipped[..zipped.len() / 2]);
     assert!(code == Some(74) && err.contains("rows before") && out.contains("average: 10 recipients"), "{err}\n{out}");
     // A limit that never held is not in the report.
-    let clients = Folder::new(&EWMA.replace("[\"user\"]", "[\"client\"]"));
-    let Outcome { out, .. } = clients.simulate(&["-"], rows.as_bytes());
+    let clients = site_with_limits(&EWMA.replace("[\"user\"]", "[\"client\"]"));
+    let Outcome { out, .. } = simulate(&clients, &["-"], rows.as_bytes());
     assert!(out.contains("average: held for no message"), "{out}");
-    let Outcome { out, .. } = clients.simulate(&["--flood", "user1 1/s 10rcpt from 0", "-"], rows.as_bytes());
+    let Outcome { out, .. } = simulate(&clients, &["--flood", "user1 1/s 10rcpt from 0", "-"], rows.as_bytes());
     assert!(out.contains("9 got mail before the first refusal, after 0s"), "{out}");
-    let Outcome { code, err, .. } = clients.simulate(&["--plot", "x.svg", "-"], rows.as_bytes());
+    let Outcome { code, err, .. } = simulate(&clients, &["--plot", "x.svg", "-"], rows.as_bytes());
     assert!(code == Some(73) && err.contains("no limit can be drawn"), "{err}");
     let zipped = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 75, 76];
     for (input, exit, words) in [
@@ -202,30 +185,30 @@ fn errors_in_a_history_are_reported() {
         (b"t,sender,recipient\nx,a,b\n", 65, "there is no message in it"),
         (&zipped, 66, "standard input: "),
     ] {
-        let Outcome { code, err, .. } = site.simulate(&["-"], input);
+        let Outcome { code, err, .. } = simulate(&site, &["-"], input);
         assert_eq!(code, Some(exit), "{err}");
         assert!(err.contains(words), "{err}");
     }
-    assert_eq!(site.simulate(&["nowhere.csv"], b"").code, Some(66));
-    let Outcome { code, err, .. } = site.simulate(&["--flood", "alice", "-"], b"");
+    assert_eq!(simulate(&site, &["nowhere.csv"], b"").code, Some(66));
+    let Outcome { code, err, .. } = simulate(&site, &["--flood", "alice", "-"], b"");
     assert!(code == Some(64) && err.contains("alice 1/s 100rcpt from"), "{err}");
     let Outcome { code, err, .. } =
-        site.simulate(&["--plot", "no/such/folder.svg", "-"], b"t,sender,recipient\n1,a,b\n");
+        simulate(&site, &["--plot", "no/such/folder.svg", "-"], b"t,sender,recipient\n1,a,b\n");
     assert!(code == Some(73) && err.contains("no/such/folder.svg"), "{err}");
 }
 
 #[test]
 fn a_flood_is_bounded_and_the_history_of_others_is_not() {
-    let site = Folder::new(EWMA);
+    let site = site_with_limits(EWMA);
     // Alice sent to 5 recipients an hour ago, and Bob sends now and then.
     let mut rows: Vec<(u64, String, String)> = (0..5).map(|n| (0, "alice".into(), format!("friend{n}"))).collect();
     rows.extend((1..24).map(|hour| (hour * 3600, "bob".into(), "friend".into())));
     let flood = ["--flood", "alice 1/s 3rcpt from 3600", "-"];
-    let Outcome { code, out, err } = site.simulate(&flood, csv(&rows).as_bytes());
+    let Outcome { code, out, err } = simulate(&site, &flood, csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     // After an hour 5/e of 5 is left; the recipient that makes it 10 is refused.
     assert!(out.contains("8 got mail before the first refusal, after 2s;"), "{out}");
-    let Outcome { out, .. } = site.simulate(&[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
+    let Outcome { out, .. } = simulate(&site, &[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
     let flood = lines.last().unwrap();
     let strangers = lines
@@ -240,8 +223,8 @@ fn a_flood_is_bounded_and_the_history_of_others_is_not() {
 
 #[test]
 fn a_plot_has_a_panel_for_each_limit() {
-    let site = Folder::new(&format!("{EWMA}{BUCKET}"));
-    let Outcome { code, err, .. } = site.simulate(&["--plot", "out.svg", "-"], csv(&history()).as_bytes());
+    let site = site_with_limits(&format!("{EWMA}{BUCKET}"));
+    let Outcome { code, err, .. } = simulate(&site, &["--plot", "out.svg", "-"], csv(&history()).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let svg = std::fs::read_to_string(site.path("out.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
@@ -280,22 +263,24 @@ fn facts_missing_in_the_history_are_named_for_each_limit() {
         ("bounces", "count = \"rejections\"\nrate = \"2 / 1d\"\nper = [\"user\"]".into(), "the rejections"),
         ("eye", "watch = \"lines\"\nstage = \"mail\"".into(), "the commands"),
     ];
-    let site = Folder::new(&cases.iter().map(|(name, rest, _)| limit(name, rest)).collect::<String>());
-    let Outcome { code, out, err } = site.simulate(&["-"], csv(&history()).as_bytes());
+    let site = site_with_limits(&cases.iter().map(|(name, rest, _)| limit(name, rest)).collect::<String>());
+    let Outcome { code, out, err } = simulate(&site, &["-"], csv(&history()).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for (name, _, unsaid) in cases {
         let words = format!("\n{name}: held for no message: the history does not say {unsaid}\n");
         assert!(out.contains(&words), "{words:?} is not in\n{out}");
     }
-    let Outcome { out, .. } = site.simulate(&["--json", "-"], csv(&history()).as_bytes());
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], csv(&history()).as_bytes());
     let lines = lines_of_json(&out);
     assert!(lines.iter().filter(|line| line["recipient"].is_string()).all(|line| line["decision"] == "pass"));
     let both = lines.iter().find(|line| line["limit"] == "both").unwrap();
     assert_eq!(both["unknown"], serde_json::json!(["client", "helo"]));
     // A limit that could have held, but is for others, lacks nothing.
-    let site =
-        Folder::new(&limit("others", &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]")));
-    let Outcome { out, .. } = site.simulate(&["-"], csv(&history()).as_bytes());
+    let site = site_with_limits(&limit(
+        "others",
+        &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]"),
+    ));
+    let Outcome { out, .. } = simulate(&site, &["-"], csv(&history()).as_bytes());
     assert!(out.contains("\nothers: held for no message: its conditions match none\n"), "{out}");
 }
 
@@ -309,7 +294,7 @@ fn summary_of<'a>(out: &'a str, name: &str) -> &'a str {
 #[test]
 fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
     let bucket = "algorithm = \"token-bucket\"\n";
-    let site = Folder::new(
+    let site = site_with_limits(
         &[
             limit("octets", &format!("count = \"bytes\"\nper = [\"user\"]\nrate = \"100 / 1000d\"\n{bucket}")),
             limit("wide", "count = \"recipients\"\nrate = \"2 / message\""),
@@ -337,7 +322,7 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
     // user's messages are unknown.
     let rows = "t,sender,recipient,size\n1,a,x,60\n1,a,y,60\n1,a,z,60\n2,a,x,50\n3,a,x,20\n4,a,x,10\n5,a,y,10\n6,a,z,0\n\
         7,b,x,\n7,b,y,\n8,b,x,\n8,b,y,\n9,b,x,\n9,b,y,\n";
-    let Outcome { code, out, err } = site.simulate(&["-"], rows.as_bytes());
+    let Outcome { code, out, err } = simulate(&site, &["-"], rows.as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for (name, summary) in [
         ("octets", "octets: 100 bytes per 1000d, token-bucket\n  refused      1 of 6 events (16.667 %)"),
@@ -351,7 +336,7 @@ fn every_kind_of_limit_with_facts_in_the_history_is_replayed() {
     assert!(summary_of(&out, "mild").contains("\n  warned of    "), "{out}");
     let pair: Vec<&str> = out.lines().filter(|line| line.starts_with("pair: ")).collect();
     assert_eq!(pair, ["pair: 500 recipients per 1h, ewma", "pair: 4.5 recipients per 1000d, ewma"]);
-    let Outcome { out, .. } = site.simulate(&["--json", "-"], rows.as_bytes());
+    let Outcome { out, .. } = simulate(&site, &["--json", "-"], rows.as_bytes());
     let lines = lines_of_json(&out);
     let refusals = |of: &str| -> Vec<(f64, Value)> {
         let by = |line: &&Value| line["decision"] == "refuse" && line["limit"] == of;

@@ -6,21 +6,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-fn site(upstream: SocketAddr, session: &str) -> Site {
+/// Returns a site with these keys of `[session]`.
+fn site_with_session(upstream: SocketAddr, session: &str) -> Site {
     Site::builder()
         .open_listener()
         .upstream(upstream, "name = \"u\", max-idle-connections = 0")
         .more(&format!("session = {{ {session} }}\n"))
         .build()
-}
-
-/// Returns a client whose recipient is accepted.
-fn with_recipient(weir: &Process) -> Client {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
-    client
 }
 
 /// Sends these octets 20 times a second until Weir replies anything but 250; returns that reply.
@@ -53,12 +45,12 @@ fn none_left(weir: &Process) {
 #[test]
 fn a_message_below_the_minimum_rate_is_ended() {
     let upstream = Upstream::start();
-    let site = site(upstream.address(), "data-timeout = \"0.5s\", min-data-rate = \"100K\"");
+    let site = site_with_session(upstream.address(), "data-timeout = \"0.5s\", min-data-rate = \"100K\"");
     let weir = site.start();
     for (begin, octets, is_answered) in
         [("DATA\r\n", &b"Subject: some 800 octets a second\r\n\r\n"[..], false), ("BDAT 1\r\nx", b"BDAT 1\r\nx", true)]
     {
-        let mut client = with_recipient(&weir);
+        let mut client = Client::in_transaction(&weir);
         client.send(begin.as_bytes());
         client.reply();
         let last = drip(&mut client, octets, is_answered);
@@ -75,7 +67,7 @@ fn a_message_below_the_minimum_rate_is_ended() {
 #[test]
 fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_meanwhile() {
     let upstream = Upstream::start();
-    let site = site(upstream.address(), "message-timeout = \"1s\", min-data-rate = \"1\"");
+    let site = site_with_session(upstream.address(), "message-timeout = \"1s\", min-data-rate = \"1\"");
     let weir = site.start();
     for (begin, octets, is_answered) in [
         ("DATA\r\n", &b"x"[..], false),
@@ -84,7 +76,7 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
         ("NOOP\r\n", b"NOOP\r\n", true),
         ("RCPT TO:<c@example.net>\r\n", b"RCPT TO:<c@example.net>\r\n", true),
     ] {
-        let mut client = with_recipient(&weir);
+        let mut client = Client::in_transaction(&weir);
         client.send(begin.as_bytes());
         client.reply();
         let last = drip(&mut client, octets, is_answered);
@@ -103,9 +95,9 @@ fn a_message_takes_no_longer_than_the_message_timeout_whatever_the_client_says_m
 #[test]
 fn time_in_which_the_upstream_is_slow_does_not_count_for_the_client() {
     let (upstream, received) = slow_upstream(Duration::from_secs(3));
-    let site = site(upstream, "data-timeout = \"0.5s\", min-data-rate = \"10M\"");
+    let site = site_with_session(upstream, "data-timeout = \"0.5s\", min-data-rate = \"10M\"");
     let weir = site.start();
-    let mut client = with_recipient(&weir);
+    let mut client = Client::in_transaction(&weir);
     client.say("DATA", "354");
     // More octets than the buffers of both connections hold.
     let line = [&[b'x'; 998][..], b"\r\n"].concat();

@@ -40,10 +40,7 @@ fn nothing_but_a_dot_between_two_crlf_ends_a_message() {
         for cut in begins..=begins + end.len() {
             for in_pieces in [false, true] {
                 let said = upstream.commands().len();
-                let mut client = Client::connect(weir.address("s"));
-                client.say("EHLO client.example", "250");
-                client.say("MAIL FROM:<a@example.org>", "250");
-                client.say("RCPT TO:<b@example.net>", "250");
+                let mut client = Client::in_transaction(&weir);
                 match in_pieces {
                     true => client.send(format!("BDAT {} LAST\r\n", text.len()).as_bytes()),
                     false => _ = client.say("DATA", "354"),
@@ -79,13 +76,11 @@ fn no_message_continues_the_received_line() {
     let upstream = Upstream::start();
     let site = Site::builder().open_listener().upstream(upstream.address(), "").build();
     let weir = site.start();
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
+    let mut client = Client::greeted_by(&weir);
     for (beginning, also_in_pieces) in CONTINUATIONS {
         let text = [beginning, b"Subject: x\r\n\r\ny\r\n"].concat();
         for in_pieces in [false, true] {
-            client.say("MAIL FROM:<a@example.org>", "250");
-            client.say("RCPT TO:<b@example.net>", "250");
+            client.begin_transaction();
             let is_refused = !in_pieces || also_in_pieces;
             match in_pieces {
                 true => {
@@ -114,8 +109,7 @@ fn no_message_continues_the_received_line() {
     // Refused once; the session continues normally.
     assert_eq!(weir.metric("weir_messages_total{result=\"continuation\"}"), 10.0);
     for text in ["\r\n body\r\n.", "hello\r\n there\r\n."] {
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        client.begin_transaction();
         client.say("DATA", "354");
         client.say(text, "250");
     }

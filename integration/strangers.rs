@@ -15,14 +15,8 @@ const LINES: u64 = 1_000;
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn flooded_site(upstream: &Upstream) -> Site {
-    let text = format!(
-        "listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"optional\" }}\n\
-         listener.implicit = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
-         listener.behind = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\", proxy-protocol = [\"{PROXY}\"], xclient = [\"127.0.0.1\"] }}\n\
-         upstream = [{{ address = \"{}\", tls = \"none\" }}]\n\
-         session = {{ max-connections-per-client = 20 }}\n{}",
-        upstream.address(),
-        r#"
+    let behind = format!("tls = \"none\", auth = \"none\", proxy-protocol = [\"{PROXY}\"], xclient = [\"127.0.0.1\"]");
+    let limits = r#"
 [[limit]]
 name = "closed"
 count = "connections"
@@ -51,9 +45,16 @@ count = "recipients"
 per = ["recipient"]
 rate = "0"
 match = { recipient = "refused@example.net" }
-"#
-    );
-    Site::builder().more(&text).users(&[("alice", PASSWORD, "")]).build()
+"#;
+    Site::builder()
+        .listener("plain", "tls = \"none\", auth = \"optional\"")
+        .listener("implicit", "tls = \"implicit\"")
+        .listener("behind", &behind)
+        .upstream(upstream.address(), "")
+        .more("session = { max-connections-per-client = 20 }\n")
+        .more(limits)
+        .users(&[("alice", PASSWORD, "")])
+        .build()
 }
 
 /// Connects through the proxy as this client.
@@ -171,8 +172,7 @@ fn give_up_messages(weir: &Process) {
         let mut client = connect_plainly(weir);
         client.say("EHLO client.example", "250");
         for _ in 0..50 {
-            client.say("MAIL FROM:<a@example.org>", "250");
-            client.say("RCPT TO:<b@example.net>", "250");
+            client.begin_transaction();
             client.say("RSET", "250");
         }
         client.say("QUIT", "221");

@@ -1,7 +1,7 @@
 //! Tests of `weir test`: it explains limit by limit what would happen, in the words of the decision, and charges
 //! nothing.
 
-use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, outcome, run, weir};
+use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, run};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -64,7 +64,7 @@ fn site(upstream: &str, limits: &str) -> Site {
 
 /// Runs `weir test` with these arguments.
 fn test(site: &Site, arguments: &str) -> Outcome {
-    outcome(run(site.command(&["test"]).args(arguments.split_whitespace()), ""))
+    run(site.command(&["test"]).args(arguments.split_whitespace()), "")
 }
 
 const EXPLAINED: &str = "at 2026-03-01T10:00:00Z, with empty budgets
@@ -234,10 +234,7 @@ fn post(site: &Site, body: &str) -> String {
 
 /// Returns all budgets of the state file, and the number of entries in its journal.
 fn kept(site: &Site) -> (String, u64) {
-    let said = |command| {
-        let output = run(weir().args(["state", command, "-c"]).arg(site.path("weir.toml")), "");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let said = |command| site.run(&["state", command], "").out;
     let info = said("info");
     let entries = info.lines().find_map(|line| line.strip_prefix("journal: ")).unwrap();
     (said("dump"), entries.split(' ').next().unwrap().parse().unwrap())

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 const HONEST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-fn site(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
-    let mut site = Site::builder()
+/// Returns a site that uses these upstreams with these keys, and accepts many connections of a client.
+fn site_with_upstreams(upstreams: &[(&Upstream, &str)], session: &str) -> Site {
+    Site::builder()
         .open_listener()
-        .more(&format!("session = {{ max-connections-per-client = 1000, {session} }}\n"));
-    for (n, (upstream, keys)) in upstreams.iter().enumerate() {
-        site = site.upstream(upstream.address(), &format!("name = \"u{n}\", priority = {n}, {keys}"));
-    }
-    site.build()
+        .numbered_upstreams(upstreams.iter().map(|(upstream, keys)| (upstream.address(), *keys)))
+        .more(&format!("session = {{ max-connections-per-client = 1000, {session} }}\n"))
+        .build()
 }
 
 /// Waits until Weir has probed the extensions of the upstreams, which takes a connection each.
@@ -23,7 +22,7 @@ fn settled(weir: &Process, upstreams: usize) {
     for n in 0..upstreams {
         weir.logged(&format!("\"upstream offers\" upstream=u{n}"));
         wait_for("end of the first look", || {
-            (weir.metric(&format!("weir_upstream_connections{{upstream=\"u{n}\"}}")) == 0.0).then_some(())
+            (weir.upstream_metric("connections", &format!("u{n}")) == 0.0).then_some(())
         });
     }
 }
@@ -38,15 +37,14 @@ fn with_recipient(weir: &Process, from: Ipv4Addr) -> (Client, String) {
 }
 
 fn is_up(weir: &Process) -> bool {
-    let is_down = weir.log_lines().iter().any(|line| line.contains("upstream down"));
-    weir.metric("weir_upstream_up{upstream=\"u0\"}") == 1.0 && !is_down
+    weir.upstream_metric("up", "u0") == 1.0 && weir.times_logged("upstream down") == 0
 }
 
 #[test]
 fn more_clients_than_connections_all_deliver() {
     for (bound, may_be_refused) in [("max-connections = 50", false), ("max-connections = 0", true)] {
         let upstream = Upstream::start();
-        let site = site(&[(&upstream, bound)], "");
+        let site = site_with_upstreams(&[(&upstream, bound)], "");
         let weir = site.start();
         settled(&weir, 1);
         upstream.serve_at_most(50);
@@ -80,7 +78,7 @@ fn more_clients_than_connections_all_deliver() {
 #[test]
 fn a_client_with_slow_messages_leaves_connections_for_others() {
     let upstream = Upstream::start();
-    let site = site(&[(&upstream, "max-connections = 6")], "data-timeout = \"3s\"");
+    let site = site_with_upstreams(&[(&upstream, "max-connections = 6")], "data-timeout = \"3s\"");
     let weir = site.start();
     settled(&weir, 1);
     upstream.serve_at_most(6);
@@ -111,7 +109,10 @@ fn a_client_with_slow_messages_leaves_connections_for_others() {
 #[test]
 fn a_wait_in_vain_is_refused_after_another_upstream_was_tried() {
     let [first, second] = [Upstream::start(), Upstream::start()];
-    let site = site(&[(&first, "max-connections = 1"), (&second, "max-connections = 1")], "");
+    let site = site_with_upstreams(
+        &[(&first, "priority = 1, max-connections = 1"), (&second, "priority = 2, max-connections = 1")],
+        "",
+    );
     let weir = site.start();
     settled(&weir, 2);
     let mut holding: Vec<_> = (0..2).map(|_| with_recipient(&weir, HONEST)).collect();
@@ -125,8 +126,7 @@ fn a_wait_in_vain_is_refused_after_another_upstream_was_tried() {
     holding[0].0.say("RSET", "250");
     assert_eq!(&third.ask("RCPT TO:<b@example.net>")[..3], "451", "the upstream is lost to this transaction");
     third.say("RSET", "250");
-    third.say("MAIL FROM:<a@example.org>", "250");
-    third.say("RCPT TO:<b@example.net>", "250");
+    third.begin_transaction();
     first.cut_all();
     second.cut_all();
     third.say("DATA", "354");
@@ -139,7 +139,7 @@ fn a_wait_in_vain_is_refused_after_another_upstream_was_tried() {
 #[test]
 fn a_client_gives_connections_back_when_the_maximum_becomes_known() {
     let upstream = Upstream::start();
-    let site = site(&[(&upstream, "max-connections = 0")], "");
+    let site = site_with_upstreams(&[(&upstream, "max-connections = 0")], "");
     let weir = site.start();
     settled(&weir, 1);
     upstream.serve_at_most(6);

@@ -1,65 +1,52 @@
 //! Tests of upstreams that are added, removed and changed during deliveries: no client may notice.
 
-use crate::harness::{Client, NameServer, PASSWORD, Process, Site, Upstream, run, wait_for};
+use crate::harness::{
+    Client, Fault, NameServer, Outcome, PASSWORD, Process, SetOnDrop, Site, Stage, Upstream, wait_for,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Returns a site with these upstreams and this further configuration.
-fn site(upstreams: &[String], more: &str) -> Site {
-    Site::builder().open_listener().upstream_tables(upstreams.to_vec()).more(more).build()
+/// Returns a site with this upstream `u`, and its further keys.
+fn site_with_upstream(address: impl Display, keys: &str) -> Site {
+    Site::builder().open_listener().upstream(address, &format!("name = \"u\"{keys}")).build()
 }
 
-/// Returns an upstream's table, with further keys.
-fn listed(name: &str, upstream: &Upstream, keys: &str) -> String {
-    format!("{{ name = \"{name}\", address = \"{}\", tls = \"none\"{keys} }}", upstream.address())
+/// Returns the table of an upstream as [`Site`] writes it.
+fn table(name: &str, upstream: &Upstream, keys: &str) -> String {
+    format!("{{ address = \"{}\", tls = \"none\", name = \"{name}\", {keys} }}", upstream.address())
 }
 
 fn pair() -> ([Upstream; 2], Site) {
-    let [first, second] = [Upstream::start(), Upstream::start()];
-    let upstreams = [listed("u0", &first, ", priority = 1"), listed("u1", &second, ", priority = 2")];
-    let site = site(&upstreams, "");
-    ([first, second], site)
-}
-
-fn connect(weir: &Process) -> Client {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
-    client
-}
-
-/// Returns a client whose recipient is accepted.
-fn with_recipient(weir: &Process) -> Client {
-    let mut client = connect(weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
-    client
+    let upstreams = [Upstream::start(), Upstream::start()];
+    let [first, second] = upstreams.each_ref().map(Upstream::address);
+    let keys = ["priority = 1", "priority = 2"];
+    let site = Site::builder().open_listener().numbered_upstreams([(first, keys[0]), (second, keys[1])]).build();
+    (upstreams, site)
 }
 
 /// Returns a client that has sent a part of its message.
 fn in_message(weir: &Process) -> Client {
-    let mut client = with_recipient(weir);
+    let mut client = Client::in_transaction(weir);
     client.say("DATA", "354");
     client.send(b"hello\r\n");
     client
 }
 
-/// Ends both transactions successfully, of [`with_recipient`] and of [`in_message`].
-fn end(mut with_recipient: Client, mut in_message: Client) {
-    with_recipient.say("RCPT TO:<c@example.net>", "250");
-    with_recipient.say("DATA", "354");
-    with_recipient.say("hello\r\n.", "250 2.0.0 Queued");
+/// Ends both transactions successfully, one before its message and one within.
+fn end(mut begun: Client, mut in_message: Client) {
+    begun.say("RCPT TO:<c@example.net>", "250");
+    begun.say("DATA", "354");
+    begun.say("hello\r\n.", "250 2.0.0 Queued");
     in_message.say(".", "250 2.0.0 Queued");
 }
 
-fn metric(weir: &Process, what: &str, name: &str) -> f64 {
-    weir.metric(&format!("weir_upstream_{what}{{upstream=\"{name}\"}}"))
-}
-
 fn wait_for_connections(weir: &Process, name: &str, count: f64) {
-    wait_for(&format!("{count} connections to {name}"), || (metric(weir, "connections", name) == count).then_some(()));
+    wait_for(&format!("{count} connections to {name}"), || {
+        (weir.upstream_metric("connections", name) == count).then_some(())
+    });
 }
 
 fn has_metrics(weir: &Process, name: &str) -> bool {
@@ -74,36 +61,36 @@ fn messages(upstreams: &[Upstream]) -> Vec<usize> {
 fn a_disabled_upstream_finishes_its_transactions_and_gets_no_more() {
     let (upstreams, site) = pair();
     let weir = site.start();
-    let (begun, sending) = (with_recipient(&weir), in_message(&weir));
-    connect(&weir).send_message();
-    wait_for("a connection that waits", || (metric(&weir, "connections_waiting", "u0") == 1.0).then_some(()));
+    let (begun, sending) = (Client::in_transaction(&weir), in_message(&weir));
+    Client::greeted_by(&weir).send_message();
+    wait_for("a connection that waits", || (weir.upstream_metric("connections_waiting", "u0") == 1.0).then_some(()));
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled: it gets no more mail");
-    assert_eq!((metric(&weir, "up", "u0"), metric(&weir, "connections_waiting", "u0")), (0.0, 0.0));
+    assert_eq!((weir.upstream_metric("up", "u0"), weir.upstream_metric("connections_waiting", "u0")), (0.0, 0.0));
     wait_for_connections(&weir, "u0", 2.0);
     assert_eq!(upstreams[0].commands().last().unwrap(), "QUIT");
     for _ in 0..5 {
-        connect(&weir).send_message();
+        Client::greeted_by(&weir).send_message();
     }
     assert_eq!(messages(&upstreams), [1, 5]);
     end(begun, sending);
     wait_for_connections(&weir, "u0", 0.0);
     let connections = upstreams[0].connections();
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!((messages(&upstreams), upstreams[0].connections()), (vec![3, 6], connections));
-    assert_eq!(metric(&weir, "up", "u0"), 0.0);
+    assert_eq!(weir.upstream_metric("up", "u0"), 0.0);
     site.reload(&weir, ", enabled = false", "", "upstream enabled: it gets mail when it has answered");
     weir.logged("upstream answers: it gets mail");
-    wait_for("mail for the first", || (metric(&weir, "up", "u0") == 1.0).then_some(()));
-    connect(&weir).send_message();
+    wait_for("mail for the first", || (weir.upstream_metric("up", "u0") == 1.0).then_some(()));
+    Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [4, 6]);
-    wait_for("a connection that waits", || (metric(&weir, "connections_waiting", "u0") == 1.0).then_some(()));
+    wait_for("a connection that waits", || (weir.upstream_metric("connections_waiting", "u0") == 1.0).then_some(()));
 }
 
 #[test]
 fn a_session_sends_its_next_message_to_another_upstream() {
     let (upstreams, site) = pair();
     let weir = site.start();
-    let mut client = with_recipient(&weir);
+    let mut client = Client::in_transaction(&weir);
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
     // In one write, so that the connection is idle in the pool when the next transaction begins.
     client.send(b"RSET\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\n");
@@ -121,15 +108,15 @@ fn an_upstream_enabled_while_down_gets_mail_once_it_is_up() {
     let (upstreams, site) = pair();
     let weir = site.start();
     site.reload(&weir, "priority = 1", "priority = 1, enabled = false", "upstream disabled");
-    let refuse = crate::harness::Fault::SayAndClose("421 4.3.2 Not yet");
-    upstreams[0].fail(Some((crate::harness::Stage::Greeting, refuse)));
+    let refuse = Fault::SayAndClose("421 4.3.2 Not yet");
+    upstreams[0].fail(Some((Stage::Greeting, refuse)));
     site.reload(&weir, ", enabled = false", "", "upstream enabled");
     assert!(weir.logged("upstream down").contains("421 4.3.2 Not yet"));
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [0, 1]);
     upstreams[0].fail(None);
     weir.logged("upstream back");
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [1, 1]);
 }
 
@@ -137,39 +124,39 @@ fn an_upstream_enabled_while_down_gets_mail_once_it_is_up() {
 fn a_removed_upstream_finishes_its_transactions() {
     let (upstreams, site) = pair();
     let weir = site.start();
-    let (begun, sending) = (with_recipient(&weir), in_message(&weir));
-    connect(&weir).send_message();
-    let first = listed("u0", &upstreams[0], ", priority = 1");
+    let (begun, sending) = (Client::in_transaction(&weir), in_message(&weir));
+    Client::greeted_by(&weir).send_message();
+    let first = table("u0", &upstreams[0], "priority = 1");
     site.reload(&weir, &format!("{first}, "), "", "upstream removed: it gets no more mail");
     wait_for_connections(&weir, "u0", 2.0);
     assert!(has_metrics(&weir, "u0"));
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     end(begun, sending);
     assert_eq!(messages(&upstreams), [3, 1]);
     wait_for("end of its metrics", || (!has_metrics(&weir, "u0")).then_some(()));
     assert!(has_metrics(&weir, "u1"));
     site.reload(&weir, "upstream = [", &format!("upstream = [{first}, "), "upstream added");
-    wait_for("the first to be known", || (metric(&weir, "up", "u0") == 1.0).then_some(()));
-    connect(&weir).send_message();
+    wait_for("the first to be known", || (weir.upstream_metric("up", "u0") == 1.0).then_some(()));
+    Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [4, 1]);
     // Connections of the former upstream are not counted.
-    assert!(metric(&weir, "connections_opened_total", "u0") <= 2.0);
+    assert!(weir.upstream_metric("connections_opened_total", "u0") <= 2.0);
 }
 
 #[test]
 fn a_changed_upstream_finishes_its_transactions_under_the_former_options() {
     let upstreams = [Upstream::start(), Upstream::start()];
     let [before, after] = upstreams.each_ref().map(|upstream| upstream.address().to_string());
-    let site = site(&[listed("u", &upstreams[0], "")], "");
+    let site = site_with_upstream(upstreams[0].address(), "");
     let weir = site.start();
-    let (begun, sending) = (with_recipient(&weir), in_message(&weir));
-    connect(&weir).send_message();
+    let (begun, sending) = (Client::in_transaction(&weir), in_message(&weir));
+    Client::greeted_by(&weir).send_message();
     site.reload(&weir, &before, &after, "upstream changed");
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     end(begun, sending);
     wait_for_connections(&weir, "u", 1.0);
-    assert_eq!((messages(&upstreams), metric(&weir, "up", "u")), (vec![3, 1], 1.0));
-    assert_eq!(metric(&weir, "connections_waiting", "u"), 1.0);
+    assert_eq!((messages(&upstreams), weir.upstream_metric("up", "u")), (vec![3, 1], 1.0));
+    assert_eq!(weir.upstream_metric("connections_waiting", "u"), 1.0);
 }
 
 #[test]
@@ -178,20 +165,19 @@ fn a_changed_login_is_used_from_the_next_message_on() {
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["235 2.7.0 Welcome"]);
     let login = ", auth = \"fixed\", user = \"before\", password-file = \"password\"";
-    let site = site(&[listed("u", &upstream, login)], "");
-    std::fs::write(site.path("password"), PASSWORD).unwrap();
-    std::fs::set_permissions(site.path("password"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let site = site_with_upstream(upstream.address(), login);
+    site.put("password", PASSWORD);
     let weir = site.start();
     let logins = |user: &str| {
         let line = format!("AUTH PLAIN {}", STANDARD.encode(format!("\0{user}\0{PASSWORD}")));
         upstream.commands().into_iter().filter(|command| *command == line).count()
     };
-    let (begun, sending) = (with_recipient(&weir), in_message(&weir));
+    let (begun, sending) = (Client::in_transaction(&weir), in_message(&weir));
     site.reload(&weir, "\"before\"", "\"after\"", "upstream changed");
     let before = logins("before");
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     end(begun, sending);
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!((upstream.acknowledged().len(), logins("before")), (4, before));
     assert!(logins("after") > 0);
 }
@@ -201,13 +187,12 @@ fn a_session_without_login_must_log_in_once_the_upstream_needs_it() {
     let upstream = Upstream::start();
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["235 2.7.0 Welcome"]);
-    let site = site(&[listed("u", &upstream, "")], "");
+    let site = site_with_upstream(upstream.address(), "");
     site.edit("auth = \"none\"", "auth = \"required\"");
     let weir = site.start();
     let mut client = Client::logged_in(weir.address("s"), "alice");
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
-    site.reload(&weir, "tls = \"none\" }]", "tls = \"none\", auth = \"client\" }]", "upstream changed");
+    client.begin_transaction();
+    site.reload(&weir, "name = \"u\"", "name = \"u\", auth = \"client\"", "upstream changed");
     client.say("DATA", "354");
     client.say("hello\r\n.", "250");
     // Without a login the upstream might refuse for good.
@@ -217,20 +202,20 @@ fn a_session_without_login_must_log_in_once_the_upstream_needs_it() {
     assert_eq!(upstream.acknowledged().len(), 1);
     Client::logged_in(weir.address("s"), "alice").send_message();
     assert!(upstream.commands().iter().any(|line| line.starts_with("AUTH PLAIN")));
-    assert_eq!((upstream.acknowledged().len(), metric(&weir, "up", "u")), (2, 1.0));
+    assert_eq!((upstream.acknowledged().len(), weir.upstream_metric("up", "u")), (2, 1.0));
 }
 
 #[test]
 fn an_invalid_change_keeps_the_former_upstreams() {
     let upstreams = [Upstream::start(), Upstream::start()];
     let [before, after] = upstreams.each_ref().map(|upstream| upstream.address().to_string());
-    let site = site(&[listed("u", &upstreams[0], "")], "");
+    let site = site_with_upstream(upstreams[0].address(), "");
     let weir = site.start();
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     let wrong = format!("{after}\", enabled = 7, x = \"");
     site.reload(&weir, &before, &wrong, "limits and upstreams not taken: the former ones stay");
     assert!(weir.logged("not taken").contains("true or false is expected"));
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     for (keys, why) in [
         ("auth = \"fixed\", user = \"weir\", password-file = \"there-is-none\"", "password file "),
         ("tls = \"required\", ca = \"there-is-none\"", "certificates in "),
@@ -246,32 +231,33 @@ fn an_invalid_change_keeps_the_former_upstreams() {
         site.reload(&weir, "other.example", "another.example", "upstreams not taken: the former ones stay");
         let told = weir.log_lines().into_iter().rfind(|line| line.contains("upstreams not taken")).unwrap();
         assert!(told.contains("upstream u: ") && told.contains(why) && told.contains("there-is-none"), "{told}");
-        connect(&weir).send_message();
+        Client::greeted_by(&weir).send_message();
     }
-    assert_eq!((messages(&upstreams), upstreams[1].connections(), metric(&weir, "up", "u")), (vec![5, 0], 0, 1.0));
+    assert_eq!(
+        (messages(&upstreams), upstreams[1].connections(), weir.upstream_metric("up", "u")),
+        (vec![5, 0], 0, 1.0)
+    );
     // All over one connection, which was kept.
-    assert!(metric(&weir, "connections_reused_total", "u") >= 4.0);
+    assert!(weir.upstream_metric("connections_reused_total", "u") >= 4.0);
 }
 
 #[test]
 fn with_no_upstream_enabled_clients_get_451_and_the_log_has_the_reason() {
     let (upstreams, site) = pair();
     site.edit(", priority", ", enabled = false, priority");
-    let checked = run(crate::harness::weir().args(["check", "-c"]).arg(site.path("weir.toml")), "");
-    let said = String::from_utf8(checked.stderr).unwrap();
-    assert_eq!(checked.status.code(), Some(0), "{said}");
-    assert!(said.contains("warning: no upstream is enabled: clients hear 451"), "{said}");
-    let online = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-    assert_eq!(online.status.code(), Some(0));
+    let Outcome { code, err, .. } = site.run(&["check"], "");
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("warning: no upstream is enabled: clients hear 451"), "{err}");
+    assert_eq!(site.run(&["check", "--online"], "").code, Some(0));
     let connections = upstreams[0].connections();
     let weir = site.start();
     assert!(weir.logged("upstream not enabled: it gets no mail").contains("upstream=u0"));
     weir.logged("no upstream is enabled: clients hear 451");
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("no upstream is enabled"));
-    assert_eq!((metric(&weir, "up", "u0"), upstreams[0].connections()), (0.0, connections));
+    assert_eq!((weir.upstream_metric("up", "u0"), upstreams[0].connections()), (0.0, connections));
     site.reload(&weir, ", enabled = false", "", "upstream enabled");
     client.say("RSET", "250");
     client.send_message();
@@ -285,15 +271,18 @@ fn changed_name_servers_apply_at_once_and_connections_are_kept() {
     let upstreams = [first, Upstream::start_on(&format!("127.0.0.3:{port}"))];
     let names = ["127.0.0.2 smart.example\n", "127.0.0.3 smart.example\n"].map(|hosts| NameServer::start(hosts, &[]));
     let [before, after] = names.each_ref().map(|names| names.address().to_string());
-    let upstream = format!("{{ name = \"u\", address = \"smart.example:{port}\", tls = \"none\" }}");
-    let site = site(&[upstream], &format!("dns = {{ servers = [\"{before}\"] }}"));
+    let site = Site::builder()
+        .open_listener()
+        .upstream(format!("smart.example:{port}"), "")
+        .more(&format!("dns = {{ servers = [\"{before}\"] }}"))
+        .build();
     let weir = site.start();
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     site.reload(&weir, &before, &after, "name servers changed");
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [2, 0]);
     upstreams[0].cut_all();
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!(messages(&upstreams), [2, 1]);
 }
 
@@ -303,11 +292,14 @@ fn a_connection_begun_under_former_options_is_not_used_after_a_change() {
     let upstreams = [Upstream::start_on("127.0.0.2:0"), Upstream::start()];
     let [port, after] = [upstreams[0].address().port().to_string(), upstreams[1].address().to_string()];
     let names = NameServer::start("127.0.0.2 smart.example\n", &[]);
-    let upstream = format!("{{ name = \"u\", address = \"smart.example:{port}\", tls = \"none\" }}");
-    let site = site(&[upstream], &format!("dns = {{ servers = [\"{}\"] }}", names.address()));
+    let site = Site::builder()
+        .open_listener()
+        .upstream(format!("smart.example:{port}"), "")
+        .more(&format!("dns = {{ servers = [\"{}\"] }}", names.address()))
+        .build();
     names.pause();
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     client.send(b"RCPT TO:<b@example.net>\r\n");
     assert!(client.is_silent(Duration::from_millis(200)));
@@ -322,15 +314,17 @@ fn a_connection_begun_under_former_options_is_not_used_after_a_change() {
 #[test]
 fn frequent_changes_of_upstreams_fail_no_message() {
     let upstreams = [Upstream::start(), Upstream::start()];
-    let keys = |enabled| format!(", enabled = {enabled}, max-messages = 1000");
-    let site = site(&[listed("u0", &upstreams[0], &keys(true)), listed("u1", &upstreams[1], &keys(false))], "");
+    let [first, second] = upstreams.each_ref().map(Upstream::address);
+    let keys = |enabled, max: u32| format!("enabled = {enabled}, max-messages = {max}");
+    let both = [(first, keys(true, 1000)), (second, keys(false, 1000))];
+    let site = Site::builder().open_listener().numbered_upstreams(both).build();
     let weir = site.start();
     let done = AtomicBool::new(false);
     let sent: usize = std::thread::scope(|scope| {
         let sending = || {
             let mut sent = 0;
             while !done.load(Ordering::Relaxed) {
-                let mut client = connect(&weir);
+                let mut client = Client::greeted_by(&weir);
                 client.send_message();
                 client.send_message();
                 sent += 2;
@@ -339,11 +333,10 @@ fn frequent_changes_of_upstreams_fail_no_message() {
         };
         let clients: Vec<_> = (0..8).map(|_| scope.spawn(sending)).collect();
         // Runs also after a failure, so that the clients end.
-        let _end = Finally(&done);
+        let _end = SetOnDrop(&done);
         // Only one upstream gets mail at any time: it is replaced, and the other takes over in one step, and back.
         let list = |first: bool, max: u32| {
-            let keys = |enabled| format!(", enabled = {enabled}, max-messages = {max}");
-            [listed("u0", &upstreams[0], &keys(first)), listed("u1", &upstreams[1], &keys(!first))].join(", ")
+            [table("u0", &upstreams[0], &keys(first, max)), table("u1", &upstreams[1], &keys(!first, max))].join(", ")
         };
         let mut now = list(true, 1000);
         for max in 200..220 {
@@ -365,15 +358,8 @@ fn frequent_changes_of_upstreams_fail_no_message() {
     assert_eq!(arrived.iter().sum::<usize>(), sent);
     assert!(arrived.iter().all(|count| *count > 0), "{arrived:?}");
     wait_for("end of the connections", || {
-        let waiting = |name| metric(&weir, "connections", name) == metric(&weir, "connections_waiting", name);
+        let waiting =
+            |name| weir.upstream_metric("connections", name) == weir.upstream_metric("connections_waiting", name);
         (waiting("u0") && waiting("u1")).then_some(())
     });
-}
-
-struct Finally<'a>(&'a AtomicBool);
-
-impl Drop for Finally<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

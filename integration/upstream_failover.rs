@@ -3,30 +3,20 @@
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::net::TcpListener;
 
-/// Returns a site with these upstreams, each with further keys.
-fn site(upstreams: &[(&str, &str)]) -> Site {
-    let mut site = Site::builder().open_listener().more("session = { upstream-timeout = \"1s\" }\n");
-    for (n, (address, keys)) in upstreams.iter().enumerate() {
-        site = site.upstream(address, &format!("name = \"u{n}\", {keys}"));
-    }
-    site.build()
-}
-
+/// Returns two upstreams and a site that uses them with these keys.
 fn pair(keys: [&str; 2]) -> ([Upstream; 2], Site) {
     let upstreams = [Upstream::start(), Upstream::start()];
-    let addresses = upstreams.each_ref().map(|upstream| upstream.address().to_string());
-    let site = site(&[(&addresses[0], keys[0]), (&addresses[1], keys[1])]);
+    let [first, second] = upstreams.each_ref().map(Upstream::address);
+    let site = Site::builder()
+        .open_listener()
+        .numbered_upstreams([(first, keys[0]), (second, keys[1])])
+        .more("session = { upstream-timeout = \"1s\" }\n")
+        .build();
     (upstreams, site)
 }
 
-fn connect(weir: &Process) -> Client {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
-    client
-}
-
 fn is_up(weir: &Process, name: &str) -> bool {
-    weir.metric(&format!("weir_upstream_up{{upstream=\"{name}\"}}")) == 1.0
+    weir.upstream_metric("up", name) == 1.0
 }
 
 #[test]
@@ -34,13 +24,13 @@ fn a_lower_priority_upstream_serves_only_while_the_other_is_down() {
     let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
     let weir = site.start();
     for _ in 0..5 {
-        connect(&weir).send_message();
+        Client::greeted_by(&weir).send_message();
     }
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (5, 0));
     first.fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Shutting down"))));
     first.cut_all();
     for _ in 0..5 {
-        connect(&weir).send_message();
+        Client::greeted_by(&weir).send_message();
     }
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (5, 5));
     assert!(weir.logged("via=u1").contains("result=delivered"));
@@ -50,7 +40,7 @@ fn a_lower_priority_upstream_serves_only_while_the_other_is_down() {
     first.fail(None);
     // Weir finds that out without mail.
     weir.logged("upstream back");
-    connect(&weir).send_message();
+    Client::greeted_by(&weir).send_message();
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (6, 5));
 }
 
@@ -58,7 +48,7 @@ fn a_lower_priority_upstream_serves_only_while_the_other_is_down() {
 fn shares_follow_the_weights() {
     let ([one, other], site) = pair(["weight = 1", "weight = 4"]);
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     for _ in 0..500 {
         client.send_message();
     }
@@ -82,7 +72,7 @@ fn an_upstream_that_fails_before_data_fails_no_message() {
             let weir = site.start();
             weir.logged("upstream offers");
             first.fail(Some((stage, fault)));
-            connect(&weir).send_message();
+            Client::greeted_by(&weir).send_message();
             assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (0, 1), "{stage:?} {fault:?}");
         }
     }
@@ -92,9 +82,7 @@ fn an_upstream_that_fails_before_data_fails_no_message() {
 fn the_next_upstream_gets_all_recipients_accepted_before() {
     let ([first, second], site) = pair(["priority = 1", "priority = 2"]);
     let weir = site.start();
-    let mut client = connect(&weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    let mut client = Client::in_transaction(&weir);
     first.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 no such user"))));
     client.say("RCPT TO:<c@example.net>", "550");
     first.fail(Some((Stage::Rcpt, Fault::Cut)));
@@ -114,9 +102,7 @@ fn a_recipient_that_was_accepted_is_never_lost_on_the_way_to_another() {
     let weir = site.start();
     second.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 not here"))));
     for stage in [Stage::Rcpt, Stage::Data] {
-        let mut client = connect(&weir);
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        let mut client = Client::in_transaction(&weir);
         first.fail(Some((stage, Fault::Cut)));
         client.say(if stage == Stage::Data { "DATA" } else { "RCPT TO:<c@example.net>" }, "451 4.4.1");
         first.fail(None);
@@ -141,8 +127,7 @@ fn ehlo_announces_the_common_extensions_and_mail_goes_where_its_needs_are_met() 
     let mut client = Client::connect(weir.address("s"));
     wait_for("DSN", || {
         let said = client.ask("EHLO client.example");
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        client.begin_transaction();
         client.say("RSET", "250");
         said.contains("250-DSN").then_some(())
     });
@@ -165,9 +150,9 @@ fn one_421_does_not_disable_an_upstream_but_a_row_of_failures_does() {
         // Other clients send meanwhile.
         for _ in 0..5 {
             first.fail(Some((Stage::Rcpt, fault)));
-            connect(&weir).send_message();
+            Client::greeted_by(&weir).send_message();
             first.fail(None);
-            connect(&weir).send_message();
+            Client::greeted_by(&weir).send_message();
         }
         assert!(is_up(&weir, "u0"), "{fault:?}");
     }
@@ -175,7 +160,7 @@ fn one_421_does_not_disable_an_upstream_but_a_row_of_failures_does() {
     first.fail(Some((Stage::Rcpt, Fault::Cut)));
     for _ in 0..3 {
         assert!(is_up(&weir, "u0"));
-        connect(&weir).send_message();
+        Client::greeted_by(&weir).send_message();
     }
     assert!(!is_up(&weir, "u0"));
 }
@@ -186,13 +171,10 @@ fn an_upstream_that_is_weir_itself_is_refused() {
     let offset = u16::try_from(std::process::id() % 10_000).unwrap();
     let port = (20_000 + offset..32_000).find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
     for (listens, host) in [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.5")] {
-        let site = Site::new(&format!(
-            "listener.s = {{ address = \"{listens}:{port}\", tls = \"none\", auth = \"none\" }}\n\
-             upstream = [{{ address = \"{host}:{port}\", tls = \"none\" }}]\n"
-        ));
+        let listener = format!("listener.s = {{ address = \"{listens}:{port}\", tls = \"none\", auth = \"none\" }}\n");
+        let site = Site::builder().more(&listener).upstream(format!("{host}:{port}"), "").build();
         let weir = site.start();
-        let mut client = Client::connect(format!("127.0.0.1:{port}").parse().unwrap());
-        client.say("EHLO client.example", "250");
+        let mut client = Client::greeted(format!("127.0.0.1:{port}").parse().unwrap());
         client.say("MAIL FROM:<a@example.org>", "250");
         client.say("RCPT TO:<b@example.net>", "451 4.4.1");
         assert!(weir.logged("upstream away").contains("is Weir itself"));
@@ -207,10 +189,8 @@ fn a_message_too_large_for_the_next_upstream_gets_a_temporary_refusal() {
     first.offer(&["PIPELINING", "SIZE 1000000"]);
     second.offer(&["PIPELINING", "SIZE 1000"]);
     let weir = site.start();
-    wait_for("both to be known", || {
-        (weir.log_lines().iter().filter(|line| line.contains("upstream offers")).count() == 2).then_some(())
-    });
-    let mut client = connect(&weir);
+    wait_for("both to be known", || (weir.times_logged("upstream offers") == 2).then_some(()));
+    let mut client = Client::greeted_by(&weir);
     first.fail(Some((Stage::Greeting, Fault::Cut)));
     first.cut_all();
     client.say("MAIL FROM:<a@example.org> SIZE=5000", "250");
@@ -223,10 +203,10 @@ fn a_message_too_large_for_the_next_upstream_gets_a_temporary_refusal() {
 
 #[test]
 fn with_all_upstreams_down_each_is_tried_and_the_client_gets_451_soon() {
-    let (one, other) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
-    let site = site(&[(&one, ""), (&other, "")]);
+    let nowhere = || (format!("127.0.0.1:{}", free_port()), "");
+    let site = Site::builder().open_listener().numbered_upstreams([nowhere(), nowhere()]).build();
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     for name in ["u0", "u1"] {

@@ -1,12 +1,14 @@
 //! Tests of upstream faults: the replies to clients when the upstream fails or sends invalid replies. `fault_matrix`
 //! has every fault at every stage.
 
-use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port};
+use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, free_port, wait_for};
+use std::fmt::Display;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-fn site(upstream: &str) -> Site {
+/// Returns a site whose upstream must answer within a second.
+fn impatient_site(upstream: impl Display) -> Site {
     Site::builder().open_listener().upstream(upstream, "").more("session = { upstream-timeout = \"1s\" }\n").build()
 }
 
@@ -42,23 +44,15 @@ fn send_in_pieces(client: &mut Client, body: &[u8]) -> String {
     unreachable!()
 }
 
-fn connect(weir: &Process) -> Client {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
-    client
-}
-
 const BODY: &[u8] = b"Subject: x\r\n\r\nhello\r\n";
 
 #[test]
 fn after_the_final_dot_weir_waits_and_tells_the_truth_at_the_end() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
     upstream.fail(Some((Stage::End, Fault::Silence)));
-    let mut client = connect(&weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    let mut client = Client::in_transaction(&weir);
     client.say("DATA", "354");
     let began = Instant::now();
     client.send(b"hello\r\n.\r\n");
@@ -72,9 +66,9 @@ fn after_the_final_dot_weir_waits_and_tells_the_truth_at_the_end() {
 
 #[test]
 fn a_refused_upstream_connection_is_reported_soon() {
-    let site = site(&format!("127.0.0.1:{}", free_port()));
+    let site = impatient_site(format!("127.0.0.1:{}", free_port()));
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
     client.say("RSET", "250");
     assert!(weir.logged("upstream away").contains("refused"));
@@ -85,9 +79,9 @@ fn a_refused_upstream_connection_is_reported_soon() {
 #[test]
 fn an_upstream_connection_closed_between_two_messages_fails_no_message() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     let before = upstream.connections();
     upstream.fail(Some((Stage::End, Fault::SayAndClose("250 2.0.0 Queued, bye"))));
     assert!(send(&mut client, BODY).starts_with("250"));
@@ -99,45 +93,38 @@ fn an_upstream_connection_closed_between_two_messages_fails_no_message() {
 #[test]
 fn a_client_that_leaves_in_mid_message_delivers_nothing() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
-    let mut client = connect(&weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    let mut client = Client::in_transaction(&weir);
     client.say("DATA", "354");
     client.send(b"half a mess");
     drop(client);
     let line = weir.logged("message=\"message ended\"");
     assert!(line.contains("result=client-gone"), "{line}");
     assert_eq!(upstream.acknowledged().len(), 0);
-    crate::harness::wait_for("end of the session", || {
-        (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(())
-    });
+    wait_for("end of the session", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
 }
 
 #[test]
 fn half_a_message_by_bdat_is_never_delivered() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
     let begin = |client: &mut Client| {
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        client.begin_transaction();
         client.send(b"BDAT 7\r\nhello\r\n");
         client.expect("250");
     };
     // The client leaves between two chunks, or within one.
     for within in [&b""[..], b"BDAT 100 LAST\r\nhalf"] {
-        let mut client = connect(&weir);
+        let mut client = Client::greeted_by(&weir);
         begin(&mut client);
         client.send(within);
         drop(client);
-        crate::harness::wait_for("end of the session", || {
-            (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(())
-        });
+        wait_for("end of the session", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
     }
     // The client starts again.
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     begin(&mut client);
     client.say("RSET", "250");
     assert_eq!(upstream.acknowledged().len(), 0);
@@ -161,9 +148,9 @@ fn half_a_message_by_bdat_is_never_delivered() {
 #[test]
 fn a_mail_loop_is_refused() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     let passed = |hops| [&b"Received: from a by b; Fri, 20 Nov 2026 10:00:00 +0000\r\n".repeat(hops), BODY].concat();
     for send in [send, send_in_pieces] {
         assert!(send(&mut client, &passed(99)).starts_with("250"));
@@ -176,9 +163,10 @@ fn a_mail_loop_is_refused() {
 fn an_extension_that_the_upstream_lost_is_neither_ignored_nor_announced() {
     let upstream = Upstream::start();
     upstream.offer(&["PIPELINING", "8BITMIME", "SMTPUTF8", "DSN", "SIZE 1000000", "LIMITS RCPTMAX=7"]);
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
-    let mut clients = [connect(&weir), connect(&weir), connect(&weir), connect(&weir)];
+    let mut clients =
+        [Client::greeted_by(&weir), Client::greeted_by(&weir), Client::greeted_by(&weir), Client::greeted_by(&weir)];
     let announced = clients[0].ask("EHLO client.example");
     for line in ["250-8BITMIME", "250-SMTPUTF8", "250-DSN", "250-SIZE 1000000", "LIMITS RCPTMAX=7"] {
         assert!(announced.contains(line), "{line}: {announced}");
@@ -197,9 +185,7 @@ fn an_extension_that_the_upstream_lost_is_neither_ignored_nor_announced() {
     assert!(!announced.contains("DSN") && !announced.contains("8BITMIME"), "{announced}");
     // The upstream is back: the next client sees its extensions.
     upstream.offer(&["PIPELINING", "DSN"]);
-    crate::harness::wait_for("DSN", || {
-        Client::connect(weir.address("s")).ask("EHLO client.example").contains("250-DSN").then_some(())
-    });
+    wait_for("DSN", || Client::connect(weir.address("s")).ask("EHLO client.example").contains("250-DSN").then_some(()));
 }
 
 /// Sends the rest of a message after MAIL was accepted.
@@ -214,11 +200,11 @@ fn send_rest(client: &mut Client) -> String {
 #[test]
 fn a_late_reply_of_the_upstream_is_never_taken_for_the_next_messages() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
     for odd in [Fault::Say("354 odd"), Fault::Say("354 odd\r\n250 2.0.0 of which message?")] {
         upstream.fail(Some((Stage::End, odd)));
-        let mut client = connect(&weir);
+        let mut client = Client::greeted_by(&weir);
         assert!(send(&mut client, BODY).starts_with("451 4.4.1"));
         // If the connection were reused, the late 250 would be taken for this message's reply.
         upstream.fail(Some((Stage::End, Fault::Say("554 5.7.1 refused"))));
@@ -233,25 +219,25 @@ fn a_late_reply_of_the_upstream_is_never_taken_for_the_next_messages() {
 #[test]
 fn the_upstreams_reply_in_mid_message_reaches_the_client() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
     // The upstream stops reading after the first line and replies with the reason, while Weir is blocked in a write.
     let long = [BODY, &b"0123456789abcdefghijklmnopqrstuvwxyz\r\n".repeat(500_000)].concat();
     upstream.fail(Some((Stage::Body, Fault::SayAndClose("552 5.3.4 Too big for me"))));
-    assert!(send(&mut connect(&weir), &long).starts_with("552 5.3.4 Too big for me"));
+    assert!(send(&mut Client::greeted_by(&weir), &long).starts_with("552 5.3.4 Too big for me"));
     // Weir passes on the upstream's words also where it closes the connection at another stage.
     upstream.fail(Some((Stage::Rcpt, Fault::SayAndClose("421 4.3.2 Shutting down at noon"))));
-    assert!(send(&mut connect(&weir), BODY).starts_with("451 4.3.2 Shutting down at noon"));
+    assert!(send(&mut Client::greeted_by(&weir), BODY).starts_with("451 4.3.2 Shutting down at noon"));
 }
 
 #[test]
 fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
     let refusal: String = (0..250).map(|_| format!("550-5.7.1 {}\r\n", "x".repeat(1900))).collect();
     upstream.fail(Some((Stage::Mail, Fault::Say(Box::leak(format!("{refusal}550 5.7.1 no").into_boxed_str())))));
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     let recipients: String = (0..400).map(|n| format!("RCPT TO:<r{n}@example.net>\r\n")).collect();
     client.send(format!("MAIL FROM:<a@example.org>\r\n{recipients}").as_bytes());
     client.expect("250");
@@ -306,7 +292,7 @@ fn a_reply_of_a_gigabyte_costs_next_to_no_memory() {
             .more("session = { upstream-timeout = \"2m\" }\n")
             .build();
         let weir = site.start();
-        let mut client = connect(&weir);
+        let mut client = Client::greeted_by(&weir);
         client.say("MAIL FROM:<a@example.org>", "250");
         let before = peak(&weir);
         let told = client.ask("RCPT TO:<b@example.net>");
@@ -319,10 +305,10 @@ fn a_reply_of_a_gigabyte_costs_next_to_no_memory() {
 #[test]
 fn an_address_harvester_is_disconnected_and_does_not_fill_the_log() {
     let upstream = Upstream::start();
-    let site = site(&upstream.address().to_string());
+    let site = impatient_site(upstream.address());
     let weir = site.start();
     upstream.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 no such user"))));
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     let mut refused = 0;
     let last = loop {
@@ -337,14 +323,12 @@ fn an_address_harvester_is_disconnected_and_does_not_fill_the_log() {
     let line = weir.logged("refused more often than is logged");
     assert!(line.contains("refusals=901"), "{line}");
     // A session logs at most a hundred refusals; for a client without a login twenty come at once, then one a second.
-    let lines = weir.log_lines().iter().filter(|line| line.contains("refused by upstream")).count();
+    let lines = weir.times_logged("refused by upstream");
     assert!((20..50).contains(&lines), "{lines} lines");
     assert_eq!(weir.metric("weir_recipients_total{result=\"upstream-refused\"}"), 1001.0);
     // Repeated DATA ends the session in the same way.
     upstream.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
-    let mut client = connect(&weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    let mut client = Client::in_transaction(&weir);
     let replies = (0..300).map_while(|_| client.try_send(b"DATA\r\n").ok().and_then(|()| client.try_reply().ok()));
     assert_eq!(replies.filter(|reply| reply.starts_with("451")).count(), 199);
 }
@@ -358,7 +342,7 @@ fn a_message_goes_to_its_accepted_recipients_although_others_were_refused() {
         .more("limit = [{ name = \"few\", count = \"recipients\", per = [\"client\"], rate = \"5 / 1d\" }]\n")
         .build();
     let weir = site.start();
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
     let replies: Vec<String> = (0..1300).map(|n| client.ask(&format!("RCPT TO:<r{n}@example.net>"))).collect();
     let count = |code: &str| replies.iter().filter(|reply| reply.starts_with(code)).count();
@@ -380,9 +364,7 @@ fn a_slow_message_by_bdat_times_out() {
     let weir = site.start();
     // One octet of a chunk now and then, each in its own packet; and nothing at all after the first.
     for drips in [true, false] {
-        let mut client = connect(&weir);
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        let mut client = Client::in_transaction(&weir);
         let began = Instant::now();
         client.send(b"BDAT 1\r\nx");
         client.expect("250");
@@ -397,7 +379,7 @@ fn a_slow_message_by_bdat_times_out() {
         assert!(drips || words.iter().any(|reply| reply.starts_with("421 4.4.2")), "{words:?}");
     }
     // The octets of a refused chunk do not come.
-    let mut client = connect(&weir);
+    let mut client = Client::greeted_by(&weir);
     client.send(b"BDAT 1000000 LAST\r\n");
     client.expect("421 4.4.2");
     assert_eq!(upstream.acknowledged().len(), 0);

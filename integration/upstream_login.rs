@@ -1,7 +1,6 @@
 //! Tests of upstreams that require a login: another Weir or a Dovecot, in front of an upstream that accepts everything.
 
-use crate::harness::{Client, Dovecot, PASSWORD, Process, Site, Upstream, run};
-use std::os::unix::fs::PermissionsExt as _;
+use crate::harness::{Client, Dovecot, Outcome, PASSWORD, Process, Site, Upstream};
 
 /// Starts the Weir that requires a login; its users are those of its site.
 fn guarded(upstream: &Upstream) -> (Site, Process) {
@@ -20,8 +19,7 @@ fn in_front_of(guarded: &(Site, Process), tls: &str, password: &str) -> Site {
         other.path("certificate.pem").display()
     );
     let site = Site::builder().open_listener().upstream_tables([upstream]).build();
-    std::fs::write(site.path("password"), format!("{password}\n")).unwrap();
-    std::fs::set_permissions(site.path("password"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    site.put("password", &format!("{password}\n"));
     site
 }
 
@@ -31,8 +29,7 @@ fn send(weir: &Process) -> String {
 
 /// Sends as this user, or without a login; returns the reply to the recipient or to the message.
 fn send_as(weir: &Process, user: Option<&str>) -> String {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
+    let mut client = Client::greeted_by(weir);
     if let Some(user) = user {
         client.log_in(user, PASSWORD);
     }
@@ -53,9 +50,8 @@ fn mail_passes_with_weirs_own_login() {
     );
     assert!(guarded.1.logged("logged in").contains("user=alice"));
 
-    let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && said.contains("answers\n  offers: PIPELINING, 8BITMIME, AUTH PLAIN"), "{said}");
+    let Outcome { code, out, .. } = site.run(&["check", "--online"], "");
+    assert!(code == Some(0) && out.contains("answers\n  offers: PIPELINING, 8BITMIME, AUTH PLAIN"), "{out}");
 }
 
 #[test]
@@ -69,9 +65,8 @@ fn a_refused_login_is_logged_and_not_told_to_the_client() {
     let line = weir.logged("upstream away");
     assert!(line.contains("it refuses") && line.contains("login: 535 5.7.8"), "{line}");
     assert!(!weir.log_lines().concat().contains("not the password"));
-    let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-    assert_eq!(output.status.code(), Some(69));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("it refuses Weir's login: 535"));
+    let Outcome { code, err, .. } = site.run(&["check", "--online"], "");
+    assert!(code == Some(69) && err.contains("it refuses Weir's login: 535"), "{err}");
     assert_eq!(upstream.acknowledged().len(), 0);
 }
 
@@ -101,13 +96,6 @@ fn logging_in(port: u16, keys: &str) -> Site {
     Site::builder().open_listener().upstream_tables([upstream]).build()
 }
 
-/// Replaces a file of a site by one rename, as an administrator's tool does.
-fn put(site: &Site, name: &str, text: &str) {
-    std::fs::write(site.path("new"), text).unwrap();
-    std::fs::set_permissions(site.path("new"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    std::fs::rename(site.path("new"), site.path(name)).unwrap();
-}
-
 mod dovecot {
     use super::*;
 
@@ -122,7 +110,7 @@ mod dovecot {
         let mechanisms = "plain login scram-sha-1 scram-sha-256";
         let dovecot = Dovecot::relaying_to(upstream.address(), mechanisms, "alice", PASSWORD);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
-        put(&site, "password", PASSWORD);
+        site.put("password", PASSWORD);
         let weir = site.start();
         // The second login uses the cached SCRAM keys.
         for _ in 0..2 {
@@ -138,7 +126,7 @@ mod dovecot {
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1") && !reply.contains("535"), "{reply}");
         assert!(weir.logged("login: 535 5.7.8").contains("it refuses"));
-        put(&site, "password", "a new password\n");
+        site.put("password", "a new password\n");
         let reply = send(&weir);
         assert!(reply.ends_with("Queued"), "{reply}");
         // The file is missing: that is logged, and not told to the client.
@@ -174,7 +162,7 @@ mod dovecot {
         let upstream = Upstream::start();
         let dovecot = Dovecot::relaying_to(upstream.address(), "plain login", "alice", PASSWORD);
         let site = required(&dovecot, "password-file = \"password\", mechanism = \"scram-sha-256\"");
-        put(&site, "password", PASSWORD);
+        site.put("password", PASSWORD);
         let weir = site.start();
         assert!(send(&weir).starts_with("451 4.4.1"));
         weir.logged("it offers no login that Weir may use: SCRAM-SHA-256");
@@ -188,7 +176,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["535 5.7.8 no"]);
     let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
-    put(&site, "password", PASSWORD);
+    site.put("password", PASSWORD);
     let weir = site.start();
     for _ in 0..10 {
         let reply = send(&weir);
@@ -199,7 +187,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     // Plus the logins that were under way at the same time.
     assert!((4..=6).contains(&logins()), "{}", logins());
     upstream.answer_login(&["235 2.7.0 Welcome"]);
-    put(&site, "password", "another");
+    site.put("password", "another");
     assert!(send(&weir).ends_with("Queued"));
     assert!(weir.logged("upstream away").contains("login: 535 5.7.8 no"));
 }
@@ -210,9 +198,8 @@ fn a_password_repeated_by_the_upstream_is_in_no_message() {
     upstream.offer(&["AUTH PLAIN"]);
     upstream.answer_login(&["500 Command unrecognized: \"AUTH PLAIN AGFsaWNlAG9wZW4gc2VzYW1l\": open sesame"]);
     let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
-    put(&site, "password", "open sesame");
-    let output = run(crate::harness::weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    site.put("password", "open sesame");
+    let said = site.run(&["check", "--online"], "").said();
     let weir = site.start();
     assert!(send(&weir).starts_with("451 4.4.1"));
     let line = weir.logged("upstream away");
@@ -233,7 +220,7 @@ fn an_upstream_without_a_valid_scram_signature_gets_no_mail() {
     ] {
         upstream.answer_login(replies);
         let site = logging_in(upstream.address().port(), "tls = \"none\", password-file = \"password\"");
-        put(&site, "password", PASSWORD);
+        site.put("password", PASSWORD);
         let weir = site.start();
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1"), "{reply}");
@@ -285,10 +272,10 @@ fn a_token_goes_by_xoauth2_and_is_read_again_for_each_connection() {
     upstream.offer(&["AUTH PLAIN LOGIN XOAUTH2"]);
     upstream.answer_login(&["235 2.7.0 Accepted"]);
     let site = logging_in(upstream.address().port(), "tls = \"none\", token-file = \"token\"");
-    put(&site, "token", "ya29.one\n");
+    site.put("token", "ya29.one\n");
     let weir = site.start();
     assert!(send(&weir).starts_with("250 2.0.0 Queued"));
-    put(&site, "token", "ya29.another\n");
+    site.put("token", "ya29.another\n");
     // `{"status":"401"}`
     upstream.answer_login(&["334 eyJzdGF0dXMiOiI0MDEifQ==", "535 5.7.8 Username and Password not accepted"]);
     let reply = send(&weir);

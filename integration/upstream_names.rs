@@ -1,10 +1,10 @@
 //! Tests of upstream names: several addresses, names that change, mail exchangers, and name servers that fail.
 
-use crate::harness::{Client, Fault, NameServer, Process, Site, Stage, Upstream, free_port, run, wait_for, weir};
+use crate::harness::{Client, Fault, NameServer, Outcome, Process, Site, Stage, Upstream, free_port, wait_for};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Returns a Weir whose upstream has this name and port.
-fn site(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site {
+/// Returns a site whose upstream has this name and port.
+fn site_with_upstream_name(host: &str, port: u16, more: &str, name_servers: &[SocketAddr]) -> Site {
     let name_servers: Vec<String> = name_servers.iter().map(|address| format!("\"{address}\"")).collect();
     Site::builder()
         .open_listener()
@@ -24,8 +24,7 @@ fn upstreams<const COUNT: usize>() -> ([Upstream; COUNT], u16) {
 
 /// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
 fn send(weir: &Process) -> String {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
+    let mut client = Client::greeted_by(weir);
     client.try_message()
 }
 
@@ -43,7 +42,7 @@ fn messages(upstreams: &[Upstream]) -> Vec<usize> {
 fn a_record_that_changes_is_followed_while_weir_runs() {
     let (upstreams, port) = upstreams::<2>();
     let names = NameServer::start("127.0.0.2 smart.example\n", &[]);
-    let site = site("smart.example", port, "", &[names.address()]);
+    let site = site_with_upstream_name("smart.example", port, "", &[names.address()]);
     let weir = site.start();
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 0]);
@@ -63,11 +62,11 @@ fn the_next_address_serves_after_any_fault_of_the_first() {
         "127.0.0.9 refused.example\n127.0.0.3 refused.example\n127.0.0.2 smart.example\n127.0.0.3 smart.example\n",
         &[],
     );
-    let refused = site("refused.example", port, "", &[names.address()]);
+    let refused = site_with_upstream_name("refused.example", port, "", &[names.address()]);
     deliver(&refused.start());
     assert_eq!(messages(&upstreams), [0, 1]);
 
-    let site = site("smart.example", port, "", &[names.address()]);
+    let site = site_with_upstream_name("smart.example", port, "", &[names.address()]);
     for (at, fault) in [
         (Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy")),
         (Stage::Greeting, Fault::SayAndClose("554 5.3.2 No")),
@@ -92,7 +91,7 @@ fn the_next_address_serves_after_any_fault_of_the_first() {
 fn an_address_that_failed_is_asked_last_for_a_while() {
     let (upstreams, port) = upstreams::<2>();
     let names = NameServer::start("127.0.0.2 smart.example\n127.0.0.3 smart.example\n", &[]);
-    let site = site("smart.example", port, "", &[names.address()]);
+    let site = site_with_upstream_name("smart.example", port, "", &[names.address()]);
     let weir = site.start();
     weir.logged("upstream offers");
     upstreams[0].fail(Some((Stage::Greeting, Fault::Silence)));
@@ -107,8 +106,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 4]);
     // Logged once, though it failed for many clients.
-    let about = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
-    assert_eq!((about("address=127.0.0.2"), about("address is well again")), (2, 1));
+    assert_eq!((weir.times_logged("address=127.0.0.2"), weir.times_logged("address is well again")), (2, 1));
     let line = weir.logged("address fails; trying the next");
     assert!(line.contains(&format!("address=127.0.0.2:{port} reason=\"it does not answer")), "{line}");
 }
@@ -117,7 +115,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
 fn when_all_addresses_fail_the_last_fault_is_reported() {
     let port = free_port();
     let names = NameServer::start("127.0.0.9 smart.example\n127.0.0.10 smart.example\n", &[]);
-    let site = site("smart.example", port, "", &[names.address()]);
+    let site = site_with_upstream_name("smart.example", port, "", &[names.address()]);
     let weir = site.start();
     let reply = send(&weir);
     assert!(reply.starts_with("451 4.4.1"), "{reply}");
@@ -136,7 +134,7 @@ fn ipv6_is_tried_first_and_either_kind_is_enough() {
     // 2001:db8::1 may be unreachable at once, or never answer.
     let quick = ", connect-timeout = \"1s\"";
     for (name, expected) in [("both", [1, 0]), ("six", [1, 0]), ("four", [0, 1])] {
-        let site = site(&format!("{name}.example"), port, quick, &[names.address()]);
+        let site = site_with_upstream_name(&format!("{name}.example"), port, quick, &[names.address()]);
         deliver(&site.start());
         assert_eq!([six.acknowledged().len(), four.acknowledged().len()], expected, "{name}");
         six.forget();
@@ -156,7 +154,7 @@ fn mail_exchangers_are_tried_in_the_order_of_preference() {
             "--dns-rr=null.example,15,000000",
         ],
     );
-    let corp = site("corp.example", port, ", mx = true", &[names.address()]);
+    let corp = site_with_upstream_name("corp.example", port, ", mx = true", &[names.address()]);
     let weir = corp.start();
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 0, 0]);
@@ -167,11 +165,11 @@ fn mail_exchangers_are_tried_in_the_order_of_preference() {
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 1, 1]);
 
-    let plain = site("plain.example", port, ", mx = true", &[names.address()]);
+    let plain = site_with_upstream_name("plain.example", port, ", mx = true", &[names.address()]);
     deliver(&plain.start());
     assert_eq!(messages(&upstreams), [1, 1, 2]);
 
-    let null = site("null.example", port, ", mx = true", &[names.address()]);
+    let null = site_with_upstream_name("null.example", port, ", mx = true", &[names.address()]);
     let weir = null.start();
     assert!(send(&weir).starts_with("451 4.4.1"));
     let line = weir.logged("upstream away");
@@ -182,14 +180,13 @@ fn mail_exchangers_are_tried_in_the_order_of_preference() {
 fn mail_flows_on_while_name_servers_are_away() {
     let (upstreams, port) = upstreams::<2>();
     let mut names = NameServer::start("127.0.0.2 mx1.example\n", &["--mx-host=corp.example,mx1.example,10"]);
-    let site = site("corp.example", port, ", mx = true", &[names.address()]);
+    let site = site_with_upstream_name("corp.example", port, ", mx = true", &[names.address()]);
     let weir = site.start();
     deliver(&weir);
     names.stop();
-    let logged = |what: &str| weir.log_lines().iter().filter(|line| line.contains(what)).count();
     wait_for("warning", || {
         deliver(&weir);
-        (logged("DNS fails; going on with the last answers") > 0).then_some(())
+        (weir.times_logged("DNS fails; going on with the last answers") > 0).then_some(())
     });
     names.resume();
     names.change("127.0.0.3 mx1.example\n");
@@ -198,7 +195,7 @@ fn mail_flows_on_while_name_servers_are_away() {
         (messages(&upstreams)[1] > 0).then_some(())
     });
     assert!(weir.logged("name servers answer again").contains("corp.example"));
-    assert_eq!(logged("DNS fails; going on with the last answers"), 1);
+    assert_eq!(weir.times_logged("DNS fails; going on with the last answers"), 1);
 }
 
 #[test]
@@ -210,12 +207,12 @@ fn a_failed_lookup_of_an_exchanger_leaves_time_for_the_next() {
     let records: Vec<String> = dead.chain([forward, "--mx-host=corp.example,good.example,9".to_owned()]).collect();
     let records: Vec<&str> = records.iter().map(String::as_str).collect();
     let names = NameServer::start("127.0.0.2 good.example\n", &records);
-    let with_good = site("corp.example", port, ", mx = true", &[names.address()]);
+    let with_good = site_with_upstream_name("corp.example", port, ", mx = true", &[names.address()]);
     deliver(&with_good.start());
     assert_eq!(messages(&upstreams), [1]);
     // No name server can be asked: that is no statement about the upstream.
     let names = NameServer::start("", &records[..6]);
-    let without = site("corp.example", port, ", mx = true", &[names.address()]);
+    let without = site_with_upstream_name("corp.example", port, ", mx = true", &[names.address()]);
     let weir = without.start();
     assert!(send(&weir).starts_with("451 4.4.1"));
     let line = weir.logged("upstream away");
@@ -229,7 +226,7 @@ fn one_working_name_server_is_enough() {
     let refusing = NameServer::start("", &[]);
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     for other in [refusing.address(), silent.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 9], 9))] {
-        let site = site("smart.test", port, "", &[other, names.address()]);
+        let site = site_with_upstream_name("smart.test", port, "", &[other, names.address()]);
         deliver(&site.start());
     }
     assert_eq!(messages(&upstreams), [3]);
@@ -250,7 +247,7 @@ fn a_lookup_failure_is_logged_and_the_client_gets_451() {
         ("exists.example", "", silent, &does_not_answer),
         ("exists.example", ", mx = true", silent, &does_not_answer),
     ] {
-        let site = site(name, 25, more, &[name_server]);
+        let site = site_with_upstream_name(name, 25, more, &[name_server]);
         let weir = site.start();
         let reply = send(&weir);
         assert!(reply.starts_with("451 4.4.1"), "{name}{more}: {reply}");
@@ -273,11 +270,10 @@ fn check_online_tells_what_a_name_resolves_to() {
         ("127.0.0.2", "", 0, ") answers\n"),
         ("nowhere.example", "", 69, ""),
     ] {
-        let site = site(host, port, more, &[names.address()]);
-        let output = run(weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(&words.replace("PORT", &port.to_string())), "{said}");
-        assert_eq!(said.contains("resolves to"), host.ends_with(".example") && code == 0, "{said}");
+        let site = site_with_upstream_name(host, port, more, &[names.address()]);
+        let Outcome { code: got, out, .. } = site.run(&["check", "--online"], "");
+        assert_eq!(got, Some(code), "{out}");
+        assert!(out.contains(&words.replace("PORT", &port.to_string())), "{out}");
+        assert_eq!(out.contains("resolves to"), host.ends_with(".example") && code == 0, "{out}");
     }
 }

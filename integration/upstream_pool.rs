@@ -3,7 +3,8 @@
 
 use crate::harness::{Client, Fault, Process, Site, Stage, Upstream, wait_for};
 
-fn site(upstream: &Upstream, pool: &str) -> Site {
+/// Returns a site with these keys of the connection pool.
+fn site_with_pool(upstream: &Upstream, pool: &str) -> Site {
     Site::builder().open_listener().upstream(upstream.address(), &format!("name = \"u\", {pool}")).build()
 }
 
@@ -12,30 +13,31 @@ fn send(weir: &Process) {
 }
 
 fn opened(weir: &Process) -> f64 {
-    weir.metric("weir_upstream_connections_opened_total{upstream=\"u\"}")
+    weir.upstream_metric("connections_opened_total", "u")
 }
 
-fn waiting(weir: &Process) -> f64 {
-    weir.metric("weir_upstream_connections{upstream=\"u\"}")
+/// Returns the number of connections to the upstream.
+fn connections(weir: &Process) -> f64 {
+    weir.upstream_metric("connections", "u")
 }
 
 /// Waits until Weir has probed the upstream's extensions, which takes one connection; returns the number opened.
 fn settled(weir: &Process) -> f64 {
     weir.logged("upstream offers");
-    wait_for("end of the first look", || (waiting(weir) == 0.0).then_some(()));
+    wait_for("end of the first look", || (connections(weir) == 0.0).then_some(()));
     opened(weir)
 }
 
 #[test]
 fn short_sessions_share_one_connection_until_weir_stops() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_pool(&upstream, "");
     let weir = site.start();
     let (before, said) = (settled(&weir), upstream.commands().len());
     for _ in 0..3 {
         send(&weir);
     }
-    assert_eq!((opened(&weir) - before, waiting(&weir)), (1.0, 1.0));
+    assert_eq!((opened(&weir) - before, connections(&weir)), (1.0, 1.0));
     let message = ["MAIL FROM:<a@example.org>", "RCPT TO:<b@example.net>", "DATA"];
     let again = ["RSET", message[0], message[1], message[2]];
     assert_eq!(upstream.commands()[said + 1..], [&message[..], &again, &again].concat());
@@ -47,19 +49,18 @@ fn short_sessions_share_one_connection_until_weir_stops() {
 #[test]
 fn an_abandoned_transaction_is_reset_before_the_next() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_pool(&upstream, "");
     let weir = site.start();
     let before = settled(&weir);
     for (last, reply) in [("RSET", "250"), ("QUIT", "221"), ("", "")] {
-        let mut client = Client::connect(weir.address("s"));
-        client.say("EHLO client.example", "250");
+        let mut client = Client::greeted_by(&weir);
         client.say("MAIL FROM:<a@example.org>", "250");
         client.say("RCPT TO:<given-up@example.net>", "250");
         if !last.is_empty() {
             client.say(last, reply);
         }
         drop(client);
-        wait_for("RSET", || (weir.metric("weir_upstream_connections_waiting{upstream=\"u\"}") == 1.0).then_some(()));
+        wait_for("RSET", || (weir.upstream_metric("connections_waiting", "u") == 1.0).then_some(()));
     }
     send(&weir);
     assert_eq!(opened(&weir) - before, 1.0);
@@ -72,23 +73,20 @@ fn an_abandoned_transaction_is_reset_before_the_next() {
 #[test]
 fn a_connection_that_waits_for_the_rest_of_a_message_serves_no_other() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_pool(&upstream, "");
     let weir = site.start();
     settled(&weir);
     for (begin, reply, half) in
         [("DATA", "354", "half a mess"), ("BDAT 6\r\nhalf", "250", "BDAT 9\r\nmess"), ("BDAT 6\r\nhalf", "250", "")]
     {
-        let mut client = Client::connect(weir.address("s"));
-        client.say("EHLO client.example", "250");
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        let mut client = Client::in_transaction(&weir);
         client.say(begin, reply);
         if !half.is_empty() {
             client.send(half.as_bytes());
         }
         drop(client);
         wait_for("end of the session", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
-        assert_eq!(waiting(&weir), 0.0, "{begin}");
+        assert_eq!(connections(&weir), 0.0, "{begin}");
     }
     assert_eq!(upstream.acknowledged().len(), 0);
 }
@@ -99,7 +97,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     for (pool, messages, connections) in
         [("max-idle-connections = 0", 3, 3.0), ("max-messages = 2", 5, 3.0), ("max-idle-connections = 5", 5, 1.0)]
     {
-        let site = site(&upstream, pool);
+        let site = site_with_pool(&upstream, pool);
         let weir = site.start();
         let before = settled(&weir);
         for _ in 0..messages {
@@ -109,7 +107,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     }
     // The upstream's own maximum counts too (RFC 9422).
     upstream.offer(&["PIPELINING", "LIMITS MAILMAX=1"]);
-    let one_each = site(&upstream, "");
+    let one_each = site_with_pool(&upstream, "");
     let weir = one_each.start();
     let before = settled(&weir);
     send(&weir);
@@ -118,7 +116,7 @@ fn pooled_connections_are_bounded_in_number_age_messages_and_idle_time() {
     upstream.offer(&["PIPELINING"]);
     // No connection waits longer than the idle time-out, or beyond its age; of two, one may wait.
     for pool in ["max-idle-connections = 1, idle-timeout = \"2s\"", "max-idle-connections = 1, max-age = \"2s\""] {
-        one_may_wait_for_a_while(&site(&upstream, pool));
+        one_may_wait_for_a_while(&site_with_pool(&upstream, pool));
     }
 }
 
@@ -128,22 +126,21 @@ fn one_may_wait_for_a_while(site: &Site) {
     let mut clients = [Client::connect(weir.address("s")), Client::connect(weir.address("s"))];
     for client in &mut clients {
         client.say("EHLO client.example", "250");
-        client.say("MAIL FROM:<a@example.org>", "250");
-        client.say("RCPT TO:<b@example.net>", "250");
+        client.begin_transaction();
     }
-    assert_eq!(waiting(&weir), 2.0);
+    assert_eq!(connections(&weir), 2.0);
     for client in &mut clients {
         client.say("RSET", "250");
     }
     for left in [1.0, 0.0] {
-        wait_for("fewer connections", || (waiting(&weir) == left).then_some(()));
+        wait_for("fewer connections", || (connections(&weir) == left).then_some(()));
     }
 }
 
 #[test]
 fn a_connection_that_died_in_the_pool_fails_no_message() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "");
+    let site = site_with_pool(&upstream, "");
     let weir = site.start();
     settled(&weir);
     for fault in [

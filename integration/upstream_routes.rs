@@ -3,7 +3,7 @@
 use crate::harness::{Client, Fault, Process, Site, SiteBuilder, Stage, Upstream, wait_for};
 
 /// Begins a site whose limit routes all mail to "slow". `keys` are those of the usual upstream and of "slow".
-fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2]) -> SiteBuilder {
+fn site_with_route(usual: &Upstream, slow: &Upstream, keys: [&str; 2]) -> SiteBuilder {
     Site::builder()
         .open_listener()
         .upstream(usual.address(), &format!("name = \"usual\", {}", keys[0]))
@@ -14,31 +14,21 @@ fn site(usual: &Upstream, slow: &Upstream, keys: [&str; 2]) -> SiteBuilder {
         )
 }
 
-fn connect(weir: &Process) -> Client {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
-    client
-}
-
 fn acknowledged(upstreams: [&Upstream; 2]) -> [usize; 2] {
     upstreams.map(|upstream| upstream.acknowledged().len())
 }
 
 /// Waits until Weir knows the extensions of this many upstreams.
 fn all_are_known(weir: &Process, count: usize) {
-    wait_for("all to be known", || {
-        (weir.log_lines().iter().filter(|line| line.contains("upstream offers")).count() == count).then_some(())
-    });
+    wait_for("all to be known", || (weir.times_logged("upstream offers") == count).then_some(()));
 }
 
 #[test]
 fn a_routed_message_goes_to_no_other_upstream_after_two_faults() {
     let [usual, slow] = [Upstream::start(), Upstream::start()];
-    let site = site(&usual, &slow, ["", "only-routed = true"]).build();
+    let site = site_with_route(&usual, &slow, ["", "only-routed = true"]).build();
     let weir = site.start();
-    let mut client = connect(&weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    let mut client = Client::in_transaction(&weir);
     slow.fail(Some((Stage::Data, Fault::Say("451 4.3.0 not now"))));
     slow.cut_all();
     client.say("DATA", "451 4.3.0");
@@ -54,18 +44,15 @@ fn a_refused_message_is_routed_again_when_the_client_retries() {
     let [usual, slow] = [Upstream::start(), Upstream::start()];
     let large = "[[limit]]\nname = \"large\"\ncount = \"recipients\"\nper = [\"sender\"]\nrate = \"1 / message\"\n\
                  [[limit.action]]\nroute = \"slow\"\n";
-    let site = site(&usual, &slow, ["", "only-routed = true"]).more(large).build();
+    let site = site_with_route(&usual, &slow, ["", "only-routed = true"]).more(large).build();
     site.edit("mode = \"enforce\"", "mode = \"shadow\"");
     let weir = site.start();
-    let mut client = connect(&weir);
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    let mut client = Client::in_transaction(&weir);
     client.say("RCPT TO:<c@example.net>", "250");
     client.say("DATA", "354");
     client.say("hello\r\n.", "250 2.0.0 Queued");
     slow.fail(Some((Stage::End, Fault::Say("451 4.3.0 not now"))));
-    client.say("MAIL FROM:<a@example.org>", "250");
-    client.say("RCPT TO:<b@example.net>", "250");
+    client.begin_transaction();
     client.say("DATA", "354");
     client.say("hello\r\n.", "451 4.3.0");
     slow.fail(None);
@@ -81,7 +68,7 @@ fn ehlo_counts_upstreams_that_limits_route_to_and_no_unused_ones() {
     usual.offer(&["PIPELINING", "8BITMIME", "SIZE 1000000"]);
     slow.offer(&["PIPELINING", "SIZE 900000"]);
     unused.offer(&["PIPELINING", "8BITMIME", "SIZE 500", "LIMITS RCPTMAX=3"]);
-    let site = site(&usual, &slow, ["priority = 1", "priority = 2"])
+    let site = site_with_route(&usual, &slow, ["priority = 1", "priority = 2"])
         .upstream(unused.address(), "name = \"unused\", only-routed = true")
         .build();
     let weir = site.start();

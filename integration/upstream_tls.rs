@@ -1,6 +1,6 @@
 //! Tests of TLS towards the upstream: another Weir, and for client certificates Postfix.
 
-use crate::harness::{Client, Fault, Postfix, Process, Site, Stage, Upstream, run, weir};
+use crate::harness::{Client, Fault, Outcome, Postfix, Process, Site, Stage, Upstream, run};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -16,10 +16,11 @@ struct Guarded {
 impl Guarded {
     fn start() -> Self {
         let upstream = Upstream::start();
-        let listeners = ["starttls", "implicit"]
-            .map(|tls| format!("listener.{tls} = {{ address = \"127.0.0.1:0\", tls = \"{tls}\", auth = \"none\" }}\n"));
-        let relay = format!("upstream = [{{ address = \"{}\", tls = \"none\" }}]\n", upstream.address());
-        let site = Site::new(&(listeners.concat() + &relay));
+        let site = Site::builder()
+            .listener("starttls", "tls = \"starttls\", auth = \"none\"")
+            .listener("implicit", "tls = \"implicit\", auth = \"none\"")
+            .upstream(upstream.address(), "")
+            .build();
         let weir = site.start();
         Self { site, weir, upstream }
     }
@@ -43,8 +44,8 @@ impl Guarded {
 /// Returns the pin of a certificate's key.
 fn pin(certificate: &Path) -> String {
     let commands = "openssl x509 -in \"$1\" -noout -pubkey | openssl pkey -pubin -outform der | sha256sum";
-    let output = run(Command::new("sh").args(["-c", commands, "sh"]).arg(certificate), "");
-    format!("sha256:{}", &String::from_utf8(output.stdout).unwrap()[..64])
+    let Outcome { out, .. } = run(Command::new("sh").args(["-c", commands, "sh"]).arg(certificate), "");
+    format!("sha256:{}", &out[..64])
 }
 
 fn in_front_of(keys: &str) -> Site {
@@ -53,9 +54,8 @@ fn in_front_of(keys: &str) -> Site {
 
 /// Runs `weir check --online`; returns its exit code and output.
 fn check(site: &Site) -> (Option<i32>, String) {
-    let output = run(weir().args(["check", "--online", "-c"]).arg(site.path("weir.toml")), "");
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    (output.status.code(), said.concat())
+    let outcome = site.run(&["check", "--online"], "");
+    (outcome.code, outcome.said())
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn lost_tls_is_logged_once_and_check_tells_the_reason() {
     }
     let (code, said) = check(&site);
     assert!(code == Some(0) && said.contains("TLS: no, because it refuses STARTTLS: 454 4.7.0 TLS not"), "{said}");
-    let warnings = weir.log_lines().iter().filter(|line| line.contains("no TLS; mail goes in plain text")).count();
+    let warnings = weir.times_logged("no TLS; mail goes in plain text");
     assert_eq!(warnings, 1);
 
     let guarded = Guarded::start();

@@ -151,18 +151,16 @@ impl Attack {
         }
     }
 
-    fn site(&self, upstream: &Upstream) -> Site {
-        let trusted = attacker::TRUSTED;
-        let site = Site::new(&format!(
-            "listener.submission = {{ address = \"127.0.0.1:0\" }}\n\
-             listener.submissions = {{ address = \"127.0.0.1:0\", tls = \"implicit\" }}\n\
-             listener.plain = {{ address = \"127.0.0.1:0\", tls = \"none\", trusted = [\"{trusted}\"] }}\n\
-             upstream = [{{ address = \"{}\", tls = \"none\" }}]\n{}{}{}",
-            upstream.address,
-            self.session(),
-            minimal_limits(),
-            self.limits()
-        ));
+    fn attacked_site(&self, upstream: &Upstream) -> Site {
+        let site = Site::builder()
+            .listener("submission", "")
+            .listener("submissions", "tls = \"implicit\"")
+            .listener("plain", &format!("tls = \"none\", trusted = [\"{}\"]", attacker::TRUSTED))
+            .upstream(upstream.address, "")
+            .more(&self.session())
+            .more(&minimal_limits())
+            .more(self.limits())
+            .build();
         site.add_user("mallory");
         site
     }
@@ -183,7 +181,7 @@ impl Attack {
     }
 
     fn measure(&self, upstream: &Upstream) -> Measured {
-        let site = self.site(upstream);
+        let site = self.attacked_site(upstream);
         let mut weir = Weir::start(&site, self.way == Way::Garbage);
         let honest = Honest::new(&site, weir.address("submission"));
         let (quiet, _) = phase(&site, &weir, &honest, |ended| sleep_until(Instant::now() + QUIET, ended));

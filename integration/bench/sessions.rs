@@ -37,13 +37,9 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use upstream::Upstream;
 
-/// Returns a site with two listeners, whose time-outs and limits of connections do not matter here.
-fn site(upstream: &Upstream, trusted: &str) -> Site {
-    site_with(upstream, trusted, "")
-}
-
-/// Returns the same site with further configuration.
-fn site_with(upstream: &Upstream, trusted: &str, more: &str) -> Site {
+/// Returns a site with two listeners, with further configuration. Its time-outs and limits of connections are so high
+/// that they do not matter here.
+fn roomy_site(upstream: &Upstream, trusted: &str, more: &str) -> Site {
     Site::builder()
         .listener("submission", &format!("trusted = [{trusted}]"))
         .listener("submissions", "tls = \"implicit\"")
@@ -107,7 +103,7 @@ fn memory(weir: &Process) -> [f64; 3] {
 
 async fn idle(upstream: &Upstream) {
     for (what, goal, tls) in [("plain", 6.0, false), ("within TLS 1.3, by STARTTLS", 24.0, true)] {
-        let site = site(upstream, "");
+        let site = roomy_site(upstream, "", "");
         let weir = site.start();
         let (address, trust) = (weir.address("submission"), client::trust(&site));
         let before = memory(&weir);
@@ -149,7 +145,7 @@ const MESSAGES: u64 = 20;
 
 async fn senders() {
     let upstream = Upstream::start().await;
-    let site = site(&upstream, LOOPBACK);
+    let site = roomy_site(&upstream, LOOPBACK, "");
     let weir = site.start();
     let address = weir.address("submission");
     let together = Arc::new(Barrier::new(SENDERS as usize + 1));
@@ -298,7 +294,7 @@ async fn ordinary(address: SocketAddr, pause: Duration, ids: &Arc<AtomicU64>) ->
 
 async fn dripping(pause: Duration) {
     let upstream = Upstream::start().await;
-    let site = site(&upstream, LOOPBACK);
+    let site = roomy_site(&upstream, LOOPBACK, "");
     let weir = site.start();
     let (address, ids) = (weir.address("submission"), Arc::new(AtomicU64::new(0)));
     // Warm up budgets, buffers and code before the measurement.
@@ -356,7 +352,7 @@ fn cpu(weir: &Process) -> Duration {
 
 async fn octets(upstream: &Upstream) {
     for stage in &STAGES {
-        let site = site(upstream, LOOPBACK);
+        let site = roomy_site(upstream, LOOPBACK, "");
         let weir = site.start();
         let holding = hold(DRIPPERS, std::slice::from_ref(stage), &site, &weir).await;
         tokio::time::sleep(Duration::from_secs(2)).await;

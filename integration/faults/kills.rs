@@ -2,7 +2,7 @@
 //! afterwards.
 
 use super::random::Random;
-use crate::harness::{Client, Process, Site, Upstream, succeed, wait_for};
+use crate::harness::{Client, Process, Site, Upstream, wait_for};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
@@ -32,18 +32,11 @@ type Acknowledged = HashMap<Ipv4Addr, [u64; 3]>;
 /// Limits that count these, in this order. None of them decays noticeably.
 const LIMITS: [&str; 3] = ["all", "new", "sent"];
 
-fn site(upstream: &Upstream) -> Site {
-    Site::builder()
-        .open_listener()
-        .upstream(upstream.address(), "")
-        .more(
-            "limit = [{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" },\n\
-             { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5K / 3650d\", distinct = \"recipient\" },\n\
-             { name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
-             algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }]\n",
-        )
-        .build()
-}
+const CONFIG: &str = "\
+    limit = [{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" },\n\
+    { name = \"new\", count = \"recipients\", per = [\"client\"], rate = \"5K / 3650d\", distinct = \"recipient\" },\n\
+    { name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
+    algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }]\n";
 
 /// Levels of the budgets, by limit and client.
 type Levels = HashMap<(String, Ipv4Addr), f64>;
@@ -55,13 +48,13 @@ pub fn kill(plan: Kills) -> bool {
     let (mut kills, mut acknowledged, mut lost) = (0, 0, 0);
     while kills < plan.count && lost == 0 {
         let until = plan.count.min(kills + KILLS_OF_A_FILE);
-        let site = site(&upstream);
+        let site = Site::builder().open_listener().upstream(upstream.address(), "").more(CONFIG).build();
         let (mut weir, mut before) = (site.start(), Levels::new());
         while kills < until && lost == 0 {
             let told = load(plan.seed, kills, weir);
             upstream.forget();
             weir = site.start();
-            let after = levels(&site);
+            let after = site.levels();
             kills += 1;
             lost += compare(&before, &told, &after, kills);
             acknowledged += told.values().flatten().sum::<u64>();
@@ -140,16 +133,6 @@ fn add(acknowledged: &Mutex<Acknowledged>, client: Ipv4Addr, more: [u64; 3]) {
     for (count, more) in counts.iter_mut().zip(more) {
         *count += more;
     }
-}
-
-fn levels(site: &Site) -> Levels {
-    let dump = succeed(&mut site.command(&["state", "dump"]), "");
-    let budget = |line: &str| {
-        let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
-        ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
-    };
-    dump.lines().map(budget).collect()
 }
 
 /// Counts the charges that were acknowledged since `before` and are missing in `after`.

@@ -62,7 +62,7 @@ pub struct Plan {
 pub fn faults(plan: Plan) -> bool {
     let upstreams = Upstreams::new(plan.seed);
     let addresses: Vec<SocketAddr> = (0..3).map(|_| upstreams.start()).collect();
-    let site = site::site(&addresses);
+    let site = site::site_with_short_timeouts(&addresses);
     let mut run = Run::new(plan, &site, upstreams);
     let began = Instant::now();
     let mut is_good = true;

@@ -2,8 +2,7 @@
 
 use super::judge::{Charges, Finding, Judge};
 use super::wire::Wire;
-use crate::harness::{Process, Site, succeed};
-use std::collections::HashMap;
+use crate::harness::{Process, Site};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -18,15 +17,11 @@ const DELAYED: &str = "127.2.0.0/16";
 
 /// Returns a site with short time-outs, so that a silent party costs little. Only the idle time-out is long: the probes
 /// of [`Leaks`] hold idle sessions.
-pub fn site(upstreams: &[SocketAddr]) -> Site {
-    let upstream = |(n, address): (usize, &SocketAddr)| {
+pub fn site_with_short_timeouts(upstreams: &[SocketAddr]) -> Site {
+    let keys = |n| {
         let priority = if n < 2 { 10 } else { 20 };
-        format!(
-            "{{ name = \"u{n}\", address = \"{address}\", tls = \"none\", priority = {priority}, max-messages = 20, \
-             max-idle-connections = 10, idle-timeout = \"1s\" }}"
-        )
+        format!("priority = {priority}, max-messages = 20, max-idle-connections = 10, idle-timeout = \"1s\"")
     };
-    let upstreams: Vec<String> = upstreams.iter().enumerate().map(upstream).collect();
     let late = |name: &str, count: &str, delay: &str| {
         format!(
             "{{ name = \"{name}\", count = \"{count}\", per = [\"client\"], match = [{{ client = \"{DELAYED}\" }}], \
@@ -34,19 +29,17 @@ pub fn site(upstreams: &[SocketAddr]) -> Site {
         )
     };
     let delays = late("late", "connections", "0.1s") + &late("late-recipients", "recipients", "0.02s");
-    Site::new(&format!(
-        "listener.s = {{ address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }}\n\
-         upstream = [{}]\n\
-         session = {{ upstream-timeout = \"0.5s\", upstream-data-timeout = \"1s\", idle-timeout = \"60s\", \
+    let more = format!(
+        "session = {{ upstream-timeout = \"0.5s\", upstream-data-timeout = \"1s\", idle-timeout = \"60s\", \
          command-timeout = \"2s\", data-timeout = \"2s\", drain-timeout = \"2s\" }}\n\
-         limit = [{}\n\
+         limit = [{delays}\n\
          {{ name = \"all\", count = \"recipients\", per = [\"client\"], rate = \"1G / 3650d\" }},\n\
          {{ name = \"sent\", count = \"recipients\", per = [\"client\"], charge = \"sent\", \
          algorithm = \"token-bucket\", rate = \"1 / 3650d\", burst = 1000000 }},\n\
-         {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{MAX_SESSIONS_PER_CLIENT} at once\" }}]\n",
-        upstreams.join(",\n"),
-        delays,
-    ))
+         {{ name = \"at-once\", count = \"sessions\", per = [\"client\"], rate = \"{MAX_SESSIONS_PER_CLIENT} at once\" }}]\n"
+    );
+    let upstreams = upstreams.iter().enumerate().map(|(n, address)| (address, keys(n)));
+    Site::builder().open_listener().numbered_upstreams(upstreams).more(&more).build()
 }
 
 /// Returns the address of a client; every second one is in the delayed network.
@@ -150,7 +143,7 @@ impl Leaks<'_> {
 
     /// Checks that the budgets hold the messages that the upstreams accepted.
     pub fn charges(&self, judge: &mut Judge, findings: &mut Vec<Finding>) {
-        let levels = self.levels();
+        let levels = self.site.levels();
         let mut wrong = Vec::new();
         for (client, Charges { sent, accepted }) in &judge.charges {
             for (limit, [least, most]) in [("sent", sent), ("all", accepted)] {
@@ -162,16 +155,6 @@ impl Leaks<'_> {
             }
         }
         findings.extend(wrong.into_iter().map(|what| judge.leaked(what)));
-    }
-
-    fn levels(&self) -> HashMap<(String, Ipv4Addr), f64> {
-        let dump = succeed(&mut self.site.command(&["state", "dump"]), "");
-        let budget = |line: &str| {
-            let line: serde_json::Value = serde_json::from_str(line).unwrap();
-            let client = line["owner"]["client"].as_str()?.parse().ok()?;
-            Some(((line["limit"].as_str()?.to_owned(), client), line["level"].as_f64()?))
-        };
-        dump.lines().filter_map(budget).collect()
     }
 }
 

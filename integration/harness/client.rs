@@ -1,6 +1,6 @@
 //! SMTP client of a test, line by line or octet by octet.
 
-use super::{PASSWORD, PATIENCE};
+use super::{PASSWORD, PATIENCE, Process};
 use base64::Engine as _;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -57,12 +57,36 @@ impl Client {
         Ok(Self { stream: Stream::Plain(stream), unread: Vec::new() })
     }
 
-    /// Connects, says EHLO and logs in as `user` in plain text.
-    pub fn logged_in(address: SocketAddr, user: &str) -> Self {
+    /// Connects and says EHLO.
+    pub fn greeted(address: SocketAddr) -> Self {
         let mut client = Self::connect(address);
         client.say("EHLO client.example", "250");
+        client
+    }
+
+    /// Connects to the listener `s` and says EHLO.
+    pub fn greeted_by(weir: &Process) -> Self {
+        Self::greeted(weir.address("s"))
+    }
+
+    /// Connects to the listener `s`, says EHLO, and begins a transaction.
+    pub fn in_transaction(weir: &Process) -> Self {
+        let mut client = Self::greeted_by(weir);
+        client.begin_transaction();
+        client
+    }
+
+    /// Connects, says EHLO and logs in as `user` in plain text.
+    pub fn logged_in(address: SocketAddr, user: &str) -> Self {
+        let mut client = Self::greeted(address);
         client.log_in(user, PASSWORD);
         client
+    }
+
+    /// Sends MAIL and RCPT, which must be accepted.
+    pub fn begin_transaction(&mut self) {
+        self.say("MAIL FROM:<a@example.org>", "250");
+        self.say("RCPT TO:<b@example.net>", "250");
     }
 
     /// Sends MAIL, RCPT and a message until a step fails; returns the last reply.

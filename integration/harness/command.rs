@@ -1,7 +1,7 @@
 //! Commands that run to their end, and their outcome.
 
 use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 /// Outcome of a command: its exit code (`None` after a signal), standard output and standard error.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,35 +11,38 @@ pub struct Outcome {
     pub err: String,
 }
 
+impl Outcome {
+    /// Returns standard output and standard error.
+    pub fn said(&self) -> String {
+        format!("{}{}", self.out, self.err)
+    }
+}
+
 /// Returns a command for the program under test.
 pub fn weir() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// Runs a command to its end with this standard input.
-pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Output {
+/// Runs a command to its end with this standard input. What it writes must be UTF-8.
+pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Outcome {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().unwrap();
-    std::thread::scope(|scope| {
+    let output = std::thread::scope(|scope| {
         // A thread of its own: the command may write before it has read all. If it ends without reading, the pipe
         // breaks.
         scope.spawn(move || {
             let _ = stdin.write_all(input.as_ref());
         });
         child.wait_with_output().unwrap()
-    })
-}
-
-/// Returns the outcome of a command that has ended.
-pub fn outcome(output: Output) -> Outcome {
+    });
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Outcome { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// Runs a command that must succeed; returns its standard output.
-pub fn succeed(command: &mut Command, input: impl AsRef<[u8]> + Send) -> String {
-    let Outcome { code, out, err } = outcome(run(command, input));
-    assert_eq!(code, Some(0), "{command:?}: {err}");
-    out
+/// Runs a command that must succeed.
+pub fn succeed(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Outcome {
+    let outcome = run(command, input);
+    assert_eq!(outcome.code, Some(0), "{command:?}\n{}", outcome.said());
+    outcome
 }

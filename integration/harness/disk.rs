@@ -1,5 +1,6 @@
 //! Small test disk that can be filled, frozen, and made to fail: ext4 in a file, mounted by a loop device. Needs root.
 
+use super::{run, succeed};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,7 @@ impl Disk {
         let disk = Self { folder };
         std::fs::File::create(disk.image()).unwrap().set_len(megabytes << 20).unwrap();
         std::fs::create_dir(disk.folder.path().join("mounted")).unwrap();
-        do_it(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(disk.image()));
+        succeed(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(disk.image()), "");
         disk.mount();
         disk
     }
@@ -29,7 +30,8 @@ impl Disk {
     }
 
     fn mount(&self) {
-        do_it(Command::new("mount").args(["-o", "loop,errors=remount-ro"]).arg(self.image()).arg(self.path("")));
+        let options = ["-o", "loop,errors=remount-ro"];
+        succeed(Command::new("mount").args(options).arg(self.image()).arg(self.path("")), "");
     }
 
     /// Fills the disk to the last octet; returns the file that fills it, to be removed later.
@@ -45,27 +47,26 @@ impl Disk {
 
     /// Blocks all writes until [`Disk::thaw`].
     pub fn freeze(&self) {
-        do_it(Command::new("fsfreeze").arg("-f").arg(self.path("")));
+        succeed(Command::new("fsfreeze").arg("-f").arg(self.path("")), "");
     }
 
     pub fn thaw(&self) {
-        do_it(Command::new("fsfreeze").arg("-u").arg(self.path("")));
+        succeed(Command::new("fsfreeze").arg("-u").arg(self.path("")), "");
     }
 
     /// Reports an error to the file system, which then makes itself read-only, as it does when a disk fails.
     pub fn make_read_only(&self) {
-        let devices = Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(self.image()).output().unwrap();
-        let device = String::from_utf8(devices.stdout).unwrap();
+        let device = succeed(Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(self.image()), "").out;
         let name = Path::new(device.trim()).file_name().unwrap().to_owned();
         std::fs::write(Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error"), "1").unwrap();
     }
 
     /// Unmounts, repairs and mounts the disk, as an administrator does.
     pub fn repair(&self) {
-        do_it(Command::new("umount").arg(self.path("")));
+        succeed(Command::new("umount").arg(self.path("")), "");
         // Exit code 1: errors were corrected.
-        let status = Command::new("e2fsck").args(["-p", "-f"]).arg(self.image()).output().unwrap().status;
-        assert!(matches!(status.code(), Some(0 | 1)), "{status}");
+        let checked = run(Command::new("e2fsck").args(["-p", "-f"]).arg(self.image()), "");
+        assert!(matches!(checked.code, Some(0 | 1)), "{checked:?}");
         self.mount();
     }
 }
@@ -75,9 +76,4 @@ impl Drop for Disk {
         let _ = Command::new("fsfreeze").arg("-u").arg(self.path("")).output();
         let _ = Command::new("umount").arg("-l").arg(self.path("")).output();
     }
-}
-
-fn do_it(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

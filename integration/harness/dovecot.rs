@@ -1,6 +1,6 @@
 //! A real Dovecot in its own folder: its submission service, which passes on mail of logged-in users.
 
-use super::{free_port, wait_for};
+use super::{free_port, run, succeed, wait_for};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -44,11 +44,8 @@ impl Dovecot {
 
     /// Sets the password of the one user, and waits until it is in force.
     pub fn set_password(&self, user: &str, password: &str) {
-        let scheme = ["pw", "-s", "SCRAM-SHA-256", "-p", password];
-        let made = Command::new("doveadm").arg("-c").arg(self.path("dovecot.conf")).args(scheme).output().unwrap();
-        assert!(made.status.success(), "doveadm pw: {}", String::from_utf8_lossy(&made.stderr));
-        let line = format!("{user}:{}", String::from_utf8(made.stdout).unwrap());
-        std::fs::write(self.path("users.new"), line).unwrap();
+        let hash = succeed(&mut self.doveadm(&["pw", "-s", "SCRAM-SHA-256", "-p", password]), "").out;
+        std::fs::write(self.path("users.new"), format!("{user}:{hash}")).unwrap();
         std::fs::set_permissions(self.path("users.new"), PermissionsExt::from_mode(0o644)).unwrap();
         // Dovecot notices a change only by the size, or by the whole second of the time.
         let before = std::fs::metadata(self.path("users")).and_then(|file| file.modified());
@@ -57,10 +54,15 @@ impl Dovecot {
         std::fs::rename(self.path("users.new"), self.path("users")).unwrap();
         // Dovecot checks the file once a second.
         wait_for("new password", || {
-            let test = ["auth", "test", user, password];
-            let tested = Command::new("doveadm").arg("-c").arg(self.path("dovecot.conf")).args(test).output().unwrap();
-            tested.status.success().then_some(())
+            let tested = run(&mut self.doveadm(&["auth", "test", user, password]), "");
+            (tested.code == Some(0)).then_some(())
         });
+    }
+
+    fn doveadm(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("doveadm");
+        command.arg("-c").arg(self.path("dovecot.conf")).args(arguments);
+        command
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -12,7 +12,7 @@ mod site;
 mod upstream;
 
 pub use client::Client;
-pub use command::{Outcome, outcome, run, succeed, weir};
+pub use command::{Outcome, run, succeed, weir};
 pub use disk::Disk;
 pub use dovecot::Dovecot;
 pub use name_server::NameServer;
@@ -21,6 +21,7 @@ pub use process::{Process, field, free_port};
 pub use site::{PASSWORD, Site, SiteBuilder};
 pub use upstream::{Fault, Stage, Upstream};
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for an event that comes at once on an idle machine.
@@ -36,5 +37,14 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < deadline, "no {what} after {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sets a flag when it is dropped: threads that run until then end also after a failure.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

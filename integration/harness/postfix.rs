@@ -1,11 +1,11 @@
 //! A real Postfix in its own folder: one that delivers to a Maildir, or one that relays.
 
-use super::{free_port, wait_for};
+use super::{free_port, succeed, wait_for};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 pub struct Postfix {
     folder: tempfile::TempDir,
@@ -121,14 +121,7 @@ impl Postfix {
     }
 
     fn postfix(&self, what: &str) {
-        let output = Command::new("postfix")
-            .arg("-c")
-            .arg(self.path("conf"))
-            .arg(what)
-            .stdin(Stdio::null())
-            .output()
-            .expect("postfix is installed");
-        assert!(output.status.success(), "postfix {what}: {}", String::from_utf8_lossy(&output.stderr));
+        succeed(Command::new("postfix").arg("-c").arg(self.path("conf")).arg(what), "");
     }
 
     fn main_cf(&self, user: u32, group: u32) -> String {

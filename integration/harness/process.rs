@@ -88,6 +88,11 @@ impl Process {
         self.log.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Counts the log lines that contain this text.
+    pub fn times_logged(&self, what: &str) -> usize {
+        self.log_lines().iter().filter(|line| line.contains(what)).count()
+    }
+
     /// Requests `GET path` from the admin listener; returns status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         use std::io::Read as _;
@@ -105,6 +110,11 @@ impl Process {
         let (_, body) = self.get("/metrics");
         let line = body.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
         line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+
+    /// Returns the metric `weir_upstream_NAME` of an upstream.
+    pub fn upstream_metric(&self, name: &str, upstream: &str) -> f64 {
+        self.metric(&format!("weir_upstream_{name}{{upstream=\"{upstream}\"}}"))
     }
 
     pub fn signal(&self, signal: Signal) {

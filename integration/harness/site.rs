@@ -1,9 +1,11 @@
 //! Site of a test: a folder with a configuration, a certificate and users.
 
-use super::{Outcome, Process, outcome, run, succeed, wait_for, weir};
+use super::{Outcome, Process, run, succeed, wait_for, weir};
 use argon2::PasswordHasher as _;
 use rustix::process::Signal;
+use std::collections::HashMap;
 use std::fmt::Display;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -66,14 +68,20 @@ impl Site {
         std::fs::write(self.path("weir.toml"), config.replace(from, to)).unwrap();
     }
 
+    /// Writes a file that only its owner can read, or replaces the file by one rename, as administrators' tools do.
+    pub fn put(&self, name: &str, text: &str) {
+        std::fs::write(self.path("new"), text).unwrap();
+        std::fs::set_permissions(self.path("new"), PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::rename(self.path("new"), self.path(name)).unwrap();
+    }
+
     /// Replaces text in the configuration, sends SIGHUP to the Weir of this site, and waits for one more log line that
     /// contains `logged`.
     pub fn reload(&self, weir: &Process, from: &str, to: &str, logged: &str) {
         self.edit(from, to);
-        let count = || weir.log_lines().iter().filter(|line| line.contains(logged)).count();
-        let before = count();
+        let before = weir.times_logged(logged);
         weir.signal(Signal::HUP);
-        wait_for(logged, || (count() > before).then_some(()));
+        wait_for(logged, || (weir.times_logged(logged) > before).then_some(()));
     }
 
     /// Returns `weir ARGUMENTS -c weir.toml`.
@@ -85,7 +93,22 @@ impl Site {
 
     /// Runs `weir ARGUMENTS -c weir.toml` to its end with this standard input.
     pub fn run(&self, arguments: &[&str], input: impl AsRef<[u8]> + Send) -> Outcome {
-        outcome(run(&mut self.command(arguments), input))
+        run(&mut self.command(arguments), input)
+    }
+
+    /// Returns the lines of `weir state dump`: the budgets, exceptions and audit records in the state file.
+    pub fn dump(&self) -> Vec<serde_json::Value> {
+        let Outcome { out, .. } = succeed(&mut self.command(&["state", "dump"]), "");
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Returns the levels of the budgets of clients in the state file, by limit and client.
+    pub fn levels(&self) -> HashMap<(String, Ipv4Addr), f64> {
+        let level = |line: &serde_json::Value| {
+            let client = line["owner"]["client"].as_str()?.parse().ok()?;
+            Some(((line["limit"].as_str()?.to_owned(), client), line["level"].as_f64()?))
+        };
+        self.dump().iter().filter_map(level).collect()
     }
 
     /// Returns `weir serve`.
@@ -110,6 +133,14 @@ impl SiteBuilder {
     pub fn upstream(self, address: impl Display, keys: &str) -> Self {
         let comma = if keys.is_empty() { "" } else { ", " };
         self.upstream_tables([format!("{{ address = \"{address}\", tls = \"none\"{comma}{keys} }}")])
+    }
+
+    /// Adds upstreams `u0`, `u1`, … without TLS, each with these further keys.
+    pub fn numbered_upstreams<A: Display, K: Display>(mut self, upstreams: impl IntoIterator<Item = (A, K)>) -> Self {
+        for (n, (address, keys)) in upstreams.into_iter().enumerate() {
+            self = self.upstream(address, &format!("name = \"u{n}\", {keys}"));
+        }
+        self
     }
 
     /// Adds upstreams by their inline tables.

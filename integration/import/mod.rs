@@ -1,6 +1,6 @@
 //! Tests of `weir import`: it turns limits of Exim, rspamd and postfwd into limits of Weir with the same decisions.
 
-use crate::harness::{Outcome, outcome, run, weir};
+use crate::harness::{Outcome, run, weir};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Folder {
 
     /// Runs a command in the folder.
     fn run(&self, arguments: &[&str], input: &str) -> Outcome {
-        outcome(run(weir().args(arguments).current_dir(self.0.path()), input))
+        run(weir().args(arguments).current_dir(self.0.path()), input)
     }
 
     /// Imports this configuration of this program.
@@ -356,11 +356,10 @@ fn configurations_become_the_limits_in_their_golden_files() {
             continue;
         }
         let name = path.file_name().unwrap().to_str().unwrap();
-        let output = run(weir().args(["import", &program, name]).current_dir(&folder), "");
-        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let Outcome { code, out, err } = run(weir().args(["import", &program, name]).current_dir(&folder), "");
         let expected = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
         assert_eq!((out.as_str(), err.as_str()), (&*expected("toml"), &*expected("err")), "{name}");
-        assert_eq!(output.status.code(), Some(if err.is_empty() { 0 } else { 65 }), "{name}");
+        assert_eq!(code, Some(if err.is_empty() { 0 } else { 65 }), "{name}");
         Folder::new().configure(&out);
         count += 1;
     }

@@ -8,22 +8,8 @@ mod programs;
 mod relays;
 mod upstreams;
 
-use crate::harness::{PASSWORD, Postfix, Site, run};
+use crate::harness::{Client, PASSWORD, Postfix, Site};
 use std::path::Path;
-use std::process::{Command, Output};
-
-/// Returns a Weir in front of a Postfix, over STARTTLS with a checked certificate.
-fn site(postfix: &Postfix) -> Site {
-    Site::builder()
-        .listener("starttls", "tls = \"starttls\"")
-        .listener("implicit", "tls = \"implicit\"")
-        .upstream_tables([format!(
-            "{{ name = \"postfix\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\" }}",
-            postfix.address().port(),
-            postfix.certificate().display()
-        )])
-        .build()
-}
 
 /// Returns the messages that every client sends: name and text, with CRLF, dots not stuffed.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
@@ -133,7 +119,16 @@ fn compare(client: &str, before: usize, mut send: impl FnMut(&Sending)) {
 /// Lets a client send messages in both ways, and compares the delivered messages with the ones that `send` returns.
 fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Sending) -> Vec<u8>, before: usize) {
     let postfix = Postfix::start();
-    let site = site(&postfix);
+    let upstream = format!(
+        "{{ name = \"postfix\", address = \"localhost:{}\", tls = \"required\", ca = \"{}\" }}",
+        postfix.address().port(),
+        postfix.certificate().display()
+    );
+    let site = Site::builder()
+        .listener("starttls", "tls = \"starttls\"")
+        .listener("implicit", "tls = \"implicit\"")
+        .upstream_tables([upstream])
+        .build();
     let weir = site.start();
     let (file, ca) = (site.path("message.eml"), site.path("certificate.pem"));
     for way in [Way::StartTls, Way::Implicit] {
@@ -178,14 +173,6 @@ fn each(client: &str, messages: Vec<(&str, Vec<u8>)>, mut send: impl FnMut(&Send
     assert_eq!(weir.terminate(), Some(0));
 }
 
-/// Runs a command that must succeed.
-fn succeed(command: &mut Command, input: &[u8]) -> Output {
-    let output = run(command, input);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}\n{out}\n{err}");
-    output
-}
-
 #[test]
 fn an_invalid_certificate_is_refused_with_required_tls_and_accepted_with_opportunistic_tls() {
     let postfix = Postfix::start();
@@ -194,8 +181,7 @@ fn an_invalid_certificate_is_refused_with_required_tls_and_accepted_with_opportu
         let upstream = format!("{{ address = \"localhost:{}\", tls = \"{tls}\" }}", postfix.address().port());
         let site = Site::builder().open_listener().upstream_tables([upstream]).build();
         let weir = site.start();
-        let mut client = crate::harness::Client::connect(weir.address("s"));
-        client.say("EHLO client.example", "250");
+        let mut client = Client::greeted_by(&weir);
         client.say("MAIL FROM:<alice@example.org>", "250");
         client.say("RCPT TO:<bob@example.net>", reply);
         if tls == "required" {
@@ -211,7 +197,7 @@ fn smtputf8_dsn_and_chunking_reach_postfix() {
     let postfix = Postfix::start();
     let site = Site::builder().open_listener().upstream(format!("localhost:{}", postfix.address().port()), "").build();
     let weir = site.start();
-    let mut client = crate::harness::Client::connect(weir.address("s"));
+    let mut client = Client::connect(weir.address("s"));
     let announced = client.ask("EHLO client.example");
     for extension in ["8BITMIME", "SMTPUTF8", "DSN", "CHUNKING"] {
         assert!(announced.contains(extension), "{extension} is not in {announced}");

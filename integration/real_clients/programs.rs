@@ -1,7 +1,7 @@
 //! Tests of mail programs and libraries, each in its usual way.
 
-use super::{Way, compare, each, succeed};
-use crate::harness::PASSWORD;
+use super::{Way, compare, each};
+use crate::harness::{Outcome, PASSWORD, succeed};
 use std::process::Command;
 
 #[test]
@@ -182,10 +182,9 @@ fn git_send_email() {
         command.args(["--from=Alice <alice@example.org>", "--confirm=never", "--suppress-cc=all", "--no-validate"]);
         // The dialogue on the wire, as the program prints it.
         command.arg("--smtp-debug=1").arg(format!("--to={}", sending.recipient)).arg(sending.file);
-        let output = succeed(&mut command, b"");
+        let Outcome { err, .. } = succeed(&mut command, b"");
         let (_, body) = patch.split_once("\r\n\r\n").unwrap();
-        format!("{}\r\n{body}", header_according_to(&String::from_utf8(output.stderr).unwrap(), "Say why."))
-            .into_bytes()
+        format!("{}\r\n{body}", header_according_to(&err, "Say why.")).into_bytes()
     };
     each("git", vec![("patch", patch.as_bytes().to_vec())], send, 0);
 }

@@ -1,7 +1,7 @@
 //! Tests of other mail servers as clients: they queue mail, and relay to Weir as their smart host.
 
-use super::{Way, compare, succeed};
-use crate::harness::{PASSWORD, Postfix};
+use super::{Way, compare};
+use crate::harness::{PASSWORD, Postfix, succeed};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

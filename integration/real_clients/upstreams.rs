@@ -1,6 +1,6 @@
 //! Tests with real Postfixes as upstreams, restarted one after the other while clients send.
 
-use crate::harness::{Client, Postfix, Process, Site, wait_for};
+use crate::harness::{Client, Postfix, Process, SetOnDrop, Site, wait_for};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -20,7 +20,7 @@ fn a_rolling_restart_delays_at_most_one_message_per_client() {
         postfix.stop();
         pass();
         postfix.start_again();
-        wait_for("Weir to see that it is back", || (metric(weir, "up", name) == 1.0).then_some(()));
+        wait_for("Weir to see that it is back", || (weir.upstream_metric("up", name) == 1.0).then_some(()));
         pass();
     });
     let refused: usize = told.iter().filter(|((_, code), _)| *code != 250).map(|(_, count)| count).sum();
@@ -46,21 +46,16 @@ fn a_rolling_restart_of_disabled_upstreams_fails_no_message() {
     let told = send_meanwhile(|postfix, site, weir, name, pass| {
         let (enabled, disabled) = (format!("name = \"{name}\""), format!("name = \"{name}\", enabled = false"));
         site.reload(weir, &enabled, &disabled, "upstream disabled");
-        wait_for("end of its connections", || (metric(weir, "connections", name) == 0.0).then_some(()));
+        wait_for("end of its connections", || (weir.upstream_metric("connections", name) == 0.0).then_some(()));
         postfix.stop();
         pass();
-        assert_eq!((metric(weir, "connections", name), metric(weir, "up", name)), (0.0, 0.0));
+        assert_eq!((weir.upstream_metric("connections", name), weir.upstream_metric("up", name)), (0.0, 0.0));
         postfix.start_again();
         site.reload(weir, &disabled, &enabled, "upstream enabled");
-        wait_for("Weir to see that it is back", || (metric(weir, "up", name) == 1.0).then_some(()));
+        wait_for("Weir to see that it is back", || (weir.upstream_metric("up", name) == 1.0).then_some(()));
         pass();
     });
     assert_eq!(told.keys().collect::<Vec<_>>(), [&("end", 250)], "{told:?}");
-}
-
-/// Returns a metric of an upstream.
-fn metric(weir: &Process, what: &str, name: &str) -> f64 {
-    weir.metric(&format!("weir_upstream_{what}{{upstream=\"{name}\"}}"))
 }
 
 /// Lets clients send through Weir to two Postfixes while `happen` runs for one after the other. Checks that each
@@ -69,8 +64,7 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
     let postfixes = [Postfix::start(), Postfix::start()];
     let site = Site::builder()
         .open_listener()
-        .upstream(postfixes[0].address(), "name = \"u0\"")
-        .upstream(postfixes[1].address(), "name = \"u1\"")
+        .numbered_upstreams(postfixes.each_ref().map(|postfix| (postfix.address(), "")))
         .build();
     let weir = site.start();
     let (done, next) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -85,7 +79,7 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
         };
         let clients: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(one_after_the_other)).collect();
         // Runs also after a failure, so that the clients end.
-        let _end = Finally(&done);
+        let _end = SetOnDrop(&done);
         let pass = || {
             let so_far = next.load(Ordering::Relaxed);
             wait_for("messages", || (next.load(Ordering::Relaxed) > so_far + PASS).then_some(()));
@@ -116,18 +110,9 @@ fn send_meanwhile(happen: impl Fn(&Postfix, &Site, &Process, &str, &dyn Fn())) -
     counts
 }
 
-struct Finally<'a>(&'a AtomicBool);
-
-impl Drop for Finally<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Sends a message in a session of its own.
 fn send(weir: &Process, id: usize) -> Told {
-    let mut client = Client::connect(weir.address("s"));
-    client.say("EHLO client.example", "250");
+    let mut client = Client::greeted_by(weir);
     let message = format!("Message-ID: <{id}@example.org>\r\nSubject: x\r\n\r\nhello\r\n.");
     let mut told = ("", 0);
     for (name, line) in [

@@ -1,7 +1,7 @@
 //! Crash test: no acknowledged charge is lost when the process is killed at a random moment. (The store's own test
 //! kills it more often, and at the very moment of an acknowledgement.)
 
-use super::{levels, site};
+use super::site_with_limits;
 use crate::harness::{Client, Site, Upstream};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -61,7 +61,7 @@ fn hammer(
 }
 
 fn check(site: &Site, acknowledged: &Acknowledged, round: u64) {
-    let levels = levels(&site.path("weir.toml"));
+    let levels = site.levels();
     for (client, (all, new)) in acknowledged {
         for (limit, count) in [("all", *all as f64), ("new", *new as f64)] {
             let level = levels.get(&(limit.to_owned(), *client)).copied().unwrap_or(0.0);
@@ -77,7 +77,7 @@ fn check(site: &Site, acknowledged: &Acknowledged, round: u64) {
 #[test]
 fn acknowledged_charges_survive_kills() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "path = \"state.db\"", LIMITS);
+    let site = site_with_limits(&upstream, LIMITS).build();
     let acknowledged = Mutex::new(Acknowledged::new());
     let mut random = Random(20_261_121);
     for round in 0..ROUNDS {

@@ -1,7 +1,7 @@
 //! Tests of disks that fill, freeze, fail and lie: mail flows, the administrator is told, and the counts are kept.
 
-use super::{TEN, accepted, replies, site};
-use crate::harness::{Disk, Process, Site, Upstream, run, wait_for, weir};
+use super::{TEN, accepted, replies, site_with_limits};
+use crate::harness::{Disk, Outcome, Process, Site, Upstream, succeed, wait_for};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ mod on_a_disk {
     #[test]
     fn a_full_disk_stops_no_mail_and_loses_no_count_once_freed() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        let site = site(&upstream, &on(&disk, ""), TEN);
+        let site = site_with_limits(&upstream, TEN).state(&on(&disk, "")).build();
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
         let filler = disk.fill();
@@ -62,8 +62,8 @@ mod on_a_disk {
     #[test]
     fn exceptions_hold_on_a_full_disk_and_are_written_once_it_is_freed() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        let site = site(&upstream, &on(&disk, ""), TEN);
-        let weir_process = site.start();
+        let site = site_with_limits(&upstream, TEN).state(&on(&disk, "")).build();
+        let weir = site.start();
         let filler = disk.fill();
         // There is room until the space that was reserved before is used up.
         let mut known = 0;
@@ -75,23 +75,21 @@ mod on_a_disk {
             words.contains("not in the state file yet").then_some(words)
         });
         assert!(words.contains("full"), "{words}");
-        assert_degraded(&weir_process, "full");
-        let grant = ["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x", "-c"];
-        assert!(run(weir().args(grant).arg(site.path("weir.toml")), "").status.success());
-        assert_eq!(accepted(&weir_process, ALICE, 30), 20);
+        assert_degraded(&weir, "full");
+        let grant = ["grant", "ten", "127.2.0.1", "20 / 1d", "--for", "1d", "--reason", "x"];
+        succeed(&mut site.command(&grant), "");
+        assert_eq!(accepted(&weir, ALICE, 30), 20);
         std::fs::remove_file(filler).unwrap();
-        wait_until_good(&weir_process);
-        weir_process.kill();
-        let weir_process = site.start();
-        assert_eq!(weir_process.metric("weir_suspensions"), f64::from(known));
-        assert_eq!(weir_process.metric("weir_grants"), 1.0);
+        wait_until_good(&weir);
+        weir.kill();
+        let weir = site.start();
+        assert_eq!(weir.metric("weir_suspensions"), f64::from(known));
+        assert_eq!(weir.metric("weir_grants"), 1.0);
     }
 
     /// Runs `weir suspend`; returns its standard output.
     fn suspend(site: &Site, arguments: &[&str]) -> String {
-        let output = run(weir().arg("suspend").args(arguments).arg("-c").arg(site.path("weir.toml")), "");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        succeed(site.command(&["suspend"]).args(arguments), "").out
     }
 
     /// Returns a random octet for an address.
@@ -104,7 +102,7 @@ mod on_a_disk {
     #[test]
     fn a_full_disk_makes_mail_wait_where_the_configuration_says_so() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        let site = site(&upstream, &on(&disk, ", on-failure = \"defer\""), TEN);
+        let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", on-failure = \"defer\"")).build();
         let weir = site.start();
         let filler = disk.fill();
         let refusal = wait_for("refusal", || {
@@ -122,7 +120,7 @@ mod on_a_disk {
     fn a_read_only_file_system_stops_no_mail() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
         // A failing disk may lose writes that were not flushed to it.
-        let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
+        let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", durability = \"power\"")).build();
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
         disk.make_read_only();
@@ -144,7 +142,7 @@ mod on_a_disk {
     #[test]
     fn a_hanging_disk_delays_replies_by_a_few_seconds_at_most() {
         let (upstream, disk) = (Upstream::start(), Disk::new(16));
-        let site = site(&upstream, &on(&disk, ", durability = \"power\""), TEN);
+        let site = site_with_limits(&upstream, TEN).state(&on(&disk, ", durability = \"power\"")).build();
         let weir = site.start();
         assert_eq!(accepted(&weir, ALICE, 4), 4);
         disk.freeze();
@@ -170,8 +168,7 @@ mod on_a_disk {
 #[test]
 fn a_damaged_page_is_reported_and_the_rest_is_saved() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "path = \"state.db\"", TEN);
-    let config = site.path("weir.toml");
+    let site = site_with_limits(&upstream, TEN).build();
     // Enough budgets for some hundred pages.
     let line = |n: u32| {
         let client = Ipv4Addr::from(0x0a00_0000 + n);
@@ -181,35 +178,31 @@ fn a_damaged_page_is_reported_and_the_rest_is_saved() {
         )
     };
     let lines: String = (0..20_000).map(line).collect();
-    let output = run(weir().args(["state", "load", "-c"]).arg(&config), &lines);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeed(&mut site.command(&["state", "load"]), &lines);
     let file = std::fs::OpenOptions::new().write(true).open(site.path("state.db")).unwrap();
     let middle = file.metadata().unwrap().len() / 2 / 4096 * 4096;
     file.write_all_at(&[0xa5; 4096], middle).unwrap();
 
-    let weir_process = site.start();
-    assert_degraded(&weir_process, "damaged");
-    assert_eq!(accepted(&weir_process, ALICE, 12), 10, "mail flows, and limits hold");
-    let output = run(weir().args(["state", "dump", "-c"]).arg(&config), "");
-    let words = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(65), "{words}");
-    assert!(words.contains("damaged"), "{words}");
-    let saved = String::from_utf8(output.stdout).unwrap();
+    let weir = site.start();
+    assert_degraded(&weir, "damaged");
+    assert_eq!(accepted(&weir, ALICE, 12), 10, "mail flows, and limits hold");
+    let Outcome { code, out: saved, err } = site.run(&["state", "dump"], "");
+    assert_eq!(code, Some(65), "{err}");
+    assert!(err.contains("damaged"), "{err}");
     assert!((19_000..20_001).contains(&saved.lines().count()), "{}", saved.lines().count());
-    assert_eq!(weir_process.terminate(), Some(0));
+    assert_eq!(weir.terminate(), Some(0));
 
     // As the message advises: move the file away, Weir makes a new one, and the saved dump is loaded into it.
     std::fs::rename(site.path("state.db"), site.path("damaged.db")).unwrap();
-    let output = run(weir().args(["state", "load", "-c"]).arg(&config), &saved);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let weir_process = site.start();
-    assert_eq!(weir_process.get("/readyz").0, 200);
+    succeed(&mut site.command(&["state", "load"]), &saved);
+    let weir = site.start();
+    assert_eq!(weir.get("/readyz").0, 200);
 }
 
 #[test]
 fn a_state_file_that_is_moved_away_is_reported() {
     let upstream = Upstream::start();
-    let site = site(&upstream, "path = \"state.db\"", TEN);
+    let site = site_with_limits(&upstream, TEN).build();
     let weir = site.start();
     assert_eq!(accepted(&weir, ALICE, 4), 4);
     std::fs::rename(site.path("state.db"), site.path("away.db")).unwrap();

@@ -4,19 +4,15 @@ mod crash;
 mod disk;
 mod tool;
 
-use crate::harness::{Client, Process, Site, Upstream, succeed, weir};
-use std::collections::HashMap;
+use crate::harness::{Client, Process, Site, SiteBuilder, Upstream};
 use std::net::Ipv4Addr;
-use std::path::Path;
 
-/// Returns a site with these keys of `[state]` and these limits. Tests tell clients apart by their loopback addresses.
-pub fn site(upstream: &Upstream, state: &str, limits: &str) -> Site {
+/// Begins a site with these limits. Tests tell clients apart by their loopback addresses.
+pub fn site_with_limits(upstream: &Upstream, limits: &str) -> SiteBuilder {
     Site::builder()
         .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
         .upstream(upstream.address(), "")
-        .state(state)
         .more(&format!("limit = [{limits}]\n"))
-        .build()
 }
 
 /// Limits each client to ten recipients a day.
@@ -36,15 +32,4 @@ fn replies(weir: &Process, client: Ipv4Addr, recipients: usize) -> Vec<String> {
 /// Returns the number of accepted recipients out of this many.
 pub fn accepted(weir: &Process, client: Ipv4Addr, recipients: usize) -> usize {
     replies(weir, client, recipients).iter().skip(1).filter(|reply| reply.starts_with("250")).count()
-}
-
-/// Returns the levels of all budgets in the state file of this configuration, by limit and client.
-fn levels(config: &Path) -> HashMap<(String, Ipv4Addr), f64> {
-    let dump = succeed(weir().args(["state", "dump", "-c"]).arg(config), "");
-    let budget = |line: &str| {
-        let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        let client = line["owner"]["client"].as_str().unwrap().parse().unwrap();
-        ((line["limit"].as_str().unwrap().to_owned(), client), line["level"].as_f64().unwrap())
-    };
-    dump.lines().map(budget).collect()
 }

@@ -46,7 +46,7 @@ mod transcript;
 
 pub use site::{USERS, head, today};
 
-use crate::harness::{Fault, Outcome, PATIENCE, Process, Site, Stage, Upstream, succeed, wait_for};
+use crate::harness::{Fault, Outcome, PATIENCE, Process, Site, Stage, Upstream, wait_for};
 use base64::Engine as _;
 use client::{TalkClient, body};
 use rustix::process::Signal;
@@ -338,8 +338,7 @@ impl Talk {
 
     fn filter(&self, rest: &str) -> Result<(), String> {
         let (limit, octets) = rest.split_once(' ').ok_or("filter LIMIT OCTETS")?;
-        let dump = succeed(&mut self.site.command(&["state", "dump"]), "");
-        let lines: Vec<serde_json::Value> = dump.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines = self.site.dump();
         let [budget] = lines.iter().filter(|line| line["limit"] == limit).collect::<Vec<_>>()[..] else {
             return Err(format!("{limit} does not have exactly one budget in {lines:#?}"));
         };

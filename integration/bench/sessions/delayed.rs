@@ -4,7 +4,7 @@ use super::client::{self, Client};
 use super::harness::{Process, Site};
 use super::upstream::Upstream;
 use super::{
-    IDLE, LOOPBACK, ORDINARY, PAUSES, ROUNDS, each, greeted, memory, milliseconds, ordinary, percentile, site_with,
+    IDLE, LOOPBACK, ORDINARY, PAUSES, ROUNDS, each, greeted, memory, milliseconds, ordinary, percentile, roomy_site,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -56,7 +56,7 @@ pub async fn delayed(tls: bool) {
          match = {{ sender = \"*@late.example\" }}\n[[limit.action]]\ndelay = \"{0}s\"\n",
         DELAY.as_secs()
     );
-    let sites = [(); 2].map(|()| site_with(&upstream, LOOPBACK, &late));
+    let sites = [(); 2].map(|()| roomy_site(&upstream, LOOPBACK, &late));
     let weirs = sites.each_ref().map(Site::start);
     let (ids, pause) = (Arc::new(AtomicU64::new(0)), PAUSES[1]);
     let idle = hold_idle(CONTROL, tls, &sites[0], &weirs[0]).await;
