@@ -32,11 +32,6 @@ impl Random {
         self.below(1000) < cases
     }
 
-    /// Returns true in this many of a hundred cases.
-    pub fn percent(&mut self, cases: u64) -> bool {
-        self.per_mille(10 * cases)
-    }
-
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }

@@ -102,10 +102,10 @@ impl World {
         while self.totals.steps < steps {
             self.totals.steps += 1;
             self.pass_time();
-            if self.random.percent(2) {
+            if self.random.per_mille(20) {
                 self.administer().await;
             }
-            if self.live.len() < SESSIONS && self.random.percent(30) {
+            if self.live.len() < SESSIONS && self.random.per_mille(300) {
                 self.begin();
             }
             let due: Vec<usize> = (0..self.live.len()).filter(|place| self.live[*place].is_due(self.now)).collect();
@@ -182,7 +182,7 @@ impl World {
     async fn turn(&mut self, place: usize) {
         let mut live = self.live.swap_remove(place);
         let stage = std::mem::replace(&mut live.stage, Stage::Ended);
-        if self.random.percent(1) {
+        if self.random.per_mille(10) {
             // The task crashes: its slots are free again, its charges stay.
             self.totals.crashed += 1;
             live.client.slots.drain(..).for_each(|key| self.model.release(key));
@@ -237,7 +237,7 @@ impl World {
             }
             Step::Relay(relay) => {
                 assert_eq!(live.needs, Needs::Upstream);
-                if self.random.percent(2) {
+                if self.random.per_mille(20) {
                     (live.needs, _) = (Needs::Close, live.client.expected.push_back(421));
                     relay.stopping()
                 } else {
@@ -285,8 +285,8 @@ impl World {
         self.flush(live, late.session()).await;
         let time: f64 = verdicts.iter().map(|verdict| verdict.delay).sum();
         assert_eq!(late.time().as_secs_f64(), time);
-        let leaves = !live.is_half_closed && self.random.percent(30);
-        if leaves || self.random.percent(3) {
+        let leaves = !live.is_half_closed && self.random.per_mille(300);
+        if leaves || self.random.per_mille(30) {
             self.totals.left_in_delay += u64::from(leaves);
             live.client.refunds.extend(verdicts.into_iter().flat_map(|verdict| verdict.receipts));
             live.needs = Needs::Close;
@@ -319,16 +319,16 @@ impl World {
     async fn client_acts(&mut self, live: &mut LiveSession, mut session: Session) -> Step {
         self.flush(live, &mut session).await;
         assert_eq!(live.needs, Needs::Input);
-        if live.is_half_closed || self.random.percent(4) {
+        if live.is_half_closed || self.random.per_mille(40) {
             live.needs = Needs::Close;
             return session.client_gone();
         }
-        if self.random.percent(2) {
+        if self.random.per_mille(20) {
             live.needs = Needs::Close;
             live.client.expected.push_back(421);
             return session.shut_down();
         }
-        live.is_half_closed = self.random.percent(3);
+        live.is_half_closed = self.random.per_mille(30);
         for _ in 0..1 + self.random.below(4) {
             let command = self.any_command(&live.client);
             let (line, is_last) =
@@ -386,10 +386,10 @@ impl World {
             }
             Request::Envelope { mail, recipients, .. } => {
                 let count = recipients.len();
-                if self.random.percent(6) {
+                if self.random.per_mille(60) {
                     return (None, vec![None; count]);
                 }
-                if mail.is_some() && self.random.percent(6) {
+                if mail.is_some() && self.random.per_mille(60) {
                     let code = self.random.one_of(&[550, 451]);
                     return (Some(code), vec![Some(code); count]);
                 }
@@ -560,7 +560,7 @@ impl World {
         self.totals.reloads += 1;
         for limit in &mut self.model.limits {
             limit.quota = any_quota(&mut self.random, limit.quota);
-            limit.shadow = self.random.percent(20);
+            limit.shadow = self.random.per_mille(200);
         }
         self.store.set_policy(real(&self.model.limits));
     }

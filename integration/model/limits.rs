@@ -52,11 +52,11 @@ pub fn any_limit(random: &mut Random) -> plain::Limit {
         _ => &[Some(Verb::Defer), Some(Verb::Defer), Some(Verb::Deny), Some(Verb::Suspend)],
     };
     let refuses = random.one_of(verbs).filter(|verb| *verb != Verb::Suspend || count != Count::Sessions);
-    let refuses = refuses.or(Some(Verb::Defer)).filter(|_| random.percent(90));
-    let delay = random.percent(40).then(|| 1.0 + random.below(2) as f64);
+    let refuses = refuses.or(Some(Verb::Defer)).filter(|_| random.per_mille(900));
+    let delay = random.per_mille(400).then(|| 1.0 + random.below(2) as f64);
     let delay = if refuses.is_none() { Some(1.0) } else { delay };
     let suspends = 1.0 + random.below(300) as f64;
-    plain::Limit { count, per, quota, charge, shadow: random.percent(20), delay, refuses, suspends }
+    plain::Limit { count, per, quota, charge, shadow: random.per_mille(200), delay, refuses, suspends }
 }
 
 /// Draws the numbers of a limit with this algorithm.
