@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Longer than twice the longest wait of Weir for the next request; a read that gets nothing fails after this time.
+/// Time after which a read that gets nothing fails: more than twice the longest time that Weir waits for a request.
 const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn start() -> (Site, Process) {
@@ -48,7 +48,7 @@ fn sockets(weir: &Process) -> usize {
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Sockets that Weir has open now and then: for signals, and to probe the upstream.
+/// Number of sockets that Weir opens only now and then: for signals, and to probe the upstream.
 const OTHERS: usize = 4;
 
 #[test]

@@ -113,7 +113,7 @@ fn another_weir_is_told_address_name_and_user() {
     client.say(transaction[0], "250");
     assert!(client.ask(transaction[1]).starts_with("530"));
 
-    // Where Weir itself logs in at the upstream, the upstream knows one user and still each client.
+    // Where Weir logs in at the upstream as itself, the upstream sees one user, but the address of each client.
     let login = "auth = \"fixed\", user = \"alice\", password-file = \"password\"";
     let site = in_front_of(&address, "xclient", &format!("{ca}, {login}"));
     std::fs::write(site.path("password"), PASSWORD).unwrap();

@@ -163,7 +163,7 @@ fn tls_1_1_is_refused_with_an_alert() {
 }
 
 #[test]
-fn each_name_gets_its_certificate() {
+fn each_server_name_gets_its_certificate() {
     let site = site_with_certificates(&["net", "wild"], "");
     let net = make(&site, "net", &["smtp.example.net", "mail.example.net"]);
     let wild = make(&site, "wild", &["*.example.net"]);
@@ -213,7 +213,7 @@ fn a_reload_takes_all_certificates_or_none() {
     assert!(both() == [default, net]);
 }
 
-/// The process checks once a minute; here the test drives the same server faster.
+/// `weir serve` checks the files once a minute; this test runs the same server code with a shorter interval.
 #[test]
 fn renewed_files_are_loaded_once_certificate_and_key_match() {
     use weir::server::tls::Certificates;

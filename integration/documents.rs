@@ -1,18 +1,18 @@
-//! The documents: the guide to monitoring names every metric and every line of the log, and no link leads nowhere.
+//! Tests of the documents: the monitoring guide names every metric and every log message, and every link has a target.
 
 use proc_macro2::TokenTree;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// Macros of tracing that write a line.
+/// Macros of `tracing` that write a log line.
 const LEVELS: [&str; 3] = ["info", "warn", "error"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below a folder with this ending.
+/// Returns the files below a folder that have this ending.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -23,12 +23,12 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Text with all white space as single spaces: an event may be broken over two lines.
+/// Replaces all white space by single spaces: a document may break a log message over two lines.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Names of metrics and messages of the log, as they stand in the code.
+/// Names of metrics, and log messages, in the source code.
 #[derive(Default)]
 struct Names {
     metrics: BTreeSet<String>,
@@ -57,7 +57,7 @@ impl<'ast> Visit<'ast> for Names {
                 TokenTree::Literal(literal) => syn::parse_str::<syn::LitStr>(&literal.to_string()).ok(),
                 _ => None,
             });
-            // The message comes last. One that is handed over is a literal elsewhere.
+            // The message is the last argument. A message in a variable is a literal at another place.
             let message = literals.last().map(|literal| literal.value()).filter(|message| message != "{message}");
             self.messages.extend(message);
         }
@@ -65,7 +65,7 @@ impl<'ast> Visit<'ast> for Names {
 }
 
 #[test]
-fn the_guide_to_monitoring_names_every_metric_and_every_line_of_the_log() {
+fn the_monitoring_guide_names_every_metric_and_every_log_message() {
     let guide = std::fs::read_to_string(root().join("conf/guide/monitoring.md")).unwrap();
     let (mut names, words) = (Names::default(), flat(&guide));
     for path in files(&root().join("src"), "rs") {
@@ -84,13 +84,14 @@ fn the_guide_to_monitoring_names_every_metric_and_every_line_of_the_log() {
     assert!(gone.is_empty(), "conf/guide/monitoring.md names metrics that do not exist: {gone:#?}");
 }
 
-/// Returns whether this is a metric, or one of the series of a histogram.
+/// Tests whether this is a metric, or one of the series of a histogram.
 fn is_metric(metrics: &BTreeSet<String>, name: &str) -> bool {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
     metrics.contains(name) || metrics.contains(base)
 }
 
-/// The names by which links find the headings: in lower case, with hyphens for spaces, without signs; a second one of a name has "-1".
+/// Returns the anchors of the headings, as links name them: in lower case, with hyphens for spaces, without punctuation.
+/// The second heading of the same text gets "-1".
 fn anchors(document: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in document.lines().filter(|line| line.starts_with('#')) {
@@ -104,7 +105,7 @@ fn anchors(document: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_of_the_documents_leads_somewhere() {
+fn every_link_of_the_documents_has_a_target() {
     let mut documents = [files(&root().join("conf"), "md"), files(&root().join("certs"), "md")].concat();
     documents.push(root().join("README.md"));
     let mut broken = Vec::new();

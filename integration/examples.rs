@@ -16,7 +16,7 @@ const CONCURRENT_TALKS: usize = 8;
 const HEAD: &str = "before-limits.toml";
 
 #[test]
-fn examples_go_as_written() {
+fn every_example_goes_as_written() {
     play_all(files(&talks(), "policy"), CONCURRENT_TALKS, compare);
 }
 

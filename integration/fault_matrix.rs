@@ -41,12 +41,12 @@ struct ClientResult {
 }
 
 #[test]
-fn fresh_connections() {
+fn faults_at_every_stage_of_new_connections_lose_and_double_nothing() {
     every_fault_at_every_stage("max-idle-connections = 0");
 }
 
 #[test]
-fn connections_used_before() {
+fn faults_at_every_stage_of_reused_connections_lose_and_double_nothing() {
     every_fault_at_every_stage("idle-timeout = \"1s\"");
 }
 

@@ -68,7 +68,7 @@ fn now() -> f64 {
 }
 
 #[test]
-fn parallel_sessions_get_exactly_the_formulas_count_also_after_kill_9() {
+fn parallel_sessions_get_exactly_the_count_of_the_formula_also_after_kill_9() {
     let upstream = Upstream::start();
     let site = limited_site(&upstream);
     let weir = site.start();

@@ -343,7 +343,7 @@ fn a_client_without_need_for_a_login_may_stay() {
     let weir = site.start();
     let mut staying = vec![Client::logged_in(weir.address("open"), "alice")];
     staying.extend(["plain", "trusting", "optional"].map(|listener| Client::connect(weir.address(listener))));
-    // This client came last, so the time-out of the others has passed too.
+    // This client connected last, so the login time-out of the others has passed too.
     let mut last = Client::connect(weir.address("open"));
     last.expect("421 4.7.0");
     for mut client in staying {

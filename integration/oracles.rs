@@ -206,7 +206,7 @@ fn traces(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn decisions_are_those_of_the_oracles() {
+fn decisions_equal_those_of_the_real_exim_and_rspamd() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/oracles");
     let folder = std::env::var_os("WEIR_ORACLES").map_or(own.clone(), PathBuf::from);
     let (mut exim_tally, mut rspamd_tally, mut unknown) = (Tally::default(), Tally::default(), Vec::new());

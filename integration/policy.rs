@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const CONCURRENT_TALKS: usize = 12;
 
 #[test]
-fn talks_go_as_written() {
+fn every_talk_goes_as_written() {
     play_all(talks(), CONCURRENT_TALKS, |path| {
         let script = std::fs::read_to_string(path).unwrap();
         play_under(&name_of(path), &script)

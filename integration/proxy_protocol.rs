@@ -232,7 +232,7 @@ fn a_connection_without_a_valid_header_is_closed_silently() {
         for header in wrong {
             assert!(connect(&weir, listener, header).is_closed(), "{:?}", header.escape_ascii().to_string());
         }
-        // These take longer than a header may.
+        // These headers do not end before the time-out of headers.
         let slow: [&[u8]; 4] = [b"", b"PROXY TCP4 192.0.2.7", b"\r\n\r\n\0\r\nQUIT\n\x21", &block("192.0.2.7")[..30]];
         for header in slow {
             assert!(connect(&weir, listener, header).is_closed());

@@ -74,7 +74,7 @@ fn use_passwords(weir: &crate::harness::Process, site: &Site) {
 }
 
 #[test]
-fn stand_nowhere() {
+fn passwords_and_keys_are_in_no_output_log_or_file() {
     for format in ["logfmt", "json"] {
         let upstream = Upstream::start();
         let site = Site::builder()

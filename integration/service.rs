@@ -186,7 +186,7 @@ fn the_log_is_json_where_configured() {
 }
 
 #[test]
-fn journald_gets_levels() {
+fn journald_gets_the_level_of_each_log_line() {
     let upstream = Upstream::start();
     let site = site_with_two_listeners(&upstream, "");
     let log = site.path("log");

@@ -164,13 +164,13 @@ fn errors_in_a_history_are_reported() {
     let rows = csv(&history()) + "x,a,b\n";
     let Outcome { code, err, .. } = simulate(&site, &["-"], rows.as_bytes());
     assert!(code == Some(0) && err.contains("1 bad rows of "), "{err}");
-    // The part before a broken input is reported.
+    // The report covers the rows before the place where the input breaks off.
     let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     zipped.write_all(rows.as_bytes()).unwrap();
     let zipped = zipped.finish().unwrap();
     let Outcome { code, out, err } = simulate(&site, &["-"], &zipped[..zipped.len() / 2]);
     assert!(code == Some(74) && err.contains("rows before") && out.contains("average: 10 recipients"), "{err}\n{out}");
-    // A limit that never held is not in the report.
+    // A limit that applied to no message has no figures, and cannot be drawn.
     let clients = site_with_limits(&EWMA.replace("[\"user\"]", "[\"client\"]"));
     let Outcome { out, .. } = simulate(&clients, &["-"], rows.as_bytes());
     assert!(out.contains("average: held for no message"), "{out}");
@@ -206,7 +206,7 @@ fn a_flood_is_bounded_and_the_history_of_others_is_not() {
     let flood = ["--flood", "alice 1/s 3rcpt from 3600", "-"];
     let Outcome { code, out, err } = simulate(&site, &flood, csv(&rows).as_bytes());
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    // After an hour 5/e of 5 is left; the recipient that makes it 10 is refused.
+    // After an hour 5/e of the level 5 is left; the recipient that raises the level to 10 is refused.
     assert!(out.contains("8 got mail before the first refusal, after 2s;"), "{out}");
     let Outcome { out, .. } = simulate(&site, &[&["--json"][..], &flood].concat(), csv(&rows).as_bytes());
     let lines = lines_of_json(&out);
@@ -275,7 +275,7 @@ fn facts_missing_in_the_history_are_named_for_each_limit() {
     assert!(lines.iter().filter(|line| line["recipient"].is_string()).all(|line| line["decision"] == "pass"));
     let both = lines.iter().find(|line| line["limit"] == "both").unwrap();
     assert_eq!(both["unknown"], serde_json::json!(["client", "helo"]));
-    // A limit that could have held, but is for others, lacks nothing.
+    // A limit whose conditions match no message lacks no fact of the history.
     let site = site_with_limits(&limit(
         "others",
         &format!("{recipients}match = [{{ user = \"nobody\" }}, {{ user = \"else\" }}]"),

@@ -200,7 +200,7 @@ fn number(line: &str, name: &str) -> u64 {
 type Flood = (&'static str, u64, fn(&Process));
 
 #[test]
-fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
+fn each_log_line_that_a_stranger_causes_is_throttled_and_counted() {
     let upstream = Upstream::start();
     let site = flooded_site(&upstream);
     let weir = site.start();
@@ -254,7 +254,7 @@ fn each_line_that_a_stranger_causes_is_throttled_and_counted() {
 }
 
 #[test]
-fn a_user_has_more_lines_than_a_stranger() {
+fn a_user_may_cause_more_log_lines_than_a_stranger() {
     let upstream = Upstream::start();
     let site = flooded_site(&upstream);
     let weir = site.start();
@@ -367,7 +367,7 @@ fn an_unread_log_blocks_no_session_and_reports_lost_lines() {
 }
 
 #[test]
-fn a_stop_in_order_loses_no_line() {
+fn an_orderly_stop_loses_no_log_line() {
     let mut weir = Unread::start();
     for n in 0..20 {
         weir.be_refused(n);

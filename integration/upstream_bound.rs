@@ -41,7 +41,7 @@ fn is_up(weir: &Process) -> bool {
 }
 
 #[test]
-fn more_clients_than_connections_all_deliver() {
+fn more_clients_than_upstream_connections_all_deliver() {
     for (bound, may_be_refused) in [("max-connections = 50", false), ("max-connections = 0", true)] {
         let upstream = Upstream::start();
         let site = site_with_upstreams(&[(&upstream, bound)], "");
@@ -107,7 +107,7 @@ fn a_client_with_slow_messages_leaves_connections_for_others() {
 }
 
 #[test]
-fn a_wait_in_vain_is_refused_after_another_upstream_was_tried() {
+fn a_client_that_waits_in_vain_is_refused_after_another_upstream_was_tried() {
     let [first, second] = [Upstream::start(), Upstream::start()];
     let site = site_with_upstreams(
         &[(&first, "priority = 1, max-connections = 1"), (&second, "priority = 2, max-connections = 1")],

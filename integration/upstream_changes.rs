@@ -195,7 +195,7 @@ fn a_session_without_login_must_log_in_once_the_upstream_needs_it() {
     site.reload(&weir, "name = \"u\"", "name = \"u\", auth = \"client\"", "upstream changed");
     client.say("DATA", "354");
     client.say("hello\r\n.", "250");
-    // Without a login the upstream might refuse for good.
+    // Weir replies 451 itself: the upstream might refuse permanently a client without a login.
     client.say("MAIL FROM:<a@example.org>", "250");
     client.say("RCPT TO:<b@example.net>", "451 4.4.1");
     assert!(weir.logged("upstream away").contains("it has to come again"));
@@ -237,7 +237,7 @@ fn an_invalid_change_keeps_the_former_upstreams() {
         (messages(&upstreams), upstreams[1].connections(), weir.upstream_metric("up", "u")),
         (vec![5, 0], 0, 1.0)
     );
-    // All over one connection, which was kept.
+    // All messages went over one connection, which the invalid changes did not close.
     assert!(weir.upstream_metric("connections_reused_total", "u") >= 4.0);
 }
 

@@ -38,14 +38,14 @@ fn a_lower_priority_upstream_serves_only_while_the_other_is_down() {
     assert!(line.contains("upstream=u0") && line.contains("421 4.3.2 Shutting down"), "{line}");
     assert!(!is_up(&weir, "u0") && is_up(&weir, "u1"));
     first.fail(None);
-    // Weir finds that out without mail.
+    // Weir probes the upstream, so it notices the recovery without mail.
     weir.logged("upstream back");
     Client::greeted_by(&weir).send_message();
     assert_eq!((first.acknowledged().len(), second.acknowledged().len()), (6, 5));
 }
 
 #[test]
-fn shares_follow_the_weights() {
+fn upstreams_get_messages_in_proportion_to_their_weights() {
     let ([one, other], site) = pair(["weight = 1", "weight = 4"]);
     let weir = site.start();
     let mut client = Client::greeted_by(&weir);

@@ -47,7 +47,7 @@ fn send_in_pieces(client: &mut Client, body: &[u8]) -> String {
 const BODY: &[u8] = b"Subject: x\r\n\r\nhello\r\n";
 
 #[test]
-fn after_the_final_dot_weir_waits_and_tells_the_truth_at_the_end() {
+fn after_the_final_dot_weir_waits_for_the_outcome_and_reports_it_truthfully() {
     let upstream = Upstream::start();
     let site = impatient_site(upstream.address());
     let weir = site.start();
@@ -56,7 +56,7 @@ fn after_the_final_dot_weir_waits_and_tells_the_truth_at_the_end() {
     client.say("DATA", "354");
     let began = Instant::now();
     client.send(b"hello\r\n.\r\n");
-    // Three of the time-outs that hold elsewhere.
+    // Three times `upstream-timeout`, which does not apply after the final dot.
     assert!(client.is_silent(Duration::from_secs(3)));
     upstream.cut_silent();
     client.expect("451 4.4.1");
@@ -123,7 +123,7 @@ fn half_a_message_by_bdat_is_never_delivered() {
         drop(client);
         wait_for("end of the session", || (weir.metric("weir_sessions{listener=\"s\"}") == 0.0).then_some(()));
     }
-    // The client starts again.
+    // The client resets the transaction, and sends another message.
     let mut client = Client::greeted_by(&weir);
     begin(&mut client);
     client.say("RSET", "250");
@@ -198,7 +198,7 @@ fn send_rest(client: &mut Client) -> String {
 }
 
 #[test]
-fn a_late_reply_of_the_upstream_is_never_taken_for_the_next_messages() {
+fn a_late_reply_of_the_upstream_is_never_taken_for_the_reply_to_the_next_message() {
     let upstream = Upstream::start();
     let site = impatient_site(upstream.address());
     let weir = site.start();
@@ -378,7 +378,7 @@ fn a_slow_message_by_bdat_times_out() {
         let words: Vec<String> = std::iter::from_fn(|| client.try_reply().ok()).collect();
         assert!(drips || words.iter().any(|reply| reply.starts_with("421 4.4.2")), "{words:?}");
     }
-    // The octets of a refused chunk do not come.
+    // The client announces a chunk before any recipient, and never sends its octets.
     let mut client = Client::greeted_by(&weir);
     client.send(b"BDAT 1000000 LAST\r\n");
     client.expect("421 4.4.2");

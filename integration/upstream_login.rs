@@ -184,7 +184,7 @@ fn a_refused_login_is_not_retried_per_message_unless_the_password_changes() {
     }
     weir.logged("login refused; the same is not tried again for a while");
     let logins = || upstream.commands().iter().filter(|line| line.starts_with("AUTH")).count();
-    // Plus the logins that were under way at the same time.
+    // Weir stops after some refusals; further logins may be under way at that moment.
     assert!((4..=6).contains(&logins()), "{}", logins());
     upstream.answer_login(&["235 2.7.0 Welcome"]);
     site.put("password", "another");
@@ -255,11 +255,11 @@ fn each_client_is_logged_in_with_its_own_credentials_and_connection() {
         assert!(message.contains(&format!("(authenticated user {user})")), "{message}");
         assert_eq!(opened() - before, connections, "{user}");
     }
-    // Bob is known only here, and gets that reply; the upstream does not count as failed.
+    // Only the first Weir knows Bob: he gets the upstream's refusal, and the upstream does not count as failed.
     let reply = send_as(&weir, Some("bob"));
     assert!(reply.starts_with("550 5.7.8 The mail server behind this one does not take your login: 535"), "{reply}");
     assert_eq!(weir.metric("weir_upstream_up{upstream=\"u\"}"), 1.0);
-    // No client uses the login of a client before it.
+    // A client without a login does not use the connection of a client that has logged in.
     let reply = send_as(&weir, None);
     assert!(reply.starts_with("530 5.7.0"), "{reply}");
     assert_eq!(upstream.acknowledged().len(), 5);

@@ -105,7 +105,7 @@ fn an_address_that_failed_is_asked_last_for_a_while() {
     upstreams[1].fail(Some((Stage::Greeting, Fault::SayAndClose("421 4.3.2 Too busy"))));
     deliver(&weir);
     assert_eq!(messages(&upstreams), [1, 4]);
-    // Logged once, though it failed for many clients.
+    // The failure is logged once, although the address failed for many clients.
     assert_eq!((weir.times_logged("address=127.0.0.2"), weir.times_logged("address is well again")), (2, 1));
     let line = weir.logged("address fails; trying the next");
     assert!(line.contains(&format!("address=127.0.0.2:{port} reason=\"it does not answer")), "{line}");
@@ -124,7 +124,7 @@ fn when_all_addresses_fail_the_last_fault_is_reported() {
 }
 
 #[test]
-fn ipv6_is_tried_first_and_either_kind_is_enough() {
+fn ipv6_is_tried_first_and_a_working_address_of_either_kind_is_enough() {
     let ([six, four], port) = Upstream::start_at_one_port(["::1", "127.0.0.2"]);
     let names = NameServer::start(
         "127.0.0.2 both.example\n::1 both.example\n127.0.0.9 six.example\n::1 six.example\n\
@@ -210,7 +210,7 @@ fn a_failed_lookup_of_an_exchanger_leaves_time_for_the_next() {
     let with_good = site_with_upstream_name("corp.example", port, ", mx = true", &[names.address()]);
     deliver(&with_good.start());
     assert_eq!(messages(&upstreams), [1]);
-    // No name server can be asked: that is no statement about the upstream.
+    // If no name server answers, the log names the name server, and does not say that the upstream's name is wrong.
     let names = NameServer::start("", &records[..6]);
     let without = site_with_upstream_name("corp.example", port, ", mx = true", &[names.address()]);
     let weir = without.start();

@@ -111,7 +111,7 @@ fn the_certificate_must_be_good_for_the_name_or_have_a_pinned_key() {
 }
 
 #[test]
-fn a_pinned_certificate_may_have_expired_and_be_an_authoritys() {
+fn a_pinned_certificate_may_be_expired_or_a_ca_certificate() {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut expired = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
     expired.not_after = rcgen::date_time_ymd(2020, 1, 2);

@@ -86,15 +86,15 @@ struct Message {
 
 /// Way of replaying a trace of Exim through imported limits.
 enum Way {
-    /// The one argument is one limit.
+    /// The trace has one argument, which becomes one limit.
     Limit,
-    /// Each argument is a limit, for its own senders.
+    /// Each argument of the trace becomes a limit for its own senders.
     Limits,
-    /// The one argument without the value that must be unique: the recipient.
+    /// The arguments differ only in the value of `unique=`. One limit takes the recipient in its place.
     Unique,
-    /// The one argument with this option at this stage, whose record no other argument changes.
+    /// Only the argument with this option at this stage becomes a limit: no other argument changes its record.
     Of(&'static str, &'static str),
-    /// No replay, with the reason.
+    /// The trace cannot be replayed, for this reason.
     No(&'static str),
 }
 

@@ -34,7 +34,7 @@ fn start(site: &Site, server: &str) -> Option<(Running, [u16; 2])> {
 }
 
 #[test]
-fn haproxy() {
+fn haproxy_announces_its_clients_to_weir() {
     let upstream = Upstream::start();
     let site = Site::builder()
         .listener("plain", "tls = \"none\", auth = \"none\", proxy-protocol = [\"127.0.0.1\"]")

@@ -5,7 +5,7 @@ use crate::harness::{Outcome, PASSWORD, succeed};
 use std::process::Command;
 
 #[test]
-fn curl() {
+fn messages_of_curl_arrive_unchanged() {
     compare("curl", 0, |sending| {
         let scheme = if sending.way == Way::Implicit { "smtps" } else { "smtp" };
         let mut command = Command::new("curl");
@@ -20,7 +20,7 @@ fn curl() {
 }
 
 #[test]
-fn swaks() {
+fn messages_of_swaks_arrive_unchanged() {
     compare("swaks", 0, |sending| {
         let tls = if sending.way == Way::Implicit { "--tls-on-connect" } else { "--tls" };
         let mut command = Command::new("swaks");
@@ -35,7 +35,7 @@ fn swaks() {
 }
 
 #[test]
-fn smtplib() {
+fn messages_of_smtplib_arrive_unchanged() {
     const PROGRAM: &str = "
 import smtplib, ssl, sys
 way, port, ca, password, recipient, path = sys.argv[1:]
@@ -58,7 +58,7 @@ client.quit()
 }
 
 #[test]
-fn msmtp() {
+fn messages_of_msmtp_arrive_unchanged() {
     compare("msmtp", 0, |sending| {
         let settings = sending.file.with_file_name("msmtprc");
         let starttls = if sending.way == Way::StartTls { "on" } else { "off" };
@@ -78,7 +78,7 @@ fn msmtp() {
 
 /// s-nail writes the header itself, so its saved copy is the message that it sent.
 #[test]
-fn s_nail() {
+fn messages_of_s_nail_arrive_unchanged() {
     let bodies = vec![
         ("text", b"hello\r\n\r\nbye\r\n".to_vec()),
         ("dots", b".\r\n..\r\n.x\r\n\r\n.\r\nend.\r\n".to_vec()),
@@ -115,7 +115,7 @@ fn s_nail() {
 }
 
 #[test]
-fn perl_net_smtp() {
+fn messages_of_perl_net_smtp_arrive_unchanged() {
     const PROGRAM: &str = r#"
 use strict; use warnings; use Net::SMTP; use Authen::SASL;
 my ($way, $port, $ca, $password, $recipient, $path) = @ARGV;
@@ -138,7 +138,7 @@ $client->quit;
 }
 
 #[test]
-fn nodemailer() {
+fn messages_of_nodemailer_arrive_unchanged() {
     const PROGRAM: &str = "
 const [way, port, ca, password, recipient, path] = process.argv.slice(1);
 const fs = require('fs');
@@ -161,7 +161,7 @@ transport.sendMail({ envelope: { from: 'alice@example.org', to: [recipient] }, r
 
 /// git send-email writes its own header around a patch.
 #[test]
-fn git_send_email() {
+fn messages_of_git_send_email_arrive_unchanged() {
     let patch = "From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\r\n\
         From: Alice <alice@example.org>\r\nDate: Sat, 21 Nov 2026 10:00:00 +0000\r\nSubject: [PATCH] weir: hold\r\n\r\n\
         Say why.\r\n---\r\n a.txt | 2 +-\r\n 1 file changed, 1 insertion(+), 1 deletion(-)\r\n\r\n\

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
-fn postfix() {
+fn messages_relayed_by_postfix_arrive_unchanged() {
     let mut relays: HashMap<Way, Postfix> = HashMap::new();
     compare("postfix", 1, |sending| {
         let wrapped = sending.way == Way::Implicit;
@@ -26,7 +26,7 @@ fn postfix() {
 
 /// Debian's Exim cannot be installed beside Postfix: `integration/test` unpacks it and says where.
 #[test]
-fn exim() {
+fn messages_relayed_by_exim_arrive_unchanged() {
     let exim = std::env::var_os("WEIR_TEST_EXIM").map_or_else(|| PathBuf::from("exim4"), PathBuf::from);
     compare("exim", 1, |sending| {
         let folder = tempfile::tempdir().unwrap();
