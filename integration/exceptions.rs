@@ -1,7 +1,7 @@
 //! Tests of grants and suspensions: `weir grant`, `revoke`, `suspend`, `release`, `reset`, `exceptions`.
 
 use crate::harness::{Client, Outcome, Process, Site, Upstream, run, wait_for, weir};
-use crate::state::{TEN, accepted, site_with_limits};
+use crate::state::{TEN, accepted, running, site_with_limits};
 use std::net::Ipv4Addr;
 
 const ALICE: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
@@ -29,13 +29,6 @@ fn done(site: &Site, arguments: &[&str]) -> String {
     let Outcome { code, out, err } = order(site, arguments);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}: {out}");
     out
-}
-
-fn running(limits: &str) -> (Upstream, Site, Process) {
-    let upstream = Upstream::start();
-    let site = site_with_limits(&upstream, limits).build();
-    let weir = site.start();
-    (upstream, site, weir)
 }
 
 fn exceptions(site: &Site) -> Vec<serde_json::Value> {
@@ -161,8 +154,8 @@ fn invalid_commands_are_refused_without_effect() {
 #[test]
 fn the_audit_names_the_user_behind_sudo() {
     let (_upstream, site, _weir) = running(TEN);
-    let suspend = |whom: &str, sudo: Option<&str>, user: Option<&str>| {
-        let mut command = site.command(&["suspend", whom, "--for", "1d", "--reason", "x"]);
+    let suspend = |user_to_suspend: &str, sudo: Option<&str>, user: Option<&str>| {
+        let mut command = site.command(&["suspend", user_to_suspend, "--for", "1d", "--reason", "x"]);
         for (name, value) in [("SUDO_USER", sudo), ("USER", user), ("LOGNAME", None)] {
             match value {
                 Some(value) => command.env(name, value),
@@ -251,7 +244,8 @@ fn a_suspension_by_a_limit_holds_before_its_reply() {
     assert!(mail(&weir, ALICE).starts_with("550 5.7.1 "));
     let list = done(&site, &["exceptions"]);
     assert!(list.contains("  client=127.2.0.0/24  ") && list.contains(" by limit ten: "), "{list}");
-    // The owner as it is shown, although the limit counted the network by its own prefix widths.
+    // The command takes the owner as `weir exceptions` shows it, although the limit counts networks by its own prefix
+    // widths.
     done(&site, &["release", "client=127.2.0.0/24"]);
     done(&site, &["reset", "ten", "127.2.0.1"]);
     assert_eq!(accepted(&weir, ALICE, 5), 5);

@@ -47,7 +47,7 @@ fn greeted(weir: &Process, source: Ipv4Addr) -> Client {
 
 /// Returns the reply to a login from 127.0.0.1.
 fn log_in(weir: &Process, user: &str, password: &str) -> String {
-    greeted(weir, Ipv4Addr::LOCALHOST).ask(&auth(user, password))
+    greeted(weir, Ipv4Addr::LOCALHOST).try_log_in(user, password)
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_correct_login_waits_for_few_checks_of_another_network() {
                 let mut client = greeted(&weir, GUESSER);
                 while !ends.load(Ordering::Relaxed) && began.elapsed() < 3 * PATIENCE {
                     let password = format!("guess {}", guess.fetch_add(1, Ordering::Relaxed));
-                    let reply = client.ask(&auth("alice", &password));
+                    let reply = client.try_log_in("alice", &password);
                     match &reply[..3] {
                         // Weir refuses the login while others wait.
                         "454" => std::thread::sleep(Duration::from_millis(20)),
@@ -78,7 +78,7 @@ fn a_correct_login_waits_for_few_checks_of_another_network() {
         });
         let mut honest = greeted(&weir, Ipv4Addr::LOCALHOST);
         let before = weir.metric(WRONG);
-        let reply = honest.ask(&auth("alice", PASSWORD));
+        let reply = honest.try_log_in("alice", PASSWORD);
         let (checks, busy) = (weir.metric(WRONG) - before, weir.metric(BUSY));
         ends.store(true, Ordering::Relaxed);
         assert!(reply.starts_with("235"), "{reply}");
@@ -101,7 +101,7 @@ fn a_client_that_leaves_the_queue_costs_no_check() {
     wait_for("full queue", || (weir.metric(BUSY) >= 1.0).then_some(()));
     drop(guesses);
     let mut last = greeted(&weir, GUESSER);
-    wait_for("place in the queue", || last.ask(&auth("alice", "last")).starts_with("535").then_some(()));
+    wait_for("place in the queue", || last.try_log_in("alice", "last").starts_with("535").then_some(()));
     let checks = weir.metric(WRONG);
     assert!(checks <= (at_once() + 2) as f64, "{checks} checks");
 }
@@ -121,7 +121,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
             scope.spawn(move || while !client.ask(&guess).starts_with("535") {});
         }
     });
-    let reply = greeted(&weir, GUESSER).ask(&auth("alice", PASSWORD));
+    let reply = greeted(&weir, GUESSER).try_log_in("alice", PASSWORD);
     assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
     // Right passwords are not charged, and other addresses have their own budget.
     for _ in 0..25 {
@@ -142,7 +142,7 @@ fn a_failed_login_is_delayed_and_counted_even_if_the_client_leaves() {
     }
     let began = Instant::now();
     // The right password comes too late.
-    assert!(greeted(&weir, GUESSER).ask(&auth("alice", PASSWORD)).starts_with("454 4.7.0 3 of 3 login-failures"));
+    assert!(greeted(&weir, GUESSER).try_log_in("alice", PASSWORD).starts_with("454 4.7.0 3 of 3 login-failures"));
     assert!(began.elapsed() >= FAILED_LOGIN_PAUSE);
     let began = Instant::now();
     assert!(log_in(&weir, "alice", "wrong").starts_with("535"));

@@ -1,7 +1,7 @@
 //! Tests of reloading the configuration: by SIGHUP, after a change of the file, by `weir reload`.
 
 use crate::harness::{Client, Outcome, PASSWORD, Process, Site, Upstream, run, wait_for};
-use crate::state::{TEN, accepted, site_with_limits};
+use crate::state::{TEN, accepted, running, site_with_limits};
 use rustix::fs::inotify;
 use rustix::process::Signal;
 use std::mem::MaybeUninit;
@@ -78,7 +78,7 @@ fn until_refused(client: &mut Client) -> usize {
 }
 
 #[test]
-fn numbers_change_between_two_commands_and_budgets_keep_their_history() {
+fn changed_rates_apply_from_the_next_command_and_budgets_keep_their_history() {
     let upstream = Upstream::start();
     for way in WAYS {
         let site = ten(&upstream);
@@ -94,7 +94,7 @@ fn numbers_change_between_two_commands_and_budgets_keep_their_history() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_for_any_trigger() {
+fn a_bad_file_changes_nothing_however_the_reload_is_triggered() {
     let upstream = Upstream::start();
     for way in WAYS {
         let site = ten(&upstream);
@@ -114,9 +114,7 @@ fn a_bad_file_changes_nothing_for_any_trigger() {
 
 #[test]
 fn a_reload_on_command_runs_without_a_changed_file() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     weir.signal(Signal::HUP);
     wait_for_metric(&weir, TAKEN, 1.0);
     let Outcome { code, out, err } = reload(&site);
@@ -127,9 +125,7 @@ fn a_reload_on_command_runs_without_a_changed_file() {
 
 #[test]
 fn a_bad_file_is_reported_as_by_check() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     change(&site, "10 / 1d", "20 / 1x");
     let checked = site.run(&["check"], "");
     let Outcome { code, out, err } = reload(&site);
@@ -145,20 +141,18 @@ fn a_bad_file_is_reported_as_by_check() {
 
 #[test]
 fn a_bad_file_is_reported_once_until_it_changes_again() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     take(Way::File, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
     let watching = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
     inotify::add_watch(&watching, site.path("weir.toml"), inotify::WatchFlags::OPEN).unwrap();
     let mut space = [MaybeUninit::uninit(); 1024];
     let mut opened = inotify::Reader::new(&watching, &mut space);
-    // By then the first of these reloads has finished.
+    // Weir has opened the file twice more, so the first of these two reloads has finished.
     opened.next().unwrap();
     opened.next().unwrap();
     assert_eq!(weir.metric(REFUSED), 1.0);
     take(Way::File, &site, &weir, ("20 / 1x", "20 / 1y"), REFUSED);
-    // A thread writes the log some time after the metric.
+    // The log line is written by a thread, some time after the metric changes.
     let reported = || weir.times_logged("limits and upstreams not taken");
     wait_for("second report", || (reported() >= 2).then_some(()));
     assert_eq!(reported(), 2);
@@ -166,9 +160,7 @@ fn a_bad_file_is_reported_once_until_it_changes_again() {
 
 #[test]
 fn a_bad_file_is_read_again_until_it_is_valid() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     take(Way::File, &site, &weir, ("10 / 1d", "20 / 1x"), REFUSED);
     let modified = std::fs::metadata(site.path("weir.toml")).unwrap().modified().unwrap();
     let good = config(&site).replace("20 / 1x", "20 / 1d");
@@ -180,9 +172,7 @@ fn a_bad_file_is_read_again_until_it_is_valid() {
 
 #[test]
 fn reloaded_limits_keep_their_history() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     let gone = |name: &str| format!("no such limit any more: {name}: its budgets are kept for 30d, if it comes back\n");
     let reload = |from, to| {
         change(&site, from, to);
@@ -208,9 +198,7 @@ fn reloaded_limits_keep_their_history() {
 
 #[test]
 fn changes_that_need_a_restart_are_named_until_then() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     let session = "session = { idle-timeout = \"7m\" }\nlog = { format = \"json\" }\nhostname = \"other.example\"";
     change(&site, "hostname = \"weir.example\"", session);
     let words = "needs a restart: [log] format, [session] idle-timeout, hostname";
@@ -225,9 +213,7 @@ fn changes_that_need_a_restart_are_named_until_then() {
 
 #[test]
 fn limits_are_reloaded_despite_another_bad_file_which_is_reported() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     std::fs::write(site.path("certificate.pem"), "nonsense").unwrap();
     std::fs::write(site.path("users"), "nonsense").unwrap();
     change(&site, "10 / 1d", "20 / 1d");
@@ -274,9 +260,7 @@ fn the_running_weir_is_found_by_the_readable_part_of_a_bad_file() {
 
 #[test]
 fn only_weirs_own_user_and_root_may_use_the_control_socket() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     let mode = std::fs::metadata(site.path("state.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     // Only the socket has restricted permissions. Unless this is root, the owner is this user.
@@ -334,9 +318,7 @@ fn the_socket_of_another_weir_and_other_files_are_left_alone() {
 
 #[test]
 fn a_second_weir_on_one_state_file_leaves_the_first_its_socket() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     let Outcome { code, err, .. } = site.run(&["serve"], "");
     assert_eq!(code, Some(74), "{err}");
     assert_eq!(reload(&site).code, Some(0));
@@ -358,9 +340,7 @@ fn control_commands_work_without_http_over_tcp() {
 
 #[test]
 fn users_of_a_reloaded_file_may_log_in() {
-    let upstream = Upstream::start();
-    let site = ten(&upstream);
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     assert_eq!(weir.get("/reload").0, 404, "nobody gives orders over TCP");
     site.add_user("bob");
     assert_eq!(reload(&site).code, Some(0));

@@ -58,7 +58,7 @@ impl Judge {
         for one in accepted {
             match one.token {
                 Some(token) => by_token.entry(token).or_default().push(one),
-                None => findings.push(self.lost(None, "accepted from a sender whom no client named")),
+                None => findings.push(self.lost(None, "accepted from a sender that no client named")),
             }
         }
         for message in sent {

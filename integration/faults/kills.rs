@@ -54,6 +54,7 @@ pub fn kill(plan: Kills) -> bool {
             let told = load(plan.seed, kills, weir);
             upstream.forget();
             weir = site.start();
+            assert_eq!(weir.get("/readyz").0, 200, "after kill {kills}");
             let after = site.levels();
             kills += 1;
             lost += compare(&before, &told, &after, kills);

@@ -114,8 +114,14 @@ impl Client {
     }
 
     pub fn log_in(&mut self, user: &str, password: &str) {
+        let reply = self.try_log_in(user, password);
+        assert!(reply.starts_with("235"), "{user}: {reply}");
+    }
+
+    /// Sends AUTH PLAIN; returns the reply.
+    pub fn try_log_in(&mut self, user: &str, password: &str) -> String {
         let response = base64::engine::general_purpose::STANDARD.encode(format!("\0{user}\0{password}"));
-        self.say(&format!("AUTH PLAIN {response}"), "235");
+        self.ask(&format!("AUTH PLAIN {response}"))
     }
 
     /// Makes the connection end with a reset.

@@ -23,7 +23,7 @@ pub fn weir() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// Runs a command to its end with this standard input. What it writes must be UTF-8.
+/// Runs a command to its end with this standard input. Its output must be UTF-8.
 pub fn run(command: &mut Command, input: impl AsRef<[u8]> + Send) -> Outcome {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -1,6 +1,7 @@
-//! Tests of disks that fill, freeze, fail and lie: mail flows, the administrator is told, and the counts are kept.
+//! Tests of disks that fill up, freeze, fail or lose data: mail flows, the administrator is told, and the counts are
+//! kept.
 
-use super::{TEN, accepted, replies, site_with_limits};
+use super::{TEN, accepted, replies, running, site_with_limits};
 use crate::harness::{Disk, Outcome, Process, Site, Upstream, succeed, wait_for};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt as _;
@@ -69,9 +70,9 @@ mod on_a_disk {
         let mut known = 0;
         let words = wait_for("an exception that is not written", || {
             known += 1;
-            let whom = format!("user{known}");
+            let user = format!("user{known}");
             let reason = "x".repeat(500);
-            let words = suspend(&site, &[&whom, "--for", "1d", "--reason", &reason]);
+            let words = suspend(&site, &[&user, "--for", "1d", "--reason", &reason]);
             words.contains("not in the state file yet").then_some(words)
         });
         assert!(words.contains("full"), "{words}");
@@ -148,10 +149,10 @@ mod on_a_disk {
         disk.freeze();
         let began = Instant::now();
         assert_eq!(accepted(&weir, ALICE, 4), 4, "mail flows");
-        // The first waits as long as a commit may take; later ones do not wait.
+        // The first reply waits as long as a commit may take; later replies do not wait.
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_degraded(&weir, "slow");
-        assert_eq!(accepted(&weir, BOB, 12), 10, "and limits hold, also for whoever is not in memory");
+        assert_eq!(accepted(&weir, BOB, 12), 10, "and limits hold, also for a client whose budgets are not in memory");
         let (began, carol) = (Instant::now(), ["client=127.2.0.3", "--for", "1d", "--reason", "x"]);
         let words = suspend(&site, &carol);
         assert!(words.contains("not in the state file yet") && began.elapsed() < Duration::from_secs(5), "{words}");
@@ -201,9 +202,7 @@ fn a_damaged_page_is_reported_and_the_rest_is_saved() {
 
 #[test]
 fn a_state_file_that_is_moved_away_is_reported() {
-    let upstream = Upstream::start();
-    let site = site_with_limits(&upstream, TEN).build();
-    let weir = site.start();
+    let (_upstream, site, weir) = running(TEN);
     assert_eq!(accepted(&weir, ALICE, 4), 4);
     std::fs::rename(site.path("state.db"), site.path("away.db")).unwrap();
     assert_degraded(&weir, "removed");

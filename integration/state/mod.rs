@@ -1,6 +1,5 @@
-//! Tests of the state file: acknowledged charges are in it after any fault; and the administrator's commands for it.
+//! Tests of the state file: it has all acknowledged charges after any fault of the disk. Tests of the commands for it.
 
-mod crash;
 mod disk;
 mod tool;
 
@@ -13,6 +12,14 @@ pub fn site_with_limits(upstream: &Upstream, limits: &str) -> SiteBuilder {
         .listener("s", "tls = \"none\", auth = \"optional\", trusted = [\"127.0.0.0/8\"]")
         .upstream(upstream.address(), "")
         .more(&format!("limit = [{limits}]\n"))
+}
+
+/// Starts an upstream and a Weir with these limits.
+pub fn running(limits: &str) -> (Upstream, Site, Process) {
+    let upstream = Upstream::start();
+    let site = site_with_limits(&upstream, limits).build();
+    let weir = site.start();
+    (upstream, site, weir)
 }
 
 /// Limits each client to ten recipients a day.

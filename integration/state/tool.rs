@@ -1,6 +1,6 @@
 //! Tests of `weir state`: info, dump, load, backup.
 
-use super::{TEN, accepted, site_with_limits};
+use super::{TEN, accepted, running, site_with_limits};
 use crate::harness::{Outcome, Site, Upstream, succeed};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ const LIMITS: &str = "{ name = \"ten\", count = \"recipients\", per = [\"client\
 
 /// Runs a command of `weir state` that must succeed; returns its standard output.
 fn state(site: &Site, arguments: &[&str], input: &str) -> String {
-    succeed(site.command(&["state"]).args(arguments), input).out
+    succeed(&mut site.command(&[&["state"], arguments].concat()), input).out
 }
 
 /// Runs a command of `weir state` that must fail with this exit code; returns its standard error.
@@ -25,9 +25,7 @@ fn refused(site: &Site, arguments: &[&str], input: impl AsRef<[u8]> + Send, exit
 
 #[test]
 fn the_state_of_a_running_weir_can_be_inspected_dumped_and_copied() {
-    let upstream = Upstream::start();
-    let site = site_with_limits(&upstream, LIMITS).build();
-    let weir = site.start();
+    let (_upstream, site, weir) = running(LIMITS);
     assert_eq!(accepted(&weir, ALICE, 4), 4);
     assert_eq!(accepted(&weir, BOB, 7), 7);
     let text = state(&site, &["info"], "");
