@@ -273,7 +273,7 @@ fn changed_name_servers_apply_at_once_and_connections_are_kept() {
     let [before, after] = names.each_ref().map(|names| names.address().to_string());
     let site = Site::builder()
         .open_listener()
-        .upstream(format!("smart.example:{port}"), "")
+        .upstream(format!("smart.example:{port}"), "name = \"u\"")
         .more(&format!("dns = {{ servers = [\"{before}\"] }}"))
         .build();
     let weir = site.start();
@@ -294,7 +294,7 @@ fn a_connection_begun_under_former_options_is_not_used_after_a_change() {
     let names = NameServer::start("127.0.0.2 smart.example\n", &[]);
     let site = Site::builder()
         .open_listener()
-        .upstream(format!("smart.example:{port}"), "")
+        .upstream(format!("smart.example:{port}"), "name = \"u\"")
         .more(&format!("dns = {{ servers = [\"{}\"] }}", names.address()))
         .build();
     names.pause();

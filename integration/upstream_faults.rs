@@ -12,6 +12,14 @@ fn impatient_site(upstream: impl Display) -> Site {
     Site::builder().open_listener().upstream(upstream, "").more("session = { upstream-timeout = \"1s\" }\n").build()
 }
 
+/// Starts an upstream, and a Weir that requires its answers within a second.
+fn impatient() -> (Upstream, Site, Process) {
+    let upstream = Upstream::start();
+    let site = impatient_site(upstream.address());
+    let weir = site.start();
+    (upstream, site, weir)
+}
+
 /// Sends MAIL, RCPT and a message until a step fails; returns the last reply.
 fn send(client: &mut Client, body: &[u8]) -> String {
     client.say("MAIL FROM:<a@example.org>", "250");
@@ -48,9 +56,7 @@ const BODY: &[u8] = b"Subject: x\r\n\r\nhello\r\n";
 
 #[test]
 fn after_the_final_dot_weir_waits_for_the_outcome_and_reports_it_truthfully() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     upstream.fail(Some((Stage::End, Fault::Silence)));
     let mut client = Client::in_transaction(&weir);
     client.say("DATA", "354");
@@ -78,9 +84,7 @@ fn a_refused_upstream_connection_is_reported_soon() {
 
 #[test]
 fn an_upstream_connection_closed_between_two_messages_fails_no_message() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     let mut client = Client::greeted_by(&weir);
     let before = upstream.connections();
     upstream.fail(Some((Stage::End, Fault::SayAndClose("250 2.0.0 Queued, bye"))));
@@ -92,9 +96,7 @@ fn an_upstream_connection_closed_between_two_messages_fails_no_message() {
 
 #[test]
 fn a_client_that_leaves_in_mid_message_delivers_nothing() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     let mut client = Client::in_transaction(&weir);
     client.say("DATA", "354");
     client.send(b"half a mess");
@@ -107,9 +109,7 @@ fn a_client_that_leaves_in_mid_message_delivers_nothing() {
 
 #[test]
 fn half_a_message_by_bdat_is_never_delivered() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     let begin = |client: &mut Client| {
         client.begin_transaction();
         client.send(b"BDAT 7\r\nhello\r\n");
@@ -147,9 +147,7 @@ fn half_a_message_by_bdat_is_never_delivered() {
 
 #[test]
 fn a_mail_loop_is_refused() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     let mut client = Client::greeted_by(&weir);
     let passed = |hops| [&b"Received: from a by b; Fri, 20 Nov 2026 10:00:00 +0000\r\n".repeat(hops), BODY].concat();
     for send in [send, send_in_pieces] {
@@ -199,9 +197,7 @@ fn send_rest(client: &mut Client) -> String {
 
 #[test]
 fn a_late_reply_of_the_upstream_is_never_taken_for_the_reply_to_the_next_message() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     for odd in [Fault::Say("354 odd"), Fault::Say("354 odd\r\n250 2.0.0 of which message?")] {
         upstream.fail(Some((Stage::End, odd)));
         let mut client = Client::greeted_by(&weir);
@@ -218,9 +214,7 @@ fn a_late_reply_of_the_upstream_is_never_taken_for_the_reply_to_the_next_message
 
 #[test]
 fn the_upstreams_reply_in_mid_message_reaches_the_client() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     // The upstream stops reading after the first line and replies with the reason, while Weir is blocked in a write.
     let long = [BODY, &b"0123456789abcdefghijklmnopqrstuvwxyz\r\n".repeat(500_000)].concat();
     upstream.fail(Some((Stage::Body, Fault::SayAndClose("552 5.3.4 Too big for me"))));
@@ -232,9 +226,7 @@ fn the_upstreams_reply_in_mid_message_reaches_the_client() {
 
 #[test]
 fn one_long_refusal_for_many_recipients_costs_little_memory_and_log() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     let refusal: String = (0..250).map(|_| format!("550-5.7.1 {}\r\n", "x".repeat(1900))).collect();
     upstream.fail(Some((Stage::Mail, Fault::Say(Box::leak(format!("{refusal}550 5.7.1 no").into_boxed_str())))));
     let mut client = Client::greeted_by(&weir);
@@ -304,9 +296,7 @@ fn a_reply_of_a_gigabyte_costs_next_to_no_memory() {
 
 #[test]
 fn an_address_harvester_is_disconnected_and_does_not_fill_the_log() {
-    let upstream = Upstream::start();
-    let site = impatient_site(upstream.address());
-    let weir = site.start();
+    let (upstream, _site, weir) = impatient();
     upstream.fail(Some((Stage::Rcpt, Fault::Say("550 5.1.1 no such user"))));
     let mut client = Client::greeted_by(&weir);
     client.say("MAIL FROM:<a@example.org>", "250");
