@@ -12,7 +12,6 @@ use rustls::{
 };
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,18 +89,12 @@ fn site_with_certificates(also: &[&str], more: &str) -> Site {
     Site::builder().tls(keys).more(LISTENERS).more(more).build()
 }
 
-/// Replaces a file by a rename, as install(1) and certbot do.
-fn put(path: &Path, text: &str) {
-    std::fs::write(path.with_extension("new"), text).unwrap();
-    std::fs::rename(path.with_extension("new"), path).unwrap();
-}
-
 /// Makes a certificate for these names.
 fn make(site: &Site, name: &str, names: &[&str]) -> CertificateDer<'static> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
-    put(&site.path(&format!("{name}.pem")), &made.cert.pem());
-    put(&site.path(&format!("{name}.key")), &made.signing_key.serialize_pem());
+    site.put(&format!("{name}.pem"), &made.cert.pem());
+    site.put(&format!("{name}.key"), &made.signing_key.serialize_pem());
     made.cert.der().clone()
 }
 
@@ -202,7 +195,7 @@ fn a_reload_takes_all_certificates_or_none() {
     let both = || ["localhost", "smtp.example.net"].map(|name| shown(&program(&TLS13), name, address));
     let before = both();
     let default = renew_default(&site);
-    put(&site.path("net.pem"), "nonsense");
+    site.put("net.pem", "nonsense");
     weir.signal(Signal::HUP);
     let line = weir.logged("certificates not taken: the former ones stay");
     assert!(line.contains("net.pem: there is no certificate in it"), "{line}");
@@ -317,8 +310,8 @@ fn check_warns_of_a_duplicate_name_and_of_an_expired_certificate() {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(["ended.example".to_owned()]).unwrap();
     params.not_after = rcgen::date_time_ymd(2020, 1, 2);
-    put(&site.path("ended.pem"), &params.self_signed(&key).unwrap().pem());
-    put(&site.path("ended.key"), &key.serialize_pem());
+    site.put("ended.pem", &params.self_signed(&key).unwrap().pem());
+    site.put("ended.key", &key.serialize_pem());
     let (code, said) = check(&site);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("one.pem and ") && said.contains("two.pem are both for smtp.example.net"), "{said}");

@@ -72,7 +72,7 @@ fn messages_of_msmtp_arrive_unchanged() {
         std::fs::set_permissions(&settings, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let mut command = Command::new("msmtp");
         command.arg(format!("--file={}", settings.display())).arg(sending.recipient);
-        succeed(&mut command, &sending.with_unix_lines());
+        succeed(&mut command, sending.with_unix_lines());
     });
 }
 
@@ -102,7 +102,7 @@ fn messages_of_s_nail_arrive_unchanged() {
         command.args(["-s", "test", "-a"]).arg(sending.file).arg(sending.recipient);
         succeed(
             command.env("MAILRC", "/dev/null").env("HOME", sending.file.parent().unwrap()),
-            &sending.with_unix_lines(),
+            sending.with_unix_lines(),
         );
         let kept = std::fs::read(record).unwrap();
         let text = String::from_utf8(kept).unwrap();

@@ -61,7 +61,7 @@ fn messages_relayed_by_exim_arrive_unchanged() {
         std::fs::write(&settings, text).unwrap();
         let mut command = Command::new(&exim);
         command.arg("-C").arg(&settings).args(["-odf", "-oi", "-f", "alice@example.org", sending.recipient]);
-        succeed(&mut command, &sending.with_unix_lines());
+        succeed(&mut command, sending.with_unix_lines());
         let log = std::fs::read_to_string(folder.path().join("mainlog")).unwrap();
         assert!(log.contains(&format!("=> {}", sending.recipient)), "{log}");
         assert!(log.contains(" K C="), "not sent by BDAT: {log}");
