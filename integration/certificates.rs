@@ -12,6 +12,7 @@ use rustls::{
 };
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -288,6 +289,7 @@ fn check_tells_what_is_wrong_with_each_certificate() {
     make(&site, "nameless", &["192.0.2.1"]);
     make(&site, "mismatch", &["mismatch.example"]);
     std::fs::copy(site.path("net.key"), site.path("mismatch.key")).unwrap();
+    std::fs::set_permissions(site.path("net.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let (code, said) = check(&site);
     assert_eq!(code, Some(78), "{said}");
     for words in [
