@@ -1,6 +1,6 @@
 //! Tests of the commands, as an administrator runs them in a terminal.
 
-use crate::harness::{Outcome, PASSWORD, Site, run, weir};
+use crate::harness::{Outcome, PASSWORD, Running, Site, run, weir};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
@@ -353,18 +353,8 @@ fn groups_of_a_user_are_given_listed_and_replaced() {
     assert_eq!(user(&["groups", "dave", "staff"], ""), failure(67, nobody));
 }
 
-/// A running demo. Dropping it kills the process.
-struct Demo(std::process::Child);
-
-impl Drop for Demo {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Starts a demo; returns it with its output, up to the line that names Ctrl-C.
-fn demo() -> (Demo, Vec<String>) {
+fn demo() -> (Running, Vec<String>) {
     let mut child = weir().arg("demo").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -373,7 +363,7 @@ fn demo() -> (Demo, Vec<String>) {
             break;
         }
     }
-    (Demo(child), lines)
+    (Running(child), lines)
 }
 
 #[test]

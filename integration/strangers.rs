@@ -1,11 +1,11 @@
 //! Tests of unauthenticated clients (strangers): their effect on the log and on other clients' connections.
 
-use crate::harness::{Client, PASSWORD, PATIENCE, Process, Site, Upstream, field, free_port, wait_for};
+use crate::harness::{Client, PASSWORD, Process, Running, Site, Upstream, field, free_port, get, wait_for};
 use base64::Engine as _;
 use rustix::process::Signal;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 /// Number of events per log message.
@@ -272,18 +272,11 @@ fn a_user_may_cause_more_log_lines_than_a_stranger() {
 
 /// A Weir with fixed addresses, whose standard error is a pipe that nobody reads.
 struct Unread {
-    child: Child,
+    process: Running,
     submission: SocketAddr,
     implicit: SocketAddr,
     admin: SocketAddr,
     _site: (Upstream, Site),
-}
-
-impl Drop for Unread {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Unread {
@@ -300,20 +293,11 @@ impl Unread {
             .users(&[("alice", PASSWORD, "")])
             .build();
         site.edit("address = \"127.0.0.1:0\"", &format!("address = \"{admin}\""));
-        let child = site.serve().stderr(Stdio::piped()).spawn().unwrap();
-        let unread = Self { child, submission, implicit, admin, _site: (upstream, site) };
+        let process = Running(site.serve().stderr(Stdio::piped()).spawn().unwrap());
+        let unread = Self { process, submission, implicit, admin, _site: (upstream, site) };
         wait_for("listener", || TcpStream::connect(admin).ok());
         wait_for("listener", || TcpStream::connect(submission).ok());
         unread
-    }
-
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
     }
 
     /// Makes the n-th trusted client get a hundred refusals, with log lines of about 700 octets each.
@@ -331,12 +315,12 @@ impl Unread {
     }
 
     fn terminate(&mut self) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process.0), Signal::TERM).unwrap();
     }
 
     /// Reads all lines up to the end of the process.
     fn read(&mut self) -> Vec<String> {
-        BufReader::new(self.child.stderr.take().unwrap()).lines().map_while(Result::ok).collect()
+        BufReader::new(self.process.0.stderr.take().unwrap()).lines().map_while(Result::ok).collect()
     }
 }
 
@@ -353,8 +337,8 @@ fn an_unread_log_blocks_no_session_and_reports_lost_lines() {
         weir.be_refused(n);
     }
     Client::connect(weir.submission).say("QUIT", "221");
-    assert!(weir.get("/healthz").starts_with("HTTP/1.1 200"));
-    let metrics = weir.get("/metrics");
+    assert_eq!(get(weir.admin, "/healthz").0, 200);
+    let (_, metrics) = get(weir.admin, "/metrics");
     let counted = metrics.lines().find_map(|line| line.strip_prefix("weir_log_lines_lost_total ")).unwrap();
     weir.terminate();
     let lines = weir.read();

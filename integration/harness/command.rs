@@ -1,7 +1,7 @@
 //! Commands that run to their end, and their outcome.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Outcome of a command: its exit code (`None` after a signal), standard output and standard error.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,6 +15,16 @@ impl Outcome {
     /// Returns standard output and standard error.
     pub fn said(&self) -> String {
         format!("{}{}", self.out, self.err)
+    }
+}
+
+/// A running command. Dropping it kills the process.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

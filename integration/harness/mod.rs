@@ -12,12 +12,12 @@ mod site;
 mod upstream;
 
 pub use client::Client;
-pub use command::{Outcome, run, succeed, weir};
+pub use command::{Outcome, Running, run, succeed, weir};
 pub use disk::Disk;
 pub use dovecot::Dovecot;
 pub use name_server::NameServer;
 pub use postfix::Postfix;
-pub use process::{Process, field, free_port};
+pub use process::{Process, field, free_port, get};
 pub use site::{PASSWORD, Site, SiteBuilder};
 pub use upstream::{Fault, Stage, Upstream};
 

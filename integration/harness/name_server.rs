@@ -1,16 +1,16 @@
 //! A real name server on its own port: dnsmasq, whose records can be changed while it runs.
 
-use super::{free_port, wait_for};
+use super::{Running, free_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// The server knows names below `example`, and refuses all other questions. Dropping it kills the process.
 pub struct NameServer {
     folder: tempfile::TempDir,
     address: SocketAddr,
     options: Vec<String>,
-    child: Option<Child>,
+    process: Option<Running>,
 }
 
 impl NameServer {
@@ -20,7 +20,7 @@ impl NameServer {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        let mut this = Self { folder, address, options, child: None };
+        let mut this = Self { folder, address, options, process: None };
         std::fs::write(this.folder.path().join("hosts"), hosts).unwrap();
         this.resume();
         this
@@ -30,28 +30,29 @@ impl NameServer {
         self.address
     }
 
+    fn id(&self) -> Pid {
+        Pid::from_child(&self.process.as_ref().unwrap().0)
+    }
+
     /// Replaces the addresses.
     pub fn change(&self, hosts: &str) {
         std::fs::write(self.folder.path().join("hosts"), hosts).unwrap();
-        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::HUP).unwrap();
+        kill_process(self.id(), Signal::HUP).unwrap();
     }
 
     /// Makes the server silent; it still receives questions.
     pub fn pause(&self) {
-        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::STOP).unwrap();
+        kill_process(self.id(), Signal::STOP).unwrap();
     }
 
     /// Makes the server answer, also the questions that it received while silent.
     pub fn go_on(&self) {
-        kill_process(Pid::from_child(self.child.as_ref().unwrap()), Signal::CONT).unwrap();
+        kill_process(self.id(), Signal::CONT).unwrap();
     }
 
     /// Stops the server until it is resumed.
     pub fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        self.process = None;
     }
 
     pub fn resume(&mut self) {
@@ -63,13 +64,7 @@ impl NameServer {
             .arg(format!("--port={}", self.address.port()))
             .arg(format!("--addn-hosts={}", self.folder.path().join("hosts").display()))
             .args(&self.options);
-        self.child = Some(command.stderr(Stdio::null()).spawn().unwrap());
+        self.process = Some(Running(command.stderr(Stdio::null()).spawn().unwrap()));
         wait_for("answer of dnsmasq", || TcpStream::connect(self.address).ok());
-    }
-}
-
-impl Drop for NameServer {
-    fn drop(&mut self) {
-        self.stop();
     }
 }

@@ -3,8 +3,8 @@
 use super::PATIENCE;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -95,14 +95,7 @@ impl Process {
 
     /// Requests `GET path` from the admin listener; returns status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
-        use std::io::Read as _;
-        let mut stream = std::net::TcpStream::connect(self.address("admin")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head[9..12].parse().unwrap(), body.to_owned())
+        get(self.address("admin"), path)
     }
 
     /// Returns the value of a metric, named with its labels as in `/metrics`; 0 if there is none yet.
@@ -147,6 +140,17 @@ impl Drop for Process {
             eprintln!("--- log of Weir\n{}", self.log_lines().join("\n"));
         }
     }
+}
+
+/// Requests `GET path` over HTTP; returns status and body.
+pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
 }
 
 /// Returns a field of a log line, logfmt or JSON, without its quotes.

@@ -1,18 +1,8 @@
 //! Tests with load balancers in front of Weir.
 
-use crate::harness::{Client, Site, Upstream, free_port, wait_for};
+use crate::harness::{Client, Running, Site, Upstream, free_port, wait_for};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command};
-
-/// A running process. Dropping it ends the process.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use std::process::Command;
 
 /// Starts HAProxy in front of a server, and waits until it listens on two ports: one passes on IPv4 clients as IPv4,
 /// the other as IPv6-mapped addresses. `None` if another process has taken the ports meanwhile.
