@@ -92,7 +92,7 @@ fn is_metric(metrics: &BTreeSet<String>, name: &str) -> bool {
     metrics.contains(name) || metrics.contains(base)
 }
 
-/// Returns the anchors of the headings, as links name them: in lower case, with hyphens for spaces, without punctuation.
+/// Returns the anchors of the headings, as links name them: in lower case, with hyphens for spaces and no punctuation.
 /// The second heading of the same text gets "-1".
 fn anchors(document: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();

@@ -29,7 +29,6 @@ use attacker::{Targets, Way};
 use harness::Site;
 use honest::{Honest, Seen};
 use report::Measured;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
@@ -288,13 +287,6 @@ fn read_count(reader: &mut BufReader<ChildStdout>) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Raises the limit of open files: both ends of thousands of connections are on this machine.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    assert!(limit.maximum.is_none_or(|most| most >= 10_000), "ulimit -Hn is {:?}", limit.maximum);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
-}
-
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let names: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -302,7 +294,8 @@ fn main() {
     if names.first() == Some(&"--test") {
         return;
     }
-    raise_file_limit();
+    // Both ends of thousands of connections are on this machine.
+    client::raise_file_limit(10_000);
     if names.first() == Some(&"--attacker") {
         let (way, targets) = attacker::parse(&arguments[1..]);
         return attacker::main(way, targets);

@@ -27,7 +27,6 @@ mod upstream;
 use client::{Client, Shape, connect};
 use delayed::delayed;
 use harness::{Process, Site};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -369,13 +368,6 @@ async fn octets(upstream: &Upstream) {
     }
 }
 
-/// Raises the limit of open files to nearly two per connection, for ten thousand connections.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    assert!(limit.maximum.is_none_or(|most| most >= 20_000), "ulimit -Hn is {:?}", limit.maximum);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
-}
-
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let parts: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -383,7 +375,8 @@ fn main() {
     if parts.first() == Some(&"--test") {
         return;
     }
-    raise_file_limit();
+    // Nearly two files per connection, for ten thousand connections.
+    client::raise_file_limit(20_000);
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {

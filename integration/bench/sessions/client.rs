@@ -1,6 +1,7 @@
 //! Cheap clients: thousands of them share two threads.
 
 use super::harness::Site;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -31,6 +32,13 @@ impl Shape {
     pub fn nth(n: u64) -> Self {
         [Self::Stepwise, Self::Pipelined, Self::Chunked][(n % 3) as usize]
     }
+}
+
+/// Raises the limit of open files as far as this process may, which must be to `least` or more.
+pub fn raise_file_limit(least: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    assert!(limit.maximum.is_none_or(|most| most >= least), "ulimit -Hn is {:?}", limit.maximum);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
 }
 
 /// Connects from the client's own address: each address is one client to Weir, and ports do not run out.
