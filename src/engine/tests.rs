@@ -108,7 +108,7 @@ fn a_bucket_is_full_at_its_burst_and_over_beyond_it() {
 
 /// Vienna: a hundred tokens, a hundred more per day: no sender sends more than 200 in any 24 hours.
 #[test]
-fn the_envelope_of_vienna() {
+fn a_bucket_of_100_that_gains_100_a_day_passes_200_in_any_day() {
     let rule = bucket(100.0, 100.0, "1d");
     assert!((rule.envelope(Duration::from_secs(86_400)) - 200.0).abs() < 1e-9);
     assert!((ewma(100.0, "1d").envelope(Duration::from_secs(86_400)) - 200.0).abs() < 1e-9);
@@ -123,7 +123,7 @@ fn an_event_larger_than_the_limit_never_fits() {
 }
 
 #[test]
-fn each_factor_scales_its_number() {
+fn factors_scale_the_rate_and_the_burst() {
     for rule in [ewma(100.0, "1d"), bucket(100.0, 100.0, "1d")] {
         let scaled = rule.scaled(3.0, 0.5);
         assert!((scaled.burst() - 50.0).abs() < 1e-9);
@@ -199,7 +199,7 @@ proptest! {
 
     /// A sender that always sends as much as fits comes close to the envelope: the bound is tight.
     #[test]
-    fn the_envelope_is_reached(rule in any_rule()) {
+    fn a_sender_of_all_that_fits_comes_close_to_the_envelope(rule in any_rule()) {
         let piece = rule.burst() / 200.0;
         let (mut state, mut now, mut sum) = (None, at(0.0), 0.0);
         let end = now.after(Duration::from_secs_f64(refill(rule)));

@@ -98,7 +98,7 @@ pub mod tests {
     }
 
     #[test]
-    fn sessions_of_one_client_are_alike_to_an_upstream() {
+    fn an_upstream_sees_no_difference_between_sessions_of_one_client() {
         assert!(alice().is_like(&Client { session: "other".into(), ..alice() }));
         for other in [
             Client { user: Some("bob".into()), ..alice() },

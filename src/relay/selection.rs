@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_come_first_then_weights_and_the_unwell_last() {
+    fn upstreams_are_ordered_by_health_then_priority_then_weight() {
         let [a, b, c] = [standing(20, 1), standing(10, 1), standing(10, 3)];
         let down = Standing { is_well: false, ..standing(0, 9) };
         let unable = Standing { is_able: false, ..standing(0, 9) };
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_as_the_weights() {
+    fn each_upstream_gets_a_share_of_the_mail_by_its_weight() {
         let all = [standing(0, 1), standing(0, 3), standing(0, 4)];
         let mut firsts = [0; 3];
         // Tries every possible draw once.
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn in_use_are_the_well_ones_of_the_lowest_priority() {
+    fn healthy_upstreams_of_the_lowest_priority_are_in_use() {
         let down = |priority| Standing { is_well: false, ..standing(priority, 1) };
         let of = |standings: &[Standing]| in_use(standings).collect::<Vec<_>>();
         assert_eq!(of(&[standing(20, 1), standing(10, 1), standing(10, 3), down(0)]), [1, 2]);

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_bounds_of_their_own() {
+    fn each_message_has_its_own_bound() {
         let (throttle, client) = (throttle(), "192.0.2.7".parse().unwrap());
         for _ in 0..100 {
             throttle.permit("wrong password", client);

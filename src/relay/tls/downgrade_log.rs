@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tls_that_is_lost_is_news_once_and_again_when_it_is_back() {
+    fn lost_tls_is_logged_once_and_so_is_its_return() {
         let mut state = State::default();
         let [one, other] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 25)));
         let refused = || Some(NoTlsReason::Refused(Reply::new(454, "no")));

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_read_in_hexadecimal_and_base64_and_shown_as_it_can_be_configured() {
+    fn a_pin_is_read_in_hexadecimal_and_base64_and_shown_as_it_can_be_configured() {
         let (hex, base64) = (
             "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
             "sha256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_news_once_and_pauses_grow_until_a_message_is_accepted() {
+    fn a_failure_is_logged_once_and_pauses_grow_until_a_message_is_accepted() {
         let (health, mut now) = (Health::default(), Instant::now());
         assert!(health.is_well() && health.failed(now, now) && !health.failed(now, now) && !health.is_well());
         for expected in [4, 8, 16, 32, 60, 60] {
