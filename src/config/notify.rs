@@ -3,9 +3,7 @@
 use super::delay::web_address;
 use super::section::{Placed, Section};
 use super::values::text;
-use crate::policy::action::{Mailbox, Notification};
-use crate::policy::algorithm::Algorithm;
-use crate::policy::quota::Quota;
+use crate::policy::limit::{Algorithm, Mailbox, Notification, Quota};
 use crate::smtp::address::{Path, parse_path};
 use crate::time::{Units, parse_rate};
 use std::cell::Cell;

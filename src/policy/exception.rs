@@ -1,12 +1,9 @@
 //! Temporary exceptions from the limits: a grant allows another rate, a suspension allows nothing.
 
 use super::Policy;
-use super::field::Field;
-use super::key::{Key, Owner};
-use super::limit::Limit;
-use super::normalized_facts::NormalizedFacts;
-use super::quota::Quota;
-use super::rate_syntax::RateTerms;
+use crate::policy::budgets::{Key, Owner};
+use crate::policy::limit::{Limit, Quota, RateTerms};
+use crate::policy::matching::{Field, NormalizedFacts};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::fmt;

@@ -3,52 +3,25 @@
 //! A run of events becomes a [`Plan`]: the limits that apply, and their budgets. [`decide`] is pure, and the only
 //! decision: stores load the budgets before it and keep them after it.
 
-pub mod action;
-pub mod algorithm;
-mod budget;
-pub mod count;
-mod decide;
-pub mod domain;
-pub mod event;
+pub mod address;
+pub mod budgets;
+mod decision;
 pub mod exception;
-pub mod facts;
-pub mod field;
-pub mod hours;
-pub mod key;
 pub mod limit;
-mod limit_keys;
-mod match_cache;
-pub mod matcher;
-pub mod networks;
-pub mod normalize;
-mod normalized_facts;
-pub mod overrides;
-mod owner_syntax;
-pub mod pattern;
+pub mod matching;
 mod plan;
-pub mod quota;
-pub mod rate_syntax;
-mod refund;
 pub mod request;
-pub mod session_counters;
-pub mod skip_reason;
-pub mod template;
 pub mod verdict;
 
-pub use budget::{Budget, Change, Loaded};
-pub use decide::decide;
-pub use decide::explain::{Explained, Weighed, explain};
-pub use owner_syntax::ResetTarget;
+pub use decision::{Explained, Weighed, decide, explain};
 pub use plan::{Plan, Unknown};
-pub use refund::{combine, give_back, reset};
 
-use action::{Action, Rung};
-use count::Count;
+use address::AddressNormalizer;
+use budgets::{Budget, Key};
 use exception::Exceptions;
-use hours::Zone;
-use limit::{Limit, Mode};
-use match_cache::MatcherSet;
-use normalize::AddressNormalizer;
+use limit::{Action, Count, Limit, Mode, Rung};
+use matching::Zone;
+use plan::MatcherSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +31,7 @@ pub struct Policy {
     pub limits: Arc<[Limit]>,
     pub exceptions: Arc<Exceptions>,
     /// Normalizer of addresses and logins.
-    pub folding: AddressNormalizer,
+    pub normalizer: AddressNormalizer,
     /// Time zone of `time` conditions.
     pub zone: Zone,
     pub lateness: Lateness,
@@ -99,13 +72,13 @@ impl Default for Lateness {
 }
 
 impl Policy {
-    pub fn new(mut limits: Vec<Limit>, folding: AddressNormalizer, zone: Zone) -> Self {
+    pub fn new(mut limits: Vec<Limit>, normalizer: AddressNormalizer, zone: Zone) -> Self {
         let mut matcher_set = MatcherSet::default();
-        limits.iter_mut().for_each(|limit| limit.derive(&mut matcher_set));
+        limits.iter_mut().for_each(|limit| limit.prepare(&mut matcher_set));
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
-        Self { limits: limits.into(), folding, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
+        Self { limits: limits.into(), normalizer, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
     }
 
     /// Returns the name of the limit at this index; with its rate, if the limit has several.
@@ -130,5 +103,16 @@ impl Policy {
     /// Returns whether any limit counts this.
     pub fn counts(&self, count: Count) -> bool {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
+    }
+
+    /// Merges the `stored` state of a budget with the state that was `counted` from 0 while the stored one was out of
+    /// reach.
+    pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
+        let kind = key.kind();
+        let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));
+        match limit.and_then(Limit::rule) {
+            Some(rule) => stored.merged(counted, rule),
+            None => stored,
+        }
     }
 }

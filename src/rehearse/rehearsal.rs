@@ -1,14 +1,11 @@
 //! Rehearsal: asks policy the questions of a real session, in the same order, on copies of budgets. Nothing is charged.
 
 use super::case::Case;
-use crate::policy::count::Count;
-use crate::policy::event::{Event, Stage};
-use crate::policy::facts::Facts;
-use crate::policy::key::Key;
-use crate::policy::request::PolicyRequest;
-use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
-use crate::policy::{self, Budget, Explained, Loaded, Plan, Policy};
+use crate::policy::budgets::{Budget, Key, Loaded, RefundWhen, RefundableCharge, SessionCounters};
+use crate::policy::limit::Count;
+use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
+use crate::policy::verdict::{Ruling, Verdict};
+use crate::policy::{self, Explained, Plan, Policy};
 use crate::session::{self, Security, refusal_reply, suspended_reply};
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;
@@ -249,7 +246,7 @@ impl Player<'_> {
     fn give_back(&mut self, charges: Vec<RefundableCharge>) {
         let keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         let mut loaded = self.load(&keys);
-        policy::give_back(&charges, &keys, &mut loaded);
+        loaded.give_back(&charges, &keys);
         self.keep(&keys, loaded);
     }
 

@@ -2,7 +2,7 @@
 
 use super::rehearsal::{Rehearsal, Setup, Step, line};
 use crate::policy::limit::{Effect, Limit, Mode};
-use crate::policy::skip_reason::{Reason, SkipReason};
+use crate::policy::matching::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
 use crate::policy::{Explained, Policy, Weighed};
 use crate::session::refusal_reply;

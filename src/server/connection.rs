@@ -13,9 +13,9 @@ use super::upstream_requests::{ask_upstream, client_identity};
 use super::waiting::{self, Waited};
 use crate::accounts;
 use crate::clock;
-use crate::policy::count::Count;
-use crate::policy::networks::Widths;
-use crate::policy::session_counters::SessionCounters;
+use crate::policy::budgets::SessionCounters;
+use crate::policy::limit::Count;
+use crate::policy::matching::Widths;
 use crate::relay::{self, LoggedIn};
 use crate::session::{
     Admit, Body, Chunk, DeferredCharges, Delayed, FAILED_LOGIN_PAUSE, GroupLookup, Login, MessageOutcome, Record,

@@ -1,7 +1,6 @@
 //! Throttle of notifications: how often administrators are told of one budget. Lives in memory, as long as the process.
 
-use crate::policy::Budget;
-use crate::policy::key::Key;
+use crate::policy::budgets::{Budget, Key};
 use crate::policy::verdict::Notice;
 use crate::time::Timestamp;
 use std::collections::HashMap;

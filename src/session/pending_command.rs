@@ -1,7 +1,7 @@
 //! Pipelined command on its way from policy to the upstream to its reply.
 
-use crate::policy::event::{Event, Stage};
-use crate::policy::verdict::RefundableCharge;
+use crate::policy::budgets::RefundableCharge;
+use crate::policy::request::{Event, Stage};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 

@@ -3,7 +3,7 @@
 use super::record::{Record, Refused, RefusedBy};
 use super::replies::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
-use crate::policy::event::Stage;
+use crate::policy::request::Stage;
 use crate::policy::verdict::{Refusal, Suspended, Verdict};
 use crate::smtp::reply::Reply;
 

@@ -3,10 +3,8 @@
 
 use super::history::Message;
 use crate::policy::Policy;
-use crate::policy::count::Count;
-use crate::policy::field::Field;
-use crate::policy::limit::Limit;
-use crate::policy::quota::Quota;
+use crate::policy::limit::{Count, Limit, Quota};
+use crate::policy::matching::Field;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::HashMap;

@@ -3,17 +3,12 @@
 
 use super::history::Message;
 use super::tally::{Marks, Tally};
-use crate::policy::count::Count;
-use crate::policy::event::{Event, Stage};
+use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, SessionCounters};
 use crate::policy::exception::Suspension;
-use crate::policy::facts::Facts;
-use crate::policy::key::{Key, KeyRef};
-use crate::policy::limit::Limit;
-use crate::policy::quota::{Quota, Scope};
-use crate::policy::request::PolicyRequest;
-use crate::policy::session_counters::SessionCounters;
+use crate::policy::limit::{Count, Limit, Quota, Scope};
+use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
-use crate::policy::{self, Budget, Loaded, Plan, Policy};
+use crate::policy::{self, Plan, Policy};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,10 +1,9 @@
 //! Totals of each limit over a replay; for a limit that never held, also the reasons.
 
 use super::history::Message;
-use crate::policy::count::Count;
-use crate::policy::event::{Event, Stage};
-use crate::policy::limit::Limit;
-use crate::policy::skip_reason::{Reason, SkipReason};
+use crate::policy::limit::{Count, Limit};
+use crate::policy::matching::{Reason, SkipReason};
+use crate::policy::request::{Event, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};

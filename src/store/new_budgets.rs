@@ -1,6 +1,6 @@
 //! Bound on new budgets for keys that clients choose freely: one token bucket for each limit, in memory.
 
-use crate::policy::key::Key;
+use crate::policy::budgets::Key;
 use crate::policy::{MaxNewBudgets, Unknown};
 use crate::time::Timestamp;
 use std::collections::HashMap;

@@ -1,10 +1,8 @@
 //! Keys of `match` and columns of override tables: the fields that they compare, and how their patterns are normalized.
 
-use crate::policy::domain;
-use crate::policy::field::Field;
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::overrides::{Row, Rows};
-use crate::policy::pattern::{BadPattern, Shape, Table};
+use crate::policy::address::{AddressNormalizer, domain};
+use crate::policy::limit::{Row, Rows};
+use crate::policy::matching::{BadPattern, Field, Shape, Table};
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -3,9 +3,9 @@
 use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
 use crate::accounts::file::{User, Users};
-use crate::policy::domain::lower_nfc;
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::pattern::{Shape, Table};
+use crate::policy::address::AddressNormalizer;
+use crate::policy::address::domain::lower_nfc;
+use crate::policy::matching::{Shape, Table};
 use std::collections::HashSet;
 use std::ops::Range;
 

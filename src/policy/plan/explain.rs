@@ -2,9 +2,9 @@
 
 use super::{Plan, Planner};
 use crate::policy::Policy;
-use crate::policy::overrides::{Overrides, Row};
+use crate::policy::limit::{Overrides, Row};
+use crate::policy::matching::{Reason, SkipReason};
 use crate::policy::request::PolicyRequest;
-use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::time::Timestamp;
 
 impl Plan<'_> {

@@ -1,0 +1,379 @@
+//! Plan of a decision: the limits that apply to a run of events, and their budgets. Made before any budget is loaded.
+
+mod explain;
+mod match_cache;
+mod prepare;
+
+pub(super) use match_cache::MatcherSet;
+
+use crate::engine::distinct::{self, Value};
+use crate::policy::Policy;
+use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
+use crate::policy::exception::Suspension;
+use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota, Scope};
+use crate::policy::matching::{NormalizedFacts, SkipReason, Subject};
+use crate::policy::request::{Event, PolicyRequest};
+use crate::time::Timestamp;
+use match_cache::MatchCache;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Plan of a run of events. A store loads its budgets before the decision.
+#[derive(Default)]
+pub struct Plan<'a> {
+    /// Sorted by the index of the event.
+    pub(super) checks: Vec<Check>,
+    pub(super) budgets: Vec<PlannedBudget<'a>>,
+    /// Keys of stored budgets.
+    pub(super) keys: Keys,
+    /// Keys of the session's counters.
+    pub(super) own: Keys,
+    /// Suspension of the sender.
+    pub(super) suspension: Option<Arc<Suspension>>,
+}
+
+/// Limit that applies to one event.
+pub(super) struct Check {
+    pub event: usize,
+    /// Index in [`Plan::budgets`].
+    pub used: usize,
+    pub effect: Effect,
+    /// Units of what is counted.
+    pub amount: f64,
+    pub values: Values,
+}
+
+/// Budget of a limit, and its quota.
+pub(super) struct PlannedBudget<'a> {
+    /// Index in the policy.
+    pub limit: usize,
+    pub quota: Allowed<'a>,
+    pub slot: BudgetRef,
+    /// Index of the key of the total, if the limit counts a share.
+    pub others: Option<usize>,
+    /// Rule of the filter, if only new values count.
+    pub filter: Option<distinct::Rule>,
+    /// The shared budget of new keys may replace this one, if it is unused.
+    may_share: bool,
+}
+
+/// Unused budget whose key a client can choose freely.
+pub struct Unknown<'a> {
+    pub limit: &'a Limit,
+    /// Index in [`Plan::keys`].
+    pub index: usize,
+    pub key: KeyRef<'a>,
+}
+
+/// Quota of a budget. By reference, since a run may need many.
+pub(super) enum Allowed<'a> {
+    Written(&'a Quota),
+    Granted(Box<Quota>),
+}
+
+impl Deref for Allowed<'_> {
+    type Target = Quota;
+
+    fn deref(&self) -> &Quota {
+        match self {
+            Self::Written(quota) => quota,
+            Self::Granted(quota) => quota,
+        }
+    }
+}
+
+/// Place of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BudgetRef {
+    /// In the store: index in [`Plan::keys`].
+    Stored(usize),
+    /// In the session: index in [`Plan::own`].
+    Message(usize),
+    Connection(usize),
+    /// Nothing is remembered.
+    None,
+}
+
+/// Values of an event that have to be new.
+pub(super) enum Values {
+    /// The limit counts all events.
+    All,
+    One(Value),
+    Many(Vec<Value>),
+}
+
+/// Initial room for budgets.
+const USUAL: usize = 64;
+
+/// Planner of a run.
+struct Planner<'a: 'b, 'b> {
+    policy: &'a Policy,
+    request: &'b PolicyRequest,
+    view: NormalizedFacts<'b>,
+    /// Normalized recipient of each event.
+    recipients: Vec<Option<Cow<'b, str>>>,
+    answers: MatchCache<'a>,
+    /// New keys that share a budget.
+    shared: Option<&'b HashSet<Key>>,
+    /// Buffer for keys.
+    room: RefCell<String>,
+}
+
+impl<'a> Plan<'a> {
+    pub fn new(policy: &'a Policy, request: &PolicyRequest, now: Timestamp) -> Self {
+        Self::with_shared(policy, request, now, None)
+    }
+
+    /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
+    /// budget, in whose key [`NEW`](super::budgets::NEW) replaces the values that clients can choose.
+    pub fn with_shared(
+        policy: &'a Policy,
+        request: &PolicyRequest,
+        now: Timestamp,
+        shared: Option<&HashSet<Key>>,
+    ) -> Self {
+        let mut plan = Self::default();
+        let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
+        let mut of_interest =
+            policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
+        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
+            return plan;
+        }
+        // A run seldom needs more, whatever the size of the policy.
+        let most = policy.limits.len().min(USUAL);
+        plan.checks.reserve(most);
+        plan.budgets.reserve(most);
+        plan.keys = Keys::with_room(most);
+        let run = Planner { shared, ..Planner::new(policy, request, now) };
+        plan.suspension = policy.exceptions.suspended(&run.view, now).cloned();
+        // Limits that watch other budgets come last in the policy.
+        of_interest.for_each(|(place, limit)| plan.apply(&run, place, limit));
+        plan.checks.sort_by_key(|check| check.event);
+        plan
+    }
+
+    /// Returns the keys of the stored budgets that the events check or charge.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
+        self.keys.iter()
+    }
+
+    /// Returns the unused budgets whose keys clients can choose freely, except those with overrides or grants.
+    pub fn unknown(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<Unknown<'_>> {
+        let is_absent = |place: usize| loaded.0.get(place).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
+        let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
+        for used in &self.budgets {
+            let BudgetRef::Stored(place) = used.slot else { continue };
+            if is_absent(place) && used.others.is_none_or(is_absent) {
+                absent.entry(place).or_insert((used.limit, true)).1 &= used.may_share;
+            }
+        }
+        let may_share = absent.into_iter().filter(|(_, (_, may_share))| *may_share);
+        let unknown = may_share.map(|(place, (limit, _))| {
+            let limit = policy.limits[limit].watch.unwrap_or(limit);
+            Unknown { limit: &policy.limits[limit], index: place, key: self.keys.get(place) }
+        });
+        unknown.collect()
+    }
+
+    /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
+    pub fn limits(&self) -> impl Iterator<Item = usize> {
+        let is_counted = |check: &&Check| check.effect != Effect::Peek;
+        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.used].limit)
+    }
+
+    /// Returns the same, with limits that only peek.
+    pub fn looking(&self) -> impl Iterator<Item = usize> {
+        self.checks.iter().map(|check| self.budgets[check.used].limit)
+    }
+
+    fn apply(&mut self, run: &Planner<'a, '_>, place: usize, limit: &'a Limit) {
+        let depends = limit.derived.depends_on_recipient
+            || limit.watch.is_some_and(|at| run.policy.limits[at].derived.depends_on_recipient);
+        // Otherwise all events have the same budget, or none.
+        let mut known: Option<Option<usize>> = None;
+        let began = self.budgets.len();
+        for (at, event) in run.request.events.iter().enumerate() {
+            let Some(effect) = limit.effect(event) else { continue };
+            // Too early to know whether later recipients are excepted or have overrides; or the user's groups.
+            let is_early = match (effect, event) {
+                (Effect::Peek, Event::Mail) => depends || limit.derived.waits_for_recipients,
+                (Effect::Peek, Event::Auth) => limit.derived.waits_for_login,
+                _ => false,
+            };
+            if is_early {
+                continue;
+            }
+            let used = match known.filter(|_| !depends) {
+                Some(used) => used,
+                None => {
+                    let subject = run.subject(at);
+                    let holds = run.holds(limit, at, &subject);
+                    let used = holds.and_then(|()| self.used(run, place, limit, (at, &subject), began)).ok();
+                    known = Some(used);
+                    used
+                }
+            };
+            let Some(used) = used else { continue };
+            let (Ok(amount), Ok(values)) = (run.amount(limit, effect, at), run.values(limit, at)) else { continue };
+            self.checks.push(Check { event: at, used, effect, amount, values });
+        }
+    }
+
+    /// Returns the index of the limit's budget for an event, and adds it if it is new. Budgets from `began` on belong
+    /// to the same limit.
+    fn used(
+        &mut self,
+        run: &Planner<'a, '_>,
+        place: usize,
+        limit: &'a Limit,
+        (at, subject): (usize, &Subject<'_, '_>),
+        began: usize,
+    ) -> Result<usize, SkipReason> {
+        let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
+        let owners = run.answers.owners(owner.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
+        let granted = run.policy.exceptions.granted(owner, Owner::text(owners), run.view.now());
+        let (quota, since) = match granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since))) {
+            Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
+            None => (Allowed::Written(run.quota(owner, at, subject)), None),
+        };
+        let mut room = run.room.borrow_mut();
+        let has_account = run.request.facts.has_account;
+        let has_chosen_key =
+            owner.derived.has_chosen_keys && since.is_none() && (!has_account || owner.has_chosen_key(true));
+        let shared = if has_chosen_key { run.shared_owners(owner, owners, &mut room) } else { None };
+        let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
+        let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
+        let owners = shared.as_deref().unwrap_or(owners);
+        let key = Key::of(&owner.derived.prefix, owners, since, &mut room);
+        // Limits share no budgets, except that one may watch another's.
+        let first = if limit.watch.is_some() { 0 } else { began };
+        let same = |used: &PlannedBudget<'_>| self.key(used.slot).is_some_and(|known| known == key);
+        let known = self.budgets[first..].iter().find(|used| same(used));
+        // Recipients of one message may have different overrides, and yet share a budget.
+        let is_it = |used: &PlannedBudget<'_>| used.limit == place && *used.quota == *quota && same(used);
+        if let Some(it) = self.budgets[first..].iter().position(is_it) {
+            return Ok(first + it);
+        }
+        let (slot, others) = match (known, *quota) {
+            (Some(known), _) => (known.slot, known.others),
+            (None, Quota::Never | Quota::Unlimited) => (BudgetRef::None, None),
+            (None, Quota::Counter { scope: Scope::Message, .. }) => (BudgetRef::Message(self.own.push(key)), None),
+            (None, Quota::Counter { scope: Scope::Connection, .. }) => {
+                (BudgetRef::Connection(self.own.push(key)), None)
+            }
+            (None, _) => {
+                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(&owner.derived.prefix));
+                (BudgetRef::Stored(self.keys.push(key)), others.map(|key| self.keys.push(key.borrowed())))
+            }
+        };
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
+        self.budgets.push(PlannedBudget { limit: place, quota, slot, others, filter, may_share });
+        Ok(self.budgets.len() - 1)
+    }
+
+    pub(super) fn key(&self, slot: BudgetRef) -> Option<KeyRef<'_>> {
+        match slot {
+            BudgetRef::Stored(place) => Some(self.keys.get(place)),
+            BudgetRef::Message(place) | BudgetRef::Connection(place) => Some(self.own.get(place)),
+            BudgetRef::None => None,
+        }
+    }
+}
+
+impl<'a: 'b, 'b> Planner<'a, 'b> {
+    fn new(policy: &'a Policy, request: &'b PolicyRequest, now: Timestamp) -> Self {
+        let view = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.zone, now);
+        let named = request.events.iter().map(Event::recipient);
+        let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
+        let answers = MatchCache::new(&policy.matcher_set, request.events.len());
+        Self { policy, request, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
+    }
+
+    /// Returns the owner part of the budget that new keys share, if that budget is to be charged: if the key is in
+    /// `shared`, or if the declared size was charged there. `room` is a buffer for keys.
+    fn shared_owners(&self, limit: &Limit, owners: &str, room: &mut String) -> Option<String> {
+        let is_declared = |key: KeyRef<'_>| self.request.declared.iter().any(|charged| charged.key.borrowed() == key);
+        if self.shared.is_none_or(HashSet::is_empty) && self.request.declared.is_empty() {
+            return None;
+        }
+        let own = Key::of(&limit.derived.prefix, owners, None, room);
+        let is_listed = self.shared.is_some_and(|shared| shared.contains(own.as_str()));
+        if !is_listed && (self.request.declared.is_empty() || is_declared(own)) {
+            return None;
+        }
+        let shared = limit.shared_owners(owners, self.request.facts.has_account);
+        (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, room))).then_some(shared)
+    }
+
+    /// Checks whether the limit applies to an event; the error is the reason why not.
+    fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
+        let is_of_message = subject.recipients.is_some();
+        let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
+            // The values of the accepted recipients are checked with the message.
+            let comes_later = is_of_message && what.is_of_recipient();
+            !comes_later && !what.is_known(&self.view, subject.recipient)
+        });
+        if let Some(what) = unknown {
+            return Err(SkipReason::Unknown(what));
+        }
+        if is_of_message && limit.matcher.needs_recipient() {
+            return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
+        }
+        self.answers.check(limit.derived.matcher, at, subject)
+    }
+
+    /// Returns the limit's quota for an event, with overrides.
+    fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
+        let row = |overrides: &'a Overrides| {
+            let row = self.answers.row(limit.derived.rows, at, subject)?;
+            overrides.quota(row, limit.ordinal)
+        };
+        limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
+    }
+
+    /// Returns the facts of an event for conditions.
+    fn subject(&self, at: usize) -> Subject<'_, 'b> {
+        let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
+        let recipients = is_of_message.then_some(self.request.facts.recipients.len());
+        Subject { view: &self.view, recipient: self.recipients[at].as_deref(), recipients }
+    }
+
+    /// Returns the accepted recipients that the limit's matcher matches.
+    fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
+        let recipients = Some(self.request.facts.recipients.len());
+        let all = self.view.recipients().iter().map(|recipient| &**recipient);
+        all.filter(move |recipient| {
+            let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
+            self.answers.hold(limit.derived.matcher, subject)
+        })
+    }
+
+    /// Returns the amount that an event counts; the error is the unknown fact.
+    fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
+        Ok(match (limit.count, &self.request.events[at]) {
+            _ if effect == Effect::Watch => 0.0,
+            (Count::Bytes, Event::End { size }) => size.ok_or(SkipReason::UnknownSize)? as f64,
+            (Count::Bytes, _) => self.view.size().ok_or(SkipReason::UnknownSize)? as f64,
+            (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
+                None => self.passing(limit).count() as f64,
+                // The number of new values is the amount.
+                Some(_) => 0.0,
+            },
+            _ => 1.0,
+        })
+    }
+
+    /// Returns the values of an event that have to be new; the error is the unknown fact.
+    fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
+        let Some(distinct) = limit.distinct else { return Ok(Values::All) };
+        if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {
+            let values = self.passing(limit).filter_map(|recipient| limit.value(&self.view, Some(recipient)));
+            return Ok(Values::Many(values.collect()));
+        }
+        let value = limit.value(&self.view, self.recipients[at].as_deref());
+        Ok(Values::One(value.ok_or(SkipReason::Unknown(distinct.what))?))
+    }
+}
