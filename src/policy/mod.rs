@@ -82,9 +82,9 @@ impl Policy {
     }
 
     /// Returns the name of the limit at this index; with its rate, if the limit has several.
-    pub fn title(&self, place: usize) -> String {
-        let limit = &self.limits[place];
-        let is_one_of_several = |(other, one): (usize, &Limit)| other != place && one.name == limit.name;
+    pub fn display_name(&self, index: usize) -> String {
+        let limit = &self.limits[index];
+        let is_one_of_several = |(other, one): (usize, &Limit)| other != index && one.name == limit.name;
         match self.limits.iter().enumerate().any(is_one_of_several) {
             true => format!("{} ({} / {})", limit.name, limit.quota.amount(), limit.quota.period()),
             false => limit.name.to_string(),

@@ -42,12 +42,12 @@ impl Report<'_> {
     /// Lists the limits that never apply to such a step.
     fn inapplicable(&self, step: &Step) -> String {
         let others = step.explained.iter().filter(|one| is_inapplicable(one));
-        let titles: Vec<String> = others.map(|one| self.setup.policy.title(one.limit)).collect();
+        let titles: Vec<String> = others.map(|one| self.setup.policy.display_name(one.limit)).collect();
         if titles.is_empty() { String::new() } else { format!("  not here: {}\n", titles.join(", ")) }
     }
 
     fn limit_text(&self, step: &Step, one: &Explained) -> String {
-        let (title, limit) = (self.setup.policy.title(one.limit), &self.setup.policy.limits[one.limit]);
+        let (title, limit) = (self.setup.policy.display_name(one.limit), &self.setup.policy.limits[one.limit]);
         match &one.said {
             Err(Reason { why: SkipReason::Elsewhere, .. }) => String::new(),
             Err(reason) => format!("  {title}: does not hold: {reason}\n"),

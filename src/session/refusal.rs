@@ -45,7 +45,7 @@ impl State {
     /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
     /// client cannot fill it.
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
-        for hit in std::mem::take(&mut verdict.remarks) {
+        for hit in std::mem::take(&mut verdict.limit_hits) {
             self.limit_hits += 1;
             self.records.push(Record::LimitExceeded { hit, stage, is_logged: self.limit_hits <= MAX_RECORDED });
         }

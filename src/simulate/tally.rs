@@ -74,10 +74,10 @@ impl Marks {
             _ => self.0[limit].refused += 1,
         };
         if let Ruling::Refuse(refusal) = &verdict.ruling {
-            refusal.places.iter().for_each(|limit| refuse(*limit));
+            refusal.indices.iter().for_each(|limit| refuse(*limit));
         }
-        verdict.remarks.iter().filter(|remark| remark.refuses).for_each(|remark| refuse(remark.place));
-        verdict.remarks.iter().filter(|remark| !remark.refuses).for_each(|remark| self.0[remark.place].warned += 1);
+        verdict.limit_hits.iter().filter(|hit| hit.refuses).for_each(|hit| refuse(hit.index));
+        verdict.limit_hits.iter().filter(|hit| !hit.refuses).for_each(|hit| self.0[hit.index].warned += 1);
     }
 
     pub fn of(&self, limit: usize) -> Mark {

@@ -105,7 +105,7 @@ impl Context<'_> {
         };
         let mut wrong = HashMap::new();
         for (place, row) in table.rows.iter().enumerate() {
-            if let Err(why) = put(&mut rows, key, &row.pattern, Row { place, line: row.line }, self.normalizer) {
+            if let Err(why) = put(&mut rows, key, &row.pattern, Row { index: place, line: row.line }, self.normalizer) {
                 wrong.insert(place, why);
             }
         }

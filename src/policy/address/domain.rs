@@ -44,12 +44,12 @@ pub fn pattern(pattern: &str) -> Cow<'_, str> {
     }
     let has_star = |label: &str| label.contains('*');
     let is_unicode = pattern.split('.').any(|label| has_star(label) && !label.is_ascii());
-    let folded = each_label(pattern, |label| match (has_star(label), is_unicode) {
+    let normalized = each_label(pattern, |label| match (has_star(label), is_unicode) {
         (true, _) => lower_nfc(label).into(),
         (false, true) => unicode(&normal(label)).into_owned().into(),
         (false, false) => normal(label),
     });
-    folded.into()
+    normalized.into()
 }
 
 /// Returns a normal domain with U-labels for its A-labels.

@@ -37,8 +37,8 @@ impl AddressNormalizer {
         };
         // Lower case comes after the cut: the lower case of a capital sigma depends on the letter after it.
         let kept = lower_case(kept);
-        let folded = if is_dot_string(&kept) { kept } else { quoted(&kept).into() };
-        self.joined(address, (local, domain), folded)
+        let normal_local = if is_dot_string(&kept) { kept } else { quoted(&kept).into() };
+        self.joined(address, (local, domain), normal_local)
     }
 
     /// Returns the normal form of a login: lower case, NFC, the domain in A-labels, the default domain if it has none.
@@ -63,16 +63,16 @@ impl AddressNormalizer {
         &self,
         whole: &'a str,
         (local, domain): (&str, Option<&'a str>),
-        folded: Cow<'a, str>,
+        normal_local: Cow<'a, str>,
     ) -> Cow<'a, str> {
-        let folded_domain = match domain {
+        let normal_domain = match domain {
             Some(domain) => Some(normal(domain)),
             None => self.default_domain.as_deref().map(Cow::Borrowed),
         };
-        match folded_domain {
-            None => folded,
-            Some(folded_domain) if folded == local && Some(&*folded_domain) == domain => whole.into(),
-            Some(folded_domain) => format!("{folded}@{folded_domain}").into(),
+        match normal_domain {
+            None => normal_local,
+            Some(normal_domain) if normal_local == local && Some(&*normal_domain) == domain => whole.into(),
+            Some(normal_domain) => format!("{normal_local}@{normal_domain}").into(),
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn spellings_of_one_address_are_one() {
-        for (address, folded) in [
+        for (address, normal) in [
             ("bob@d", "bob@d"),
             ("Bob@D.Example", "bob@d.example"),
             ("bob+x@d", "bob@d"),
@@ -179,29 +179,29 @@ mod tests {
             ("", NULL_SENDER),
             (NULL_SENDER, NULL_SENDER),
         ] {
-            assert_eq!(example().address(address), folded, "{address}");
+            assert_eq!(example().address(address), normal, "{address}");
         }
     }
 
     #[test]
     fn without_configuration_only_the_spelling_changes() {
         let normalizer = AddressNormalizer::default();
-        for (address, folded) in [("Bob+x@D", "bob+x@d"), ("Bob", "bob"), ("\"A b\"", "\"a b\""), ("\"B\"", "b")] {
-            assert_eq!(normalizer.address(address), folded, "{address}");
+        for (address, normal) in [("Bob+x@D", "bob+x@d"), ("Bob", "bob"), ("\"A b\"", "\"a b\""), ("\"B\"", "b")] {
+            assert_eq!(normalizer.address(address), normal, "{address}");
         }
         assert_eq!(AddressNormalizer::new(Some('-'), None).address("bob-x@d-e"), "bob@d-e");
     }
 
     #[test]
     fn a_login_keeps_its_sub_address() {
-        for (login, folded) in [
+        for (login, normal) in [
             ("Alice", "alice@example.org"),
             ("Alice+X@D", "alice+x@d"),
             ("ÄNNE@d", "änne@d"),
             ("a\u{308}nne@BÜCHER", "änne@xn--bcher-kva"),
             ("", ""),
         ] {
-            assert_eq!(example().user(login), folded, "{login}");
+            assert_eq!(example().user(login), normal, "{login}");
         }
         assert_eq!(AddressNormalizer::default().user("Alice"), "alice");
     }

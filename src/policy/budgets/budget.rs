@@ -60,15 +60,15 @@ impl Loaded {
     }
 
     /// Marks the budget at this index as unreadable.
-    pub fn set_unread(&mut self, place: usize) {
-        if let Some(slot) = self.0.get_mut(place) {
+    pub fn set_unread(&mut self, index: usize) {
+        if let Some(slot) = self.0.get_mut(index) {
             slot.is_unread = true;
         }
     }
 
     /// Returns whether there is a budget at this index.
-    pub fn has(&self, place: usize) -> bool {
-        self.0.get(place).is_some_and(|slot| slot.budget.is_some())
+    pub fn has(&self, index: usize) -> bool {
+        self.0.get(index).is_some_and(|slot| slot.budget.is_some())
     }
 
     /// Resets all budgets, with all values seen. Returns the former states, in order.
@@ -92,7 +92,7 @@ impl Loaded {
     /// Returns the budgets that the decision changed, each with the index of its key.
     pub fn into_changed(self) -> impl Iterator<Item = (usize, Budget)> {
         let changed = self.0.into_iter().enumerate().filter(|(_, slot)| slot.change.is_some());
-        changed.filter_map(|(place, slot)| Some((place, slot.budget?)))
+        changed.filter_map(|(index, slot)| Some((index, slot.budget?)))
     }
 }
 

@@ -177,9 +177,9 @@ impl<T: AsRef<str>> Key<T> {
     }
 
     /// Returns the key of the total of which the limit counts a share. `prefix` is that of the limit.
-    pub(in crate::policy) fn of_others(&self, prefix: &str) -> Key {
+    pub(in crate::policy) fn of_total(&self, prefix: &str) -> Key {
         let owners = self.as_str().get(prefix.len()..).unwrap_or_default();
-        Key([prefix, OTHERS, owners].concat().into())
+        Key([prefix, TOTAL, owners].concat().into())
     }
 
     /// Returns whether the counter lives only as long as the process.
@@ -243,13 +243,13 @@ impl Keys {
     }
 
     /// Returns the key at this index.
-    pub(in crate::policy) fn get(&self, place: usize) -> KeyRef<'_> {
-        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Key(&self.text[begin..self.ends[place]])
+    pub(in crate::policy) fn get(&self, index: usize) -> KeyRef<'_> {
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Key(&self.text[begin..self.ends[index]])
     }
 
     pub(in crate::policy) fn iter(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
-        (0..self.ends.len()).map(|place| self.get(place))
+        (0..self.ends.len()).map(|index| self.get(index))
     }
 }
 
@@ -257,7 +257,7 @@ impl Keys {
 const USUAL: usize = 80;
 
 /// Marks the key of a total, of which the limit counts a share.
-pub(in crate::policy) const OTHERS: &str = " of";
+pub(in crate::policy) const TOTAL: &str = " of";
 
 /// Marks the keys of budgets that are never written to a file.
 pub(in crate::policy) const AT_ONCE: &str = "at once";

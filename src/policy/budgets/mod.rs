@@ -11,4 +11,4 @@ pub use refund::{RefundWhen, RefundableCharge};
 pub use session_counters::SessionCounters;
 
 pub(super) use budget::Slot;
-pub(super) use key::{AT_ONCE, Keys, OTHERS, SEPARATOR};
+pub(super) use key::{AT_ONCE, Keys, SEPARATOR, TOTAL};

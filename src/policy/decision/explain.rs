@@ -50,18 +50,18 @@ pub fn explain(
     let decision = Decision::new(policy, now, request, plan, loaded, counters);
     let explained = |limit: usize| {
         let mut checks = plan.checks.iter();
-        let Some(check) = checks.find(|one| plan.budgets[one.used].limit == limit) else {
+        let Some(check) = checks.find(|one| plan.budgets[one.budget].limit == limit) else {
             let reason = Plan::reason(policy, request, now, limit);
             return Err(reason.unwrap_or_else(|| Reason::plain(SkipReason::Elsewhere)));
         };
         let mut step = decision.begin(check);
         let Some(effect) = step.effect else {
-            let is_unlimited = *plan.budgets[check.used].quota == Quota::Unlimited;
+            let is_unlimited = *plan.budgets[check.budget].quota == Quota::Unlimited;
             return Err(Reason::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
         };
         let row = Plan::row(policy, request, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
-        decision.take(&mut step, &request.events[check.event]);
+        decision.measure(&mut step, &request.events[check.event]);
         Ok(Weighed { row, ..decision.weighed(step, effect) })
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
@@ -69,19 +69,19 @@ pub fn explain(
 
 impl Decision<'_> {
     fn weighed(&self, step: Step<'_>, effect: Effect) -> Weighed {
-        let Step { used, before, amount, level: after, reached, .. } = step;
+        let Step { planned, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
-        let level = match *used.quota {
+        let level = match *planned.quota {
             // Both averages decay alike.
             Quota::Share(_) => after,
             quota => quota.rule().map_or(0.0, |rule| rule.step(before, self.now, 0.0).1.level),
         };
-        let key = self.plan.key(used.slot).map(|key| key.owned());
+        let key = self.plan.key(planned.slot).map(|key| key.owned());
         let actions = reached.actions(None);
         Weighed {
             effect,
             key,
-            quota: *used.quota,
+            quota: *planned.quota,
             row: None,
             level,
             amount,

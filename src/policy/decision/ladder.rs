@@ -90,8 +90,8 @@ impl Reached {
             }
         }
         let refusal = |verb, (level, wait), text, is_late| {
-            let (name, count, also, places) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
-            Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, places, text }))
+            let (name, count, also, indices) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
+            Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, indices, text }))
         };
         if let (Some((at, delay)), Some(room)) = (delay, room) {
             match late(delay, at, over, &room) {

@@ -4,7 +4,7 @@ use super::tests::CLIENT;
 use super::*;
 use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::{Budget, Key};
-use crate::policy::limit::{Action, Algorithm, Delay, Distinct, Ladder, Rung, Verb};
+use crate::policy::limit::{Action, Algorithm, Count, Delay, Distinct, Ladder, Rung, Scope, Share, Verb};
 use crate::policy::matching::{Field, Zone};
 use crate::policy::request::Facts;
 use crate::time::{Units, parse_rate};

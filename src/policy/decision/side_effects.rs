@@ -4,9 +4,8 @@ use super::ladder::{Overage, Reached, Room};
 use super::{Decision, Step};
 use crate::engine::Wait;
 use crate::policy::Lateness;
-use crate::policy::budgets::RefundWhen;
 use crate::policy::exception::{By, Suspension, Term};
-use crate::policy::limit::{Charge, Count, Effect, Limit, Mode};
+use crate::policy::limit::{Count, Effect, Mode};
 use crate::policy::request::Event;
 use crate::policy::verdict::{Notice, Suspended, Verdict};
 use std::sync::Arc;
@@ -35,7 +34,7 @@ impl Decision<'_> {
         // A peeked event is charged later, and then the rest of the ladder acts, unless it is refused now.
         let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
         let room = if is_look { None } else { self.room(event) };
-        let reached = Reached::of(step.limit, *step.used.quota, &over, room, self.may_suspend(step));
+        let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
         // The route of a message is chosen at MAIL.
         let is_way = *event == Event::Mail && reached.route.is_some();
         match is_look && !reached.refuses {
@@ -48,10 +47,10 @@ impl Decision<'_> {
     /// Suspends the owner of the budget.
     pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
         let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
-        let (Some(time), Some(key)) = (suspends, self.plan.key(step.used.slot)) else { return };
+        let (Some(time), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else { return };
         let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
         let by = By::Limit(step.limit.name.clone());
-        let reason = format!("{} of {}", step.used.quota.level(step.level), step.used.quota.most());
+        let reason = format!("{} of {}", step.planned.quota.level(step.level), step.planned.quota.most());
         let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
         let suspension = Arc::new(Suspension { owner, term });
         let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
@@ -66,11 +65,11 @@ impl Decision<'_> {
         if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
             verdict.notices.push(Notice {
                 notification: notification.clone(),
-                key: self.plan.key(step.used.slot).map(|key| key.owned()),
+                key: self.plan.key(step.planned.slot).map(|key| key.owned()),
                 limit: step.limit.name.clone(),
                 mode: step.limit.mode,
-                level: step.used.quota.level(step.level),
-                quota: *step.used.quota,
+                level: step.planned.quota.level(step.level),
+                quota: *step.planned.quota,
             });
         }
     }
@@ -89,20 +88,8 @@ impl Decision<'_> {
 
     /// Returns whether the owner of a step's budget can be suspended. The null sender stands for everybody, and cannot.
     fn may_suspend(&self, step: &Step<'_>) -> bool {
-        let key = self.plan.key(step.used.slot);
+        let key = self.plan.key(step.planned.slot);
         key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
-    }
-
-    /// Returns whether a charge is refunded if the client leaves during the delay. Such a client returns with its mail
-    /// or its login, and is charged then. Past events stay charged: a connection, a session, a command. Otherwise a
-    /// client that leaves early each time would never reach the rungs above the delay. Distinct values cannot be
-    /// refunded, since a filter cannot forget, and `attempts` counts every attempt.
-    pub(super) fn until_heard(&self, limit: &Limit, event: &Event) -> Option<RefundWhen> {
-        let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
-        let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
-        // After the final dot no reply is delayed.
-        let may_wait = self.policy.delays && !matches!(event, Event::End { .. });
-        (comes_again && is_refundable && may_wait).then_some(RefundWhen::Heard)
     }
 }
 

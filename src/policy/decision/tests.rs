@@ -1,7 +1,11 @@
 use super::*;
+use crate::engine::Wait;
 use crate::policy::address::AddressNormalizer;
+use crate::policy::budgets::RefundWhen;
 use crate::policy::explain;
-use crate::policy::limit::{Action, Algorithm, Delay, Distinct, Ladder, Overrides, Row, Rows, Rung, Verb};
+use crate::policy::limit::{
+    Action, Algorithm, Count, Delay, Distinct, Ladder, Overrides, Row, Rows, Rung, Scope, Share, Verb,
+};
 use crate::policy::matching::{AllOf, Comparison, Condition, Field, Matcher, Shape, Table, Zone};
 use crate::policy::request::{Facts, Stage};
 use crate::policy::verdict::Meaning;
@@ -108,8 +112,8 @@ fn an_event_is_charged_by_all_limits_or_by_none() {
     let mut loaded = Loaded::default();
     let verdicts = decide(&policy, now(), &request(Some("alice"), &vec![rcpt(); 3]), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "refuse", "refuse"]);
-    for (place, budget) in loaded.into_changed() {
-        assert_eq!(budget.state.level, 1.0, "{place}");
+    for (index, budget) in loaded.into_changed() {
+        assert_eq!(budget.state.level, 1.0, "{index}");
     }
 }
 
@@ -235,8 +239,8 @@ fn known_recipients_are_free_after_the_limit_is_lowered() {
 #[test]
 fn recipients_with_overrides_are_checked_against_these_in_any_order() {
     let mut table = Table::new(Shape::Domain);
-    for (place, domain) in ["one.example", "two.example"].into_iter().enumerate() {
-        table.insert(domain, Row { place, line: place + 2 }).unwrap();
+    for (index, domain) in ["one.example", "two.example"].into_iter().enumerate() {
+        table.insert(domain, Row { index, line: index + 2 }).unwrap();
     }
     let mut of_user = limit("l", Count::Recipients, &[Field::User], "100 / 1d");
     let rows = Arc::new(Rows::Field(Field::RecipientDomain, table));

@@ -3,7 +3,7 @@
 use super::Limit;
 use super::count::Count;
 use super::quota::{Quota, Scope};
-use crate::policy::budgets::{AT_ONCE, NEW, OTHERS, Owner, SEPARATOR};
+use crate::policy::budgets::{AT_ONCE, NEW, Owner, SEPARATOR, TOTAL};
 use crate::policy::matching::{Field, Subject};
 use std::borrow::Cow;
 
@@ -45,7 +45,7 @@ impl Limit {
             prefix.split(SEPARATOR).map(str::to_owned).chain(owners).collect::<Vec<_>>().join("/")
         };
         let own = self.is_stored().then(|| kind(&self.derived.prefix));
-        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{OTHERS}", self.derived.prefix)));
+        let others = matches!(self.quota, Quota::Share(_)).then(|| kind(&format!("{}{TOTAL}", self.derived.prefix)));
         own.into_iter().chain(others).collect::<Vec<_>>().into_iter()
     }
 }
@@ -103,10 +103,10 @@ impl OwnerFields {
     }
 
     /// Returns the owner part of a key; the error is the field that is unknown.
-    pub(in crate::policy) fn name(&self, Subject { view, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
+    pub(in crate::policy) fn name(&self, Subject { facts, recipient, .. }: Subject<'_, '_>) -> Result<String, Field> {
         let mut name = String::with_capacity(USUAL_OWNER);
         for (field, label) in self.0.iter().zip(&self.1) {
-            let value = field.value(view, recipient).ok_or(*field)?;
+            let value = field.value(facts, recipient).ok_or(*field)?;
             name.push_str(label);
             match field {
                 // A client may send any text as its name in EHLO.

@@ -200,9 +200,9 @@ impl Limit {
     }
 
     /// Returns the value of an event that has to be new.
-    pub(super) fn value(&self, view: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
+    pub(super) fn value(&self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> Option<Value> {
         let distinct = self.distinct?;
-        Some(Value::of(&distinct.what.value(view, recipient)?))
+        Some(Value::of(&distinct.what.value(facts, recipient)?))
     }
 
     /// Returns whether a store can forget a budget: from now on every decision would be the same without it. `epoch`:

@@ -28,7 +28,7 @@ pub enum Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Index, from 0.
-    pub place: usize,
+    pub index: usize,
     /// Line in the file, from 1.
     pub line: usize,
 }
@@ -46,7 +46,7 @@ impl Overrides {
 
     /// Returns the quota of a row, for one of the limit's rates.
     pub fn quota(&self, row: Row, ordinal: usize) -> Option<&Quota> {
-        self.quotas.get(row.place * self.rates + ordinal)
+        self.quotas.get(row.index * self.rates + ordinal)
     }
 
     /// Returns all quotas for one of the limit's rates.
@@ -58,11 +58,11 @@ impl Overrides {
 impl Rows {
     /// Returns the row that applies: by the exact value, else by the longest prefix or the most literal pattern.
     pub fn find(&self, subject: Subject<'_, '_>) -> Option<Row> {
-        let Subject { view, recipient, .. } = subject;
+        let Subject { facts, recipient, .. } = subject;
         let row = match self {
-            Self::Field(field, table) => table.find(&field.value(view, recipient)?),
-            Self::Group(table) => view.groups().find_map(|group| table.find(group)),
-            Self::Client(networks) => networks.find(view.client()?),
+            Self::Field(field, table) => table.find(&field.value(facts, recipient)?),
+            Self::Group(table) => facts.groups().find_map(|group| table.find(group)),
+            Self::Client(networks) => networks.find(facts.client()?),
         };
         row.copied()
     }

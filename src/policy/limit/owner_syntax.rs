@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Maximum length of an owner in octets: longer than any address or name.
-const MOST: usize = 1_024;
+const MAX_OWNER_OCTETS: usize = 1_024;
 
 /// Fields of owners that can be suspended.
 const SENDERS: [&str; 4] = ["user", "client", "sender", "user-domain"];
@@ -25,7 +25,7 @@ pub struct ResetTarget {
     pub quota: Quota,
     limit: Limit,
     /// It counts the total, of which the limit counts a share.
-    is_of_others: bool,
+    is_total: bool,
 }
 
 impl Policy {
@@ -64,9 +64,9 @@ impl Policy {
             let grant = self.exceptions.granted(limit, owner.as_str(), now);
             let granted = grant.and_then(|grant| Some((own.granted(grant.term.since), grant.quota(limit)?)));
             for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
-                let budget = |key, is_of_others| ResetTarget { key, quota, limit: limit.clone(), is_of_others };
+                let budget = |key, is_total| ResetTarget { key, quota, limit: limit.clone(), is_total };
                 if matches!(limit.quota, Quota::Share(_)) {
-                    budgets.push(budget(key.of_others(limit.prefix()), true));
+                    budgets.push(budget(key.of_total(limit.prefix()), true));
                 }
                 budgets.push(budget(key, false));
             }
@@ -87,7 +87,7 @@ impl ResetTarget {
         let (count, period) = (self.limit.count.name(), self.quota.period());
         let text = match self.quota {
             // A share has two averages: each is described alone, since neither holds the share itself.
-            Quota::Share(share) if self.is_of_others => format!("{amount} {} in {period}", share.of.name()),
+            Quota::Share(share) if self.is_total => format!("{amount} {} in {period}", share.of.name()),
             Quota::Share(_) => format!("{amount} {count} in {period}"),
             Quota::Never | Quota::Unlimited => format!("{amount} {count}"),
             _ => format!("{amount} of {} {count} per {period}", self.quota.most()),
@@ -180,7 +180,9 @@ impl Owner {
 fn check(text: &str) -> Result<(), String> {
     match text {
         "" => Err("nobody is named".to_owned()),
-        text if text.len() > MOST => Err(format!("a name of {} octets is too long: {MOST} at most", text.len())),
+        text if text.len() > MAX_OWNER_OCTETS => {
+            Err(format!("a name of {} octets is too long: {MAX_OWNER_OCTETS} at most", text.len()))
+        }
         text if text.chars().any(char::is_control) => {
             Err(format!("\"{}\" has a control character in it", text.escape_debug()))
         }

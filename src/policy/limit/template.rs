@@ -73,11 +73,11 @@ pub struct Words<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    Place(Place),
+    Placeholder(Placeholder),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Placeholder {
     /// Known when the template is parsed.
     HelpUrl,
     Level,
@@ -88,21 +88,21 @@ enum Place {
     Reference,
 }
 
-const PLACES: [(&str, Place); 7] = [
-    ("level", Place::Level),
-    ("limit", Place::Limit),
-    ("period", Place::Period),
-    ("wait", Place::Wait),
-    ("limit-name", Place::LimitName),
-    ("reference", Place::Reference),
-    ("help-url", Place::HelpUrl),
+const PLACEHOLDERS: [(&str, Placeholder); 7] = [
+    ("level", Placeholder::Level),
+    ("limit", Placeholder::Limit),
+    ("period", Placeholder::Period),
+    ("wait", Placeholder::Wait),
+    ("limit-name", Placeholder::LimitName),
+    ("reference", Placeholder::Reference),
+    ("help-url", Placeholder::HelpUrl),
 ];
 
 /// Error in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadTemplate {
     Unclosed,
-    UnknownPlace { name: String },
+    UnknownPlaceholder { name: String },
     NoHelpUrl,
     NotPrintable,
     TooLong,
@@ -115,8 +115,8 @@ impl fmt::Display for BadTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unclosed => f.write_str("a \"{\" has no \"}\""),
-            Self::UnknownPlace { name } => {
-                let names: Vec<String> = PLACES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+            Self::UnknownPlaceholder { name } => {
+                let names: Vec<String> = PLACEHOLDERS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
                 write!(f, "there is no {{{name}}}; a text may use {}", names.join(", "))
             }
             Self::NoHelpUrl => {
@@ -155,16 +155,17 @@ impl Template {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after.split_once('}').ok_or(BadTemplate::Unclosed)?;
-            let place = PLACES.iter().find(|(known, _)| *known == name);
-            let (_, place) = place.ok_or_else(|| BadTemplate::UnknownPlace { name: name.to_owned() })?;
-            if *place == Place::HelpUrl && help_url.is_none() {
+            let placeholder = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
+            let (_, placeholder) =
+                placeholder.ok_or_else(|| BadTemplate::UnknownPlaceholder { name: name.to_owned() })?;
+            if *placeholder == Placeholder::HelpUrl && help_url.is_none() {
                 return Err(BadTemplate::NoHelpUrl);
             }
-            parts.extend([Part::Text(before.to_owned()), Part::Place(*place)]);
+            parts.extend([Part::Text(before.to_owned()), Part::Placeholder(*placeholder)]);
             rest = after;
         }
         parts.push(Part::Text(rest.to_owned()));
-        let urls = parts.iter().filter(|part| **part == Part::Place(Place::HelpUrl)).count();
+        let urls = parts.iter().filter(|part| **part == Part::Placeholder(Placeholder::HelpUrl)).count();
         if text.len() + urls * help_url.map_or(0, |url| url.len()) > MAX_TEXT {
             return Err(BadTemplate::TooLong);
         }
@@ -189,19 +190,19 @@ impl Template {
 
     /// Returns whether the text states the wait.
     pub fn names_wait(&self) -> bool {
-        self.parts.contains(&Part::Place(Place::Wait))
+        self.parts.contains(&Part::Placeholder(Placeholder::Wait))
     }
 
     pub fn fill(&self, words: &Words<'_>) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
-            Part::Place(Place::HelpUrl) => self.help_url.to_string(),
-            Part::Place(Place::Level) => words.level.clone(),
-            Part::Place(Place::Limit) => words.limit.clone(),
-            Part::Place(Place::Period) => words.period.clone(),
-            Part::Place(Place::Wait) => words.wait.clone(),
-            Part::Place(Place::LimitName) => words.limit_name.to_owned(),
-            Part::Place(Place::Reference) => words.reference.to_owned(),
+            Part::Placeholder(Placeholder::HelpUrl) => self.help_url.to_string(),
+            Part::Placeholder(Placeholder::Level) => words.level.clone(),
+            Part::Placeholder(Placeholder::Limit) => words.limit.clone(),
+            Part::Placeholder(Placeholder::Period) => words.period.clone(),
+            Part::Placeholder(Placeholder::Wait) => words.wait.clone(),
+            Part::Placeholder(Placeholder::LimitName) => words.limit_name.to_owned(),
+            Part::Placeholder(Placeholder::Reference) => words.reference.to_owned(),
         };
         self.parts.iter().map(part).collect()
     }
@@ -236,7 +237,7 @@ mod tests {
         for (text, why) in [
             ("{level", BadTemplate::Unclosed),
             ("see {help-url}", BadTemplate::NoHelpUrl),
-            ("{levle}", BadTemplate::UnknownPlace { name: "levle".into() }),
+            ("{levle}", BadTemplate::UnknownPlaceholder { name: "levle".into() }),
             ("a\r\nb", BadTemplate::NotPrintable),
             ("\u{fc}ber", BadTemplate::NotPrintable),
             (" ", BadTemplate::Empty),
@@ -244,6 +245,6 @@ mod tests {
             assert_eq!(Template::parse(text, None), Err(why), "{text}");
         }
         assert_eq!(Template::parse(&"x".repeat(351), None), Err(BadTemplate::TooLong));
-        assert!(BadTemplate::UnknownPlace { name: "levle".into() }.to_string().contains("{limit-name}"));
+        assert!(BadTemplate::UnknownPlaceholder { name: "levle".into() }.to_string().contains("{limit-name}"));
     }
 }

@@ -77,15 +77,15 @@ impl Field {
     }
 
     /// Returns the normalized value; `None` if it is unknown.
-    pub fn value<'a>(self, view: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
+    pub fn value<'a>(self, facts: &'a NormalizedFacts<'_>, recipient: Option<&'a str>) -> Option<Cow<'a, str>> {
         let text = match self {
-            Self::Client(widths) => return view.network(widths),
-            Self::Listener => view.listener(),
-            Self::Helo => view.helo(),
-            Self::User => view.user(),
-            Self::UserDomain => view.user().and_then(domain_of),
-            Self::Sender => view.sender(),
-            Self::SenderDomain => view.sender().and_then(domain_of),
+            Self::Client(widths) => return facts.network(widths),
+            Self::Listener => facts.listener(),
+            Self::Helo => facts.helo(),
+            Self::User => facts.user(),
+            Self::UserDomain => facts.user().and_then(domain_of),
+            Self::Sender => facts.sender(),
+            Self::SenderDomain => facts.sender().and_then(domain_of),
             Self::Recipient => recipient,
             Self::RecipientDomain => recipient.and_then(domain_of),
         };
@@ -93,10 +93,10 @@ impl Field {
     }
 
     /// Returns whether the value is known.
-    pub fn is_known(self, view: &NormalizedFacts<'_>, recipient: Option<&str>) -> bool {
+    pub fn is_known(self, facts: &NormalizedFacts<'_>, recipient: Option<&str>) -> bool {
         match self {
-            Self::Client(_) => view.client().is_some(),
-            _ => self.value(view, recipient).is_some(),
+            Self::Client(_) => facts.client().is_some(),
+            _ => self.value(facts, recipient).is_some(),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Comparison {
 /// Facts of an event, as conditions see them.
 #[derive(Clone, Copy)]
 pub struct Subject<'a, 'b> {
-    pub view: &'a NormalizedFacts<'b>,
+    pub facts: &'a NormalizedFacts<'b>,
     /// Normalized recipient, if the event has one.
     pub recipient: Option<&'a str>,
     /// Number of the message's recipients, once it is known.
@@ -121,22 +121,22 @@ impl Condition {
 
     /// Returns whether it holds. A condition on an unknown field is false.
     pub(in crate::policy) fn holds(&self, subject: Subject<'_, '_>) -> bool {
-        let Subject { view, recipient, recipients } = subject;
+        let Subject { facts, recipient, recipients } = subject;
         let is_in = |tables: &[Arc<Table<()>>], value: &str| tables.iter().any(|table| table.find(value).is_some());
         match self {
-            Self::Field(field, tables) => field.value(view, recipient).is_some_and(|value| is_in(tables, &value)),
+            Self::Field(field, tables) => field.value(facts, recipient).is_some_and(|value| is_in(tables, &value)),
             Self::Client(tables) => {
-                view.client().is_some_and(|client| tables.iter().any(|table| table.find(client).is_some()))
+                facts.client().is_some_and(|client| tables.iter().any(|table| table.find(client).is_some()))
             }
-            Self::Group(tables) => view.groups().any(|group| is_in(tables, group)),
-            Self::Tls(wanted) => view.tls() == Some(*wanted),
-            Self::Authenticated(wanted) => view.authenticated() == *wanted,
-            Self::OwnSender(wanted) => view.own_sender() == Some(*wanted),
+            Self::Group(tables) => facts.groups().any(|group| is_in(tables, group)),
+            Self::Tls(wanted) => facts.tls() == Some(*wanted),
+            Self::Authenticated(wanted) => facts.authenticated() == *wanted,
+            Self::OwnSender(wanted) => facts.own_sender() == Some(*wanted),
             Self::MessageRecipients(comparisons) => {
                 recipients.is_some_and(|count| comparisons.iter().any(|comparison| comparison.holds(count)))
             }
             Self::Time(hours) => {
-                let (day, minute) = view.civil();
+                let (day, minute) = facts.civil();
                 hours.iter().any(|hours| hours.contains(day, minute))
             }
         }

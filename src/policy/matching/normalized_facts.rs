@@ -90,18 +90,13 @@ impl<'a> NormalizedFacts<'a> {
 
     /// Returns the accepted recipients, normalized.
     pub fn recipients(&self) -> &[Cow<'a, str>] {
-        let fold = || self.facts.recipients.iter().map(|recipient| self.normalizer.address(recipient)).collect();
-        self.recipients.get_or_init(fold)
+        let normalized = || self.facts.recipients.iter().map(|recipient| self.normalizer.address(recipient)).collect();
+        self.recipients.get_or_init(normalized)
     }
 
     /// Returns the declared size, in octets.
     pub fn size(&self) -> Option<u64> {
         self.facts.size
-    }
-
-    /// Returns a recipient, normalized.
-    pub fn fold(&self, recipient: &'a str) -> Cow<'a, str> {
-        self.normalizer.address(recipient)
     }
 
     /// Returns the day of the week and the minute of the day, in the policy's time zone.

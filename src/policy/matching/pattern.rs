@@ -29,19 +29,19 @@ pub struct Table<T> {
     /// Pattern `*`.
     any: Option<usize>,
     /// Patterns without `*`.
-    exact: Places,
+    exact: Indices,
     /// Local parts at any domain, without `*`.
-    locals: Places,
+    locals: Indices,
     /// Domains of `*@DOMAIN`.
-    domains: Places,
+    domains: Indices,
     /// Domains of `*@*.DOMAIN` with their dot; also of `*.DOMAIN` if values are no addresses.
-    parents: Places,
+    parents: Indices,
     /// All other patterns.
-    globs: Places,
+    globs: Indices,
 }
 
 /// Indices of entries, by pattern.
-type Places = HashMap<Box<str>, usize, RandomState>;
+type Indices = HashMap<Box<str>, usize, RandomState>;
 
 /// Class of a pattern: the way in which it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,8 @@ enum Class {
     Glob,
 }
 
-const MOST_FEW: usize = 8;
+/// Maximum number of patterns for which comparing all is faster than a look-up.
+const MAX_FEW: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry<T> {
@@ -119,24 +120,24 @@ impl<T> Table<T> {
 
     /// Adds a pattern, in any case and spelling.
     pub fn insert(&mut self, pattern: &str, value: T) -> Result<(), BadPattern> {
-        let folded = folded(self.shape, pattern);
-        self.check(&folded).map_err(|bad| bad(pattern.into()))?;
-        let place = self.entries.len();
-        let (class, key) = self.class(&folded);
-        let is_there = match self.places(class) {
-            Some(places) if places.contains_key(key) => true,
-            Some(places) => places.insert(key.into(), place).is_some(),
+        let normalized = normalized(self.shape, pattern);
+        self.check(&normalized).map_err(|bad| bad(pattern.into()))?;
+        let index = self.entries.len();
+        let (class, key) = self.class(&normalized);
+        let is_there = match self.indices(class) {
+            Some(indices) if indices.contains_key(key) => true,
+            Some(indices) => indices.insert(key.into(), index).is_some(),
             None => self.any.is_some(),
         };
         if is_there {
             return Err(BadPattern::Twice(pattern.into()));
         }
         if class == Class::Any {
-            self.any = Some(place);
+            self.any = Some(index);
         }
-        let literals = folded.chars().filter(|c| *c != '*').count();
+        let literals = normalized.chars().filter(|c| *c != '*').count();
         self.entries.push(Entry { value, literals });
-        self.few = self.few.take().filter(|few| few.len() < MOST_FEW);
+        self.few = self.few.take().filter(|few| few.len() < MAX_FEW);
         self.few.iter_mut().for_each(|few| few.push((class, key.into())));
         Ok(())
     }
@@ -176,7 +177,7 @@ impl<T> Table<T> {
     }
 
     /// Returns the map for a class.
-    fn places(&mut self, class: Class) -> Option<&mut Places> {
+    fn indices(&mut self, class: Class) -> Option<&mut Indices> {
         match class {
             Class::Any => None,
             Class::Exact => Some(&mut self.exact),
@@ -191,9 +192,9 @@ impl<T> Table<T> {
     /// characters other than `*`; of several, the first.
     pub fn find(&self, value: &str) -> Option<&T> {
         if let Some(few) = &self.few {
-            return self.find_few(few, value).map(|place| &self.entries[place].value);
+            return self.find_few(few, value).map(|index| &self.entries[index].value);
         }
-        let place = match self.shape {
+        let index = match self.shape {
             _ if self.entries.is_empty() => None,
             Shape::Address if value == NULL_SENDER => self.exact.get(NULL_SENDER).copied(),
             Shape::Address => self.find_address(value),
@@ -202,7 +203,7 @@ impl<T> Table<T> {
                 self.exact.get(value).copied().or_else(near)
             }
         };
-        place.or(self.any).map(|place| &self.entries[place].value)
+        index.or(self.any).map(|index| &self.entries[index].value)
     }
 
     /// Returns the index of the best of few patterns: the equal one, else the most literal; of several, the first.
@@ -210,10 +211,10 @@ impl<T> Table<T> {
         let is_address = self.shape == Shape::Address;
         let is_null = is_address && value == NULL_SENDER;
         let mut best = None;
-        for (place, (class, text)) in few.iter().enumerate() {
+        for (index, (class, text)) in few.iter().enumerate() {
             // Most patterns do not match, and that shows before the value has to be split.
             let matched = match class {
-                Class::Exact if **text == *value => return Some(place),
+                Class::Exact if **text == *value => return Some(index),
                 Class::Exact | Class::Any => false,
                 _ if is_null => false,
                 Class::Local => value.starts_with(&**text) && split(value).0 == &**text,
@@ -226,7 +227,7 @@ impl<T> Table<T> {
                 Class::Glob => self.is_glob_of(text, value),
             };
             if matched {
-                best = self.better(best, Some(place));
+                best = self.better(best, Some(index));
             }
         }
         best.or(self.any)
@@ -272,23 +273,23 @@ impl<T> Table<T> {
 
     /// Returns the index of the best glob that matches.
     fn glob(&self, is_match: impl Fn(&str) -> bool) -> Option<usize> {
-        self.globs.iter().fold(None, |best, (pattern, place)| {
-            let is_better = self.better(best, Some(*place)) == Some(*place);
-            if is_better && is_match(pattern) { Some(*place) } else { best }
+        self.globs.iter().fold(None, |best, (pattern, index)| {
+            let is_better = self.better(best, Some(*index)) == Some(*index);
+            if is_better && is_match(pattern) { Some(*index) } else { best }
         })
     }
 
     /// Returns the more literal of two; if equal, the first.
     fn better(&self, one: Option<usize>, other: Option<usize>) -> Option<usize> {
         let (Some(first), Some(second)) = (one, other) else { return one.or(other) };
-        let rank = |place: usize| (self.entries[place].literals, Reverse(place));
+        let rank = |index: usize| (self.entries[index].literals, Reverse(index));
         Some(if rank(second) > rank(first) { second } else { first })
     }
 }
 
 /// Normalizes a pattern as values are normalized, and merges adjacent `*`.
-fn folded(shape: Shape, pattern: &str) -> String {
-    let mut folded = match (shape, split(pattern)) {
+fn normalized(shape: Shape, pattern: &str) -> String {
+    let mut normalized = match (shape, split(pattern)) {
         (Shape::Name, _) => pattern.to_lowercase(),
         (Shape::Address, (local, Some(domain))) => {
             format!("{}@{}", lower_case(local.into()), domain::pattern(domain))
@@ -297,12 +298,12 @@ fn folded(shape: Shape, pattern: &str) -> String {
         (Shape::Domain, _) => domain::pattern(pattern).into_owned(),
     };
     let mut before = ' ';
-    folded.retain(|c| {
+    normalized.retain(|c| {
         let is_repeated = c == '*' && before == '*';
         before = c;
         !is_repeated
     });
-    folded
+    normalized
 }
 
 /// Matches a domain. A pattern with letters beyond ASCII is compared with U-labels.
@@ -515,7 +516,7 @@ mod tests {
         ) {
             let mut table = Table::new(shape);
             let mut used = Vec::new();
-            for pattern in patterns.iter().map(|pattern| folded(shape, pattern)) {
+            for pattern in patterns.iter().map(|pattern| normalized(shape, pattern)) {
                 match table.insert(&pattern, used.len()) {
                     Ok(()) => used.push(pattern),
                     Err(BadPattern::Twice(_)) => prop_assert!(used.contains(&pattern)),

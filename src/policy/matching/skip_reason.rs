@@ -57,7 +57,7 @@ impl Reason {
         let unmet = |table: &AllOf| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
         let tables = match why {
             SkipReason::NoMatch => matcher.matches.iter().map(unmet).collect(),
-            SkipReason::Except(place) => vec![matcher.except[place].0.iter().map(named).collect()],
+            SkipReason::Except(index) => vec![matcher.except[index].0.iter().map(named).collect()],
             _ => Vec::new(),
         };
         Self { why, tables }
@@ -117,17 +117,17 @@ impl Condition {
     }
 
     /// Returns the value that the condition checks; `None` if it is unknown.
-    fn found(&self, Subject { view, recipient, recipients }: Subject<'_, '_>) -> Option<String> {
+    fn found(&self, Subject { facts, recipient, recipients }: Subject<'_, '_>) -> Option<String> {
         match self {
-            Self::Field(field, _) => field.value(view, recipient).map(Cow::into_owned),
-            Self::Client(_) => view.client().map(|client| client.to_string()),
-            Self::Group(_) => Some(view.groups().collect::<Vec<_>>().join(", ")).filter(|groups| !groups.is_empty()),
-            Self::Tls(_) => view.tls().map(|tls| tls.to_string()),
-            Self::Authenticated(_) => Some(view.authenticated().to_string()),
-            Self::OwnSender(_) => view.own_sender().map(|own| own.to_string()),
+            Self::Field(field, _) => field.value(facts, recipient).map(Cow::into_owned),
+            Self::Client(_) => facts.client().map(|client| client.to_string()),
+            Self::Group(_) => Some(facts.groups().collect::<Vec<_>>().join(", ")).filter(|groups| !groups.is_empty()),
+            Self::Tls(_) => facts.tls().map(|tls| tls.to_string()),
+            Self::Authenticated(_) => Some(facts.authenticated().to_string()),
+            Self::OwnSender(_) => facts.own_sender().map(|own| own.to_string()),
             Self::MessageRecipients(_) => recipients.map(|count| count.to_string()),
             Self::Time(_) => {
-                let (day, minute) = view.civil();
+                let (day, minute) = facts.civil();
                 Some(format!("{day:?} {:02}:{:02}", minute / 60, minute % 60))
             }
         }

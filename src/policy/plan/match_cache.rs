@@ -29,7 +29,7 @@ struct ByEvent<T> {
 impl<T> ByEvent<T> {
     /// Returns the index of the result for the event at index `at`. `number` is the index of this entry among `count`
     /// entries.
-    fn place(&self, number: usize, count: usize, at: usize) -> usize {
+    fn index(&self, number: usize, count: usize, at: usize) -> usize {
         number + if self.is_of_event { at * count } else { 0 }
     }
 }
@@ -58,12 +58,12 @@ impl MatcherSet {
     }
 
     fn step(&mut self, condition: &Condition) -> Step {
-        let place = self.conditions.iter().position(|known| known == condition).unwrap_or_else(|| {
+        let index = self.conditions.iter().position(|known| known == condition).unwrap_or_else(|| {
             self.conditions.push(condition.clone());
             self.conditions.len() - 1
         });
         // No configuration has this many conditions.
-        let number = u32::try_from(place).unwrap_or(u32::MAX);
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
         Step::And { number, is_of_event: condition.is_of_event() }
     }
 
@@ -146,22 +146,22 @@ impl<'a> MatchCache<'a> {
     pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
         let matchers = &self.matcher_set.matchers;
         let matcher = &matchers[number];
-        let answer = &self.matchers[matcher.place(number, matchers.len(), at)];
-        answer.get().unwrap_or_else(|| {
+        let cached = &self.matchers[matcher.index(number, matchers.len(), at)];
+        cached.get().unwrap_or_else(|| {
             let said = check(&self.matcher_set.steps[matcher.entry.clone()], |number, is_of_event| {
                 self.holds(number, if is_of_event { at } else { 0 }, subject)
             });
-            answer.set(Some(said));
+            cached.set(Some(said));
             said
         })
     }
 
     fn holds(&self, number: usize, event: usize, subject: &Subject<'_, '_>) -> bool {
         let conditions = &self.matcher_set.conditions;
-        let answer = &self.given[event * conditions.len() + number];
-        answer.get().unwrap_or_else(|| {
+        let cached = &self.given[event * conditions.len() + number];
+        cached.get().unwrap_or_else(|| {
             let holds = conditions[number].holds(*subject);
-            answer.set(Some(holds));
+            cached.set(Some(holds));
             holds
         })
     }
@@ -175,10 +175,10 @@ impl<'a> MatchCache<'a> {
     /// Returns the override row for the event at index `at`, from the table at this index.
     pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<Row> {
         let rows = &self.matcher_set.rows;
-        let answer = &self.rows[rows[number].place(number, rows.len(), at)];
-        answer.get().unwrap_or_else(|| {
+        let cached = &self.rows[rows[number].index(number, rows.len(), at)];
+        cached.get().unwrap_or_else(|| {
             let row = rows[number].entry.find(*subject);
-            answer.set(Some(row));
+            cached.set(Some(row));
             row
         })
     }
@@ -186,7 +186,7 @@ impl<'a> MatchCache<'a> {
     /// Returns the owner part of keys for the event at index `at`; the error is the unknown field.
     pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
         let owners = &self.matcher_set.owners;
-        let answer = &self.owners[owners[number].place(number, owners.len(), at)];
-        answer.get_or_init(|| owners[number].entry.name(*subject)).as_deref().map_err(|field| *field)
+        let cached = &self.owners[owners[number].index(number, owners.len(), at)];
+        cached.get_or_init(|| owners[number].entry.name(*subject)).as_deref().map_err(|field| *field)
     }
 }

@@ -39,7 +39,7 @@ pub struct Plan<'a> {
 pub(super) struct Check {
     pub event: usize,
     /// Index in [`Plan::budgets`].
-    pub used: usize,
+    pub budget: usize,
     pub effect: Effect,
     /// Units of what is counted.
     pub amount: f64,
@@ -53,7 +53,7 @@ pub(super) struct PlannedBudget<'a> {
     pub quota: Allowed<'a>,
     pub slot: BudgetRef,
     /// Index of the key of the total, if the limit counts a share.
-    pub others: Option<usize>,
+    pub total: Option<usize>,
     /// Rule of the filter, if only new values count.
     pub filter: Option<distinct::Rule>,
     /// The shared budget of new keys may replace this one, if it is unused.
@@ -85,7 +85,7 @@ impl Deref for Allowed<'_> {
     }
 }
 
-/// Place of a budget.
+/// Reference to a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BudgetRef {
     /// In the store: index in [`Plan::keys`].
@@ -105,21 +105,21 @@ pub(super) enum Values {
     Many(Vec<Value>),
 }
 
-/// Initial room for budgets.
-const USUAL: usize = 64;
+/// Initial capacity for budgets.
+const INITIAL_BUDGETS: usize = 64;
 
-/// Planner of a run.
+/// Planner of a run of events.
 struct Planner<'a: 'b, 'b> {
     policy: &'a Policy,
     request: &'b PolicyRequest,
-    view: NormalizedFacts<'b>,
+    facts: NormalizedFacts<'b>,
     /// Normalized recipient of each event.
     recipients: Vec<Option<Cow<'b, str>>>,
-    answers: MatchCache<'a>,
+    cache: MatchCache<'a>,
     /// New keys that share a budget.
     shared: Option<&'b HashSet<Key>>,
     /// Buffer for keys.
-    room: RefCell<String>,
+    buffer: RefCell<String>,
 }
 
 impl<'a> Plan<'a> {
@@ -143,14 +143,14 @@ impl<'a> Plan<'a> {
             return plan;
         }
         // A run seldom needs more, whatever the size of the policy.
-        let most = policy.limits.len().min(USUAL);
+        let most = policy.limits.len().min(INITIAL_BUDGETS);
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
         plan.keys = Keys::with_room(most);
-        let run = Planner { shared, ..Planner::new(policy, request, now) };
-        plan.suspension = policy.exceptions.suspended(&run.view, now).cloned();
+        let planner = Planner { shared, ..Planner::new(policy, request, now) };
+        plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
         // Limits that watch other budgets come last in the policy.
-        of_interest.for_each(|(place, limit)| plan.apply(&run, place, limit));
+        of_interest.for_each(|(index, limit)| plan.apply(&planner, index, limit));
         plan.checks.sort_by_key(|check| check.event);
         plan
     }
@@ -162,18 +162,18 @@ impl<'a> Plan<'a> {
 
     /// Returns the unused budgets whose keys clients can choose freely, except those with overrides or grants.
     pub fn unknown(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<Unknown<'_>> {
-        let is_absent = |place: usize| loaded.0.get(place).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
+        let is_absent = |index: usize| loaded.0.get(index).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
         let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
-        for used in &self.budgets {
-            let BudgetRef::Stored(place) = used.slot else { continue };
-            if is_absent(place) && used.others.is_none_or(is_absent) {
-                absent.entry(place).or_insert((used.limit, true)).1 &= used.may_share;
+        for planned in &self.budgets {
+            let BudgetRef::Stored(index) = planned.slot else { continue };
+            if is_absent(index) && planned.total.is_none_or(is_absent) {
+                absent.entry(index).or_insert((planned.limit, true)).1 &= planned.may_share;
             }
         }
         let may_share = absent.into_iter().filter(|(_, (_, may_share))| *may_share);
-        let unknown = may_share.map(|(place, (limit, _))| {
+        let unknown = may_share.map(|(index, (limit, _))| {
             let limit = policy.limits[limit].watch.unwrap_or(limit);
-            Unknown { limit: &policy.limits[limit], index: place, key: self.keys.get(place) }
+            Unknown { limit: &policy.limits[limit], index, key: self.keys.get(index) }
         });
         unknown.collect()
     }
@@ -181,21 +181,21 @@ impl<'a> Plan<'a> {
     /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
     pub fn limits(&self) -> impl Iterator<Item = usize> {
         let is_counted = |check: &&Check| check.effect != Effect::Peek;
-        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.used].limit)
+        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.budget].limit)
     }
 
     /// Returns the same, with limits that only peek.
     pub fn looking(&self) -> impl Iterator<Item = usize> {
-        self.checks.iter().map(|check| self.budgets[check.used].limit)
+        self.checks.iter().map(|check| self.budgets[check.budget].limit)
     }
 
-    fn apply(&mut self, run: &Planner<'a, '_>, place: usize, limit: &'a Limit) {
+    fn apply(&mut self, planner: &Planner<'a, '_>, index: usize, limit: &'a Limit) {
         let depends = limit.derived.depends_on_recipient
-            || limit.watch.is_some_and(|at| run.policy.limits[at].derived.depends_on_recipient);
+            || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
         // Otherwise all events have the same budget, or none.
         let mut known: Option<Option<usize>> = None;
         let began = self.budgets.len();
-        for (at, event) in run.request.events.iter().enumerate() {
+        for (at, event) in planner.request.events.iter().enumerate() {
             let Some(effect) = limit.effect(event) else { continue };
             // Too early to know whether later recipients are excepted or have overrides; or the user's groups.
             let is_early = match (effect, event) {
@@ -206,78 +206,81 @@ impl<'a> Plan<'a> {
             if is_early {
                 continue;
             }
-            let used = match known.filter(|_| !depends) {
-                Some(used) => used,
+            let budget = match known.filter(|_| !depends) {
+                Some(budget) => budget,
                 None => {
-                    let subject = run.subject(at);
-                    let holds = run.holds(limit, at, &subject);
-                    let used = holds.and_then(|()| self.used(run, place, limit, (at, &subject), began)).ok();
-                    known = Some(used);
-                    used
+                    let subject = planner.subject(at);
+                    let holds = planner.holds(limit, at, &subject);
+                    let budget =
+                        holds.and_then(|()| self.budget_index(planner, index, limit, (at, &subject), began)).ok();
+                    known = Some(budget);
+                    budget
                 }
             };
-            let Some(used) = used else { continue };
-            let (Ok(amount), Ok(values)) = (run.amount(limit, effect, at), run.values(limit, at)) else { continue };
-            self.checks.push(Check { event: at, used, effect, amount, values });
+            let Some(budget) = budget else { continue };
+            let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), planner.values(limit, at)) else {
+                continue;
+            };
+            self.checks.push(Check { event: at, budget, effect, amount, values });
         }
     }
 
     /// Returns the index of the limit's budget for an event, and adds it if it is new. Budgets from `began` on belong
     /// to the same limit.
-    fn used(
+    fn budget_index(
         &mut self,
-        run: &Planner<'a, '_>,
-        place: usize,
+        planner: &Planner<'a, '_>,
+        index: usize,
         limit: &'a Limit,
         (at, subject): (usize, &Subject<'_, '_>),
         began: usize,
     ) -> Result<usize, SkipReason> {
-        let owner = limit.watch.map_or(limit, |watched| &run.policy.limits[watched]);
-        let owners = run.answers.owners(owner.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
-        let granted = run.policy.exceptions.granted(owner, Owner::text(owners), run.view.now());
+        let owner = limit.watch.map_or(limit, |watched| &planner.policy.limits[watched]);
+        let owners = planner.cache.owners(owner.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
+        let granted = planner.policy.exceptions.granted(owner, Owner::text(owners), planner.facts.now());
         let (quota, since) = match granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since))) {
             Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
-            None => (Allowed::Written(run.quota(owner, at, subject)), None),
+            None => (Allowed::Written(planner.quota(owner, at, subject)), None),
         };
-        let mut room = run.room.borrow_mut();
-        let has_account = run.request.facts.has_account;
+        let mut buffer = planner.buffer.borrow_mut();
+        let has_account = planner.request.facts.has_account;
         let has_chosen_key =
             owner.derived.has_chosen_keys && since.is_none() && (!has_account || owner.has_chosen_key(true));
-        let shared = if has_chosen_key { run.shared_owners(owner, owners, &mut room) } else { None };
+        let shared = if has_chosen_key { planner.shared_owners(owner, owners, &mut buffer) } else { None };
         let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
-        let key = Key::of(&owner.derived.prefix, owners, since, &mut room);
+        let key = Key::of(&owner.derived.prefix, owners, since, &mut buffer);
         // Limits share no budgets, except that one may watch another's.
         let first = if limit.watch.is_some() { 0 } else { began };
-        let same = |used: &PlannedBudget<'_>| self.key(used.slot).is_some_and(|known| known == key);
-        let known = self.budgets[first..].iter().find(|used| same(used));
+        let same = |planned: &PlannedBudget<'_>| self.key(planned.slot).is_some_and(|known| known == key);
+        let known = self.budgets[first..].iter().find(|planned| same(planned));
         // Recipients of one message may have different overrides, and yet share a budget.
-        let is_it = |used: &PlannedBudget<'_>| used.limit == place && *used.quota == *quota && same(used);
+        let is_it = |planned: &PlannedBudget<'_>| planned.limit == index && *planned.quota == *quota && same(planned);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
-        let (slot, others) = match (known, *quota) {
-            (Some(known), _) => (known.slot, known.others),
+        let (slot, total) = match (known, *quota) {
+            (Some(known), _) => (known.slot, known.total),
             (None, Quota::Never | Quota::Unlimited) => (BudgetRef::None, None),
             (None, Quota::Counter { scope: Scope::Message, .. }) => (BudgetRef::Message(self.own.push(key)), None),
             (None, Quota::Counter { scope: Scope::Connection, .. }) => {
                 (BudgetRef::Connection(self.own.push(key)), None)
             }
             (None, _) => {
-                let others = matches!(*quota, Quota::Share(_)).then(|| key.of_others(&owner.derived.prefix));
-                (BudgetRef::Stored(self.keys.push(key)), others.map(|key| self.keys.push(key.borrowed())))
+                let total = matches!(*quota, Quota::Share(_)).then(|| key.of_total(&owner.derived.prefix));
+                (BudgetRef::Stored(self.keys.push(key)), total.map(|key| self.keys.push(key.borrowed())))
             }
         };
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
-        self.budgets.push(PlannedBudget { limit: place, quota, slot, others, filter, may_share });
+        self.budgets.push(PlannedBudget { limit: index, quota, slot, total, filter, may_share });
         Ok(self.budgets.len() - 1)
     }
 
     pub(super) fn key(&self, slot: BudgetRef) -> Option<KeyRef<'_>> {
         match slot {
-            BudgetRef::Stored(place) => Some(self.keys.get(place)),
-            BudgetRef::Message(place) | BudgetRef::Connection(place) => Some(self.own.get(place)),
+            BudgetRef::Stored(index) => Some(self.keys.get(index)),
+            BudgetRef::Message(index) | BudgetRef::Connection(index) => Some(self.own.get(index)),
             BudgetRef::None => None,
         }
     }
@@ -285,27 +288,27 @@ impl<'a> Plan<'a> {
 
 impl<'a: 'b, 'b> Planner<'a, 'b> {
     fn new(policy: &'a Policy, request: &'b PolicyRequest, now: Timestamp) -> Self {
-        let view = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.zone, now);
+        let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.zone, now);
         let named = request.events.iter().map(Event::recipient);
         let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
-        let answers = MatchCache::new(&policy.matcher_set, request.events.len());
-        Self { policy, request, view, recipients, answers, shared: None, room: String::with_capacity(160).into() }
+        let cache = MatchCache::new(&policy.matcher_set, request.events.len());
+        Self { policy, request, facts, recipients, cache, shared: None, buffer: String::with_capacity(160).into() }
     }
 
     /// Returns the owner part of the budget that new keys share, if that budget is to be charged: if the key is in
-    /// `shared`, or if the declared size was charged there. `room` is a buffer for keys.
-    fn shared_owners(&self, limit: &Limit, owners: &str, room: &mut String) -> Option<String> {
+    /// `shared`, or if the declared size was charged there. `buffer` is a buffer for keys.
+    fn shared_owners(&self, limit: &Limit, owners: &str, buffer: &mut String) -> Option<String> {
         let is_declared = |key: KeyRef<'_>| self.request.declared.iter().any(|charged| charged.key.borrowed() == key);
         if self.shared.is_none_or(HashSet::is_empty) && self.request.declared.is_empty() {
             return None;
         }
-        let own = Key::of(&limit.derived.prefix, owners, None, room);
+        let own = Key::of(&limit.derived.prefix, owners, None, buffer);
         let is_listed = self.shared.is_some_and(|shared| shared.contains(own.as_str()));
         if !is_listed && (self.request.declared.is_empty() || is_declared(own)) {
             return None;
         }
         let shared = limit.shared_owners(owners, self.request.facts.has_account);
-        (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, room))).then_some(shared)
+        (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, buffer))).then_some(shared)
     }
 
     /// Checks whether the limit applies to an event; the error is the reason why not.
@@ -314,7 +317,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
             // The values of the accepted recipients are checked with the message.
             let comes_later = is_of_message && what.is_of_recipient();
-            !comes_later && !what.is_known(&self.view, subject.recipient)
+            !comes_later && !what.is_known(&self.facts, subject.recipient)
         });
         if let Some(what) = unknown {
             return Err(SkipReason::Unknown(what));
@@ -322,13 +325,13 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         if is_of_message && limit.matcher.needs_recipient() {
             return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
         }
-        self.answers.check(limit.derived.matcher, at, subject)
+        self.cache.check(limit.derived.matcher, at, subject)
     }
 
     /// Returns the limit's quota for an event, with overrides.
     fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
         let row = |overrides: &'a Overrides| {
-            let row = self.answers.row(limit.derived.rows, at, subject)?;
+            let row = self.cache.row(limit.derived.rows, at, subject)?;
             overrides.quota(row, limit.ordinal)
         };
         limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
@@ -338,16 +341,16 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     fn subject(&self, at: usize) -> Subject<'_, 'b> {
         let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
         let recipients = is_of_message.then_some(self.request.facts.recipients.len());
-        Subject { view: &self.view, recipient: self.recipients[at].as_deref(), recipients }
+        Subject { facts: &self.facts, recipient: self.recipients[at].as_deref(), recipients }
     }
 
     /// Returns the accepted recipients that the limit's matcher matches.
     fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
         let recipients = Some(self.request.facts.recipients.len());
-        let all = self.view.recipients().iter().map(|recipient| &**recipient);
+        let all = self.facts.recipients().iter().map(|recipient| &**recipient);
         all.filter(move |recipient| {
-            let subject = Subject { view: &self.view, recipient: Some(recipient), recipients };
-            self.answers.hold(limit.derived.matcher, subject)
+            let subject = Subject { facts: &self.facts, recipient: Some(recipient), recipients };
+            self.cache.hold(limit.derived.matcher, subject)
         })
     }
 
@@ -356,7 +359,7 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
         Ok(match (limit.count, &self.request.events[at]) {
             _ if effect == Effect::Watch => 0.0,
             (Count::Bytes, Event::End { size }) => size.ok_or(SkipReason::UnknownSize)? as f64,
-            (Count::Bytes, _) => self.view.size().ok_or(SkipReason::UnknownSize)? as f64,
+            (Count::Bytes, _) => self.facts.size().ok_or(SkipReason::UnknownSize)? as f64,
             (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
                 None => self.passing(limit).count() as f64,
                 // The number of new values is the amount.
@@ -370,10 +373,10 @@ impl<'a: 'b, 'b> Planner<'a, 'b> {
     fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
         let Some(distinct) = limit.distinct else { return Ok(Values::All) };
         if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {
-            let values = self.passing(limit).filter_map(|recipient| limit.value(&self.view, Some(recipient)));
+            let values = self.passing(limit).filter_map(|recipient| limit.value(&self.facts, Some(recipient)));
             return Ok(Values::Many(values.collect()));
         }
-        let value = limit.value(&self.view, self.recipients[at].as_deref());
+        let value = limit.value(&self.facts, self.recipients[at].as_deref());
         Ok(Values::One(value.ok_or(SkipReason::Unknown(distinct.what))?))
     }
 }

@@ -90,7 +90,7 @@ impl Event {
 
     /// Returns a bit for the kind of event.
     pub(in crate::policy) fn kind(&self) -> u16 {
-        let place = match self {
+        let bit = match self {
             Self::Connect => 0,
             Self::Command => 1,
             Self::Auth => 2,
@@ -101,7 +101,7 @@ impl Event {
             Self::End { .. } => 7,
             Self::Rejected(_) => 8,
         };
-        1 << place
+        1 << bit
     }
 
     /// Returns whether the event is a command line.

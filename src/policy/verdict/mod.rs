@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Verdict {
     pub ruling: Ruling,
     /// Limit hits for the log, not for the client.
-    pub remarks: Vec<LimitHit>,
+    pub limit_hits: Vec<LimitHit>,
     /// Charges that may be refunded.
     pub charges: Vec<RefundableCharge>,
     /// Keys of budgets whose declared size was trued up.
@@ -65,7 +65,7 @@ pub struct LimitHit {
     /// Name of the limit that the event exceeds.
     pub limit: Arc<str>,
     /// Index in the policy: several rates of a limit share its name.
-    pub place: usize,
+    pub index: usize,
     pub mode: Mode,
     pub level: String,
     pub quota: Quota,

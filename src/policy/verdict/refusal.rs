@@ -25,7 +25,7 @@ pub struct Refusal {
     /// Names of other limits that refuse too.
     pub also: Vec<Arc<str>>,
     /// Indices in the policy of all these limits: several rates of a limit share its name.
-    pub places: Vec<usize>,
+    pub indices: Vec<usize>,
     pub(in crate::policy) text: Option<Arc<Template>>,
 }
 
@@ -69,7 +69,7 @@ impl Refusal {
         }
         first.also.push(second.limit);
         first.also.extend(second.also);
-        first.places.extend(second.places);
+        first.indices.extend(second.indices);
         first
     }
 
