@@ -54,7 +54,7 @@ impl PendingCommand {
     pub fn event(&self, counts_commands: bool) -> Option<Event> {
         match self {
             Self::Mail(_) => Some(Event::Mail),
-            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.to_string().into())),
+            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.text())),
             Self::Data => Some(Event::Message),
             Self::Answered(_) | Self::Fault(_) => counts_commands.then_some(Event::Command),
         }

@@ -238,7 +238,7 @@ impl State {
             groups: self.groups.clone(),
             sender: mail.map(|mail| match mail.sender {
                 Path::Null => NULL_SENDER.into(),
-                ref sender => sender.to_string().into(),
+                ref sender => sender.text(),
             }),
             size: mail.and_then(|mail| mail.size),
             recipients: Vec::new(),

@@ -130,7 +130,7 @@ mod tests {
         networks.insert("192.0.2.0/24".parse().unwrap(), 1).unwrap();
         for again in ["192.0.2.0/24", "::ffff:192.0.2.0/120"] {
             let error = networks.insert(again.parse().unwrap(), 2).unwrap_err();
-            assert!(error.to_string().ends_with("stands here twice"), "{error}");
+            assert!(error.to_string().ends_with("is listed twice"), "{error}");
         }
         assert_eq!(networks.find("192.0.2.1".parse().unwrap()), Some(&1));
     }

@@ -84,7 +84,7 @@ impl fmt::Display for BadPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("a pattern is empty; \"*\" matches everything"),
-            Self::Twice(text) => write!(f, "\"{text}\" stands here twice"),
+            Self::Twice(text) => write!(f, "\"{text}\" is listed twice"),
             Self::NoLocalPart(text) => write!(f, "\"{text}\" has nothing before the @; did you mean \"*{text}\"?"),
             Self::NoDomain(text) => {
                 write!(f, "\"{text}\" has nothing after the @; did you mean \"{}\"?", text.trim_end_matches('@'))
@@ -437,10 +437,10 @@ mod tests {
     fn a_pattern_that_cannot_match_as_meant_is_refused() {
         for (shape, pattern, words) in [
             (Shape::Address, "", "a pattern is empty"),
-            (Shape::Address, "Bob", "\"Bob\" stands here twice"),
-            (Shape::Address, "*@D", "\"*@D\" stands here twice"),
-            (Shape::Address, "***", "\"***\" stands here twice"),
-            (Shape::Address, "a**@*", "\"a**@*\" stands here twice"),
+            (Shape::Address, "Bob", "\"Bob\" is listed twice"),
+            (Shape::Address, "*@D", "\"*@D\" is listed twice"),
+            (Shape::Address, "***", "\"***\" is listed twice"),
+            (Shape::Address, "a**@*", "\"a**@*\" is listed twice"),
             (Shape::Address, "@d", "\"@d\" has nothing before the @; did you mean \"*@d\"?"),
             (Shape::Address, "x@", "\"x@\" has nothing after the @; did you mean \"x\"?"),
             (Shape::Domain, "bob@d", "\"bob@d\" is not a domain; did you mean \"d\"?"),
