@@ -2,6 +2,11 @@
 //!
 //! A run of events becomes a [`Plan`]: the limits that apply, and their budgets. [`decide`] is pure, and the only
 //! decision: stores load the budgets before it and keep them after it.
+//!
+//! In the order of a decision: [`address`] normalizes addresses, [`request`] has the events and facts of a session,
+//! [`limit`] is what `weir.toml` says, [`matching`] tells to which events a limit applies, [`exception`] has grants and
+//! suspensions, `plan` finds limits and budgets, [`budgets`] has their keys and states, `decision` measures and charges
+//! each event, and [`verdict`] is its result.
 
 pub mod address;
 pub mod budgets;
@@ -13,8 +18,8 @@ mod plan;
 pub mod request;
 pub mod verdict;
 
-pub use decision::{Explained, Weighed, decide, explain};
-pub use plan::{Plan, Unknown};
+pub use decision::{Evaluation, Explained, decide, explain};
+pub use plan::{NewBudget, Plan};
 
 use address::AddressNormalizer;
 use budgets::{Budget, Key};

@@ -4,7 +4,7 @@ use super::rehearsal::{Rehearsal, Setup, Step, line};
 use crate::policy::limit::{Effect, Limit, Mode};
 use crate::policy::matching::{Reason, SkipReason};
 use crate::policy::verdict::Refusal;
-use crate::policy::{Explained, Policy, Weighed};
+use crate::policy::{Evaluation, Explained, Policy};
 use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl Report<'_> {
     }
 
     /// Says the limit's decision about the step.
-    fn outcome(&self, step: &Step, limit: &Limit, weighed: &Weighed) -> String {
+    fn outcome(&self, step: &Step, limit: &Limit, weighed: &Evaluation) -> String {
         match &weighed.refusal {
             Some(refusal) => {
                 let reply = self.reply(step, refusal);
@@ -149,8 +149,8 @@ fn verb(effect: Effect) -> (&'static str, &'static str) {
 }
 
 /// `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d (bulk-hosts.csv, line 2)`.
-fn measured(limit: &Limit, weighed: &Weighed) -> String {
-    let Weighed { effect, key, quota, row, level, amount, after, .. } = weighed;
+fn measured(limit: &Limit, weighed: &Evaluation) -> String {
+    let Evaluation { effect, key, quota, row, level, amount, after, .. } = weighed;
     let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();
     let Some(key) = key else { return format!("allows nothing here{row}") };
     let owners: Vec<&str> = key.owners().collect();

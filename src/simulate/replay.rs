@@ -136,7 +136,7 @@ impl Replay {
 
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
         let question = Plan::new(&self.policy, asked, message.at);
-        question.looking().for_each(|limit| self.marks.hold(limit));
+        question.limits_with_peeks().for_each(|limit| self.marks.hold(limit));
         question.limits().for_each(|limit| self.marks.count(limit));
         let take = |key: KeyRef<'_>| self.budgets.get_mut(key.as_str()).and_then(Option::take);
         let mut loaded: Loaded = question.keys().map(take).collect();

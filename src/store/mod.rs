@@ -116,7 +116,7 @@ impl Store {
                 break policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters);
             }
             let decide = |now, loaded: &mut Loaded| {
-                let unknown = plan.unknown(&policy, loaded);
+                let unknown = plan.new_budgets(&policy, loaded);
                 self.core.new_budgets.reserve(&unknown, policy.max_new_budgets, now)?;
                 let mut verdicts = policy::decide(&policy, now, asked, &plan, loaded, counters);
                 self.core.new_budgets.give_back(unknown.iter().filter(|unknown| !loaded.has(unknown.index)));

@@ -116,16 +116,16 @@ impl Key {
 }
 
 impl<'a> KeyRef<'a> {
-    /// Writes the key of a budget to `room`. `prefix` is that of the limit, `owners` the result of `OwnerFields::name`,
+    /// Writes the key of a budget to `buffer`. `prefix` is that of the limit, `owners` the result of `OwnerFields::name`,
     /// `since` the beginning of the valid grant, if there is one.
-    pub(in crate::policy) fn of(prefix: &str, owners: &str, since: Option<Timestamp>, room: &'a mut String) -> Self {
-        room.clear();
-        room.push_str(prefix);
-        room.push_str(owners);
+    pub(in crate::policy) fn of(prefix: &str, owners: &str, since: Option<Timestamp>, buffer: &'a mut String) -> Self {
+        buffer.clear();
+        buffer.push_str(prefix);
+        buffer.push_str(owners);
         if let Some(since) = since {
-            add_grant(room, since);
+            add_grant(buffer, since);
         }
-        Key(room)
+        Key(buffer)
     }
 
     /// Returns a copy that owns its text.
@@ -238,7 +238,7 @@ impl Keys {
     }
 
     /// Reserves memory for this many keys.
-    pub(in crate::policy) fn with_room(keys: usize) -> Self {
+    pub(in crate::policy) fn with_capacity(keys: usize) -> Self {
         Self { text: String::with_capacity(keys * USUAL), ends: Vec::with_capacity(keys) }
     }
 

@@ -12,19 +12,8 @@ use crate::policy::verdict::Verdict;
 impl Decision<'_> {
     /// Charges the proposed state of a step, if the ruling calls for it.
     pub(super) fn charge_step(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
-        let &Step { limit, planned, effect: Some(effect), before, state, ref learnt, ref reached, .. } = step else {
-            return;
-        };
-        let own_refuses = reached.as_ref().is_some_and(|reached| reached.refuses);
-        let is_slot = matches!(*planned.quota, Quota::Counter { scope: Scope::AtOnce, .. });
-        // An event that does not happen takes no slot, and makes no value known.
-        let is_of_what_happens = is_slot || planned.filter.is_some_and(|filter| filter.remembers());
-        let (is_charged, is_let_through) = match limit.mode {
-            Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
-            // As if this limit were alone in force.
-            Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
-            Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
-        };
+        let &Step { limit, planned, effect: Some(effect), before, state, ref learnt, .. } = step else { return };
+        let (is_charged, is_let_through) = outcome(step, is_refused);
         match effect {
             Effect::Watch => {}
             Effect::Peek => self.count_in_total(limit, planned, event, is_refused),
@@ -32,19 +21,8 @@ impl Decision<'_> {
             Effect::Charge | Effect::TrueUp if is_charged => {
                 self.charge(planned, state, learnt);
                 verdict.trued_up.extend(self.trued_up(effect, planned));
-                if let (BudgetRef::Stored(index), true) = (planned.slot, is_let_through) {
-                    let (key, rule) = (self.plan.keys.get(index), planned.quota.rule());
-                    let receipt = Receipt { before, after: state };
-                    let charged = |until, rule| RefundableCharge { key: key.owned(), receipt, rule, until };
-                    // A session slot has one owner, the session, which releases it at its end: it is never refunded as
-                    // well.
-                    match is_slot {
-                        true => verdict.held.push(key.owned()),
-                        false => {
-                            let until = until(limit, event).or_else(|| self.until_heard(limit, event));
-                            verdict.charges.extend(until.zip(rule).map(|(until, rule)| charged(until, rule)));
-                        }
-                    }
+                if is_let_through {
+                    self.note_charge(step, event, verdict);
                 }
                 if limit.counts_once()
                     && let Some(key) = self.plan.key(planned.slot)
@@ -52,16 +30,9 @@ impl Decision<'_> {
                     self.counters.count(key);
                 }
             }
-            // The charge for the declared size is refunded with the message.
             Effect::TrueUp => {
                 verdict.trued_up.extend(self.trued_up(effect, planned));
-                if let Some(slot) = self.slot_mut(planned.slot)
-                    && slot.state() != before
-                    && let Some(budget) = &mut slot.budget
-                {
-                    budget.state = before.unwrap_or(State { level: 0.0, ..budget.state });
-                    slot.change.get_or_insert_default();
-                }
+                self.refund_declared(planned, before);
             }
             // A value that passes is known from then on, also to a limit that would have refused it if enforced.
             Effect::Charge if !is_refused && planned.filter.is_some_and(|filter| filter.remembers()) => {
@@ -69,6 +40,34 @@ impl Decision<'_> {
                 self.charge(planned, state, learnt);
             }
             Effect::Charge => {}
+        }
+    }
+
+    /// Adds a stored charge to the verdict: as a slot that the session holds, or as a charge that may be refunded.
+    fn note_charge(&self, step: &Step<'_>, event: &Event, verdict: &mut Verdict) {
+        let &Step { limit, planned, before, state, .. } = step;
+        let BudgetRef::Stored(index) = planned.slot else { return };
+        let key = self.plan.keys.get(index);
+        // A session slot has one owner, the session, which releases it at its end: it is never refunded as well.
+        if is_slot(planned) {
+            verdict.held.push(key.owned());
+            return;
+        }
+        let until = until(limit, event).or_else(|| self.until_heard(limit, event));
+        if let (Some(until), Some(rule)) = (until, planned.quota.rule()) {
+            let receipt = Receipt { before, after: state };
+            verdict.charges.push(RefundableCharge { key: key.owned(), receipt, rule, until });
+        }
+    }
+
+    /// Refunds the charge for the declared size, since the message is refused.
+    fn refund_declared(&mut self, planned: &PlannedBudget<'_>, before: Option<State>) {
+        if let Some(slot) = self.slot_mut(planned.slot)
+            && slot.state() != before
+            && let Some(budget) = &mut slot.budget
+        {
+            budget.state = before.unwrap_or(State { level: 0.0, ..budget.state });
+            slot.change.get_or_insert_default();
         }
     }
 
@@ -127,6 +126,25 @@ impl Decision<'_> {
             }
         }
     }
+}
+
+/// Returns whether a step is charged, and whether its limit lets the event through.
+fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
+    let (limit, planned) = (step.limit, step.planned);
+    let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refuses);
+    // An event that does not happen takes no slot, and makes no value known.
+    let is_of_what_happens = is_slot(planned) || planned.filter.is_some_and(|filter| filter.remembers());
+    match limit.mode {
+        Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
+        // As if this limit were alone in force.
+        Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
+        Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
+    }
+}
+
+/// Returns whether the budget counts what exists at once.
+fn is_slot(planned: &PlannedBudget<'_>) -> bool {
+    matches!(*planned.quota, Quota::Counter { scope: Scope::AtOnce, .. })
 }
 
 /// Returns when a charge may be refunded, or `None`.

@@ -15,12 +15,12 @@ pub struct Explained {
     /// Index in the policy.
     pub limit: usize,
     /// The error is the reason why the limit does not apply.
-    pub said: Result<Weighed, Reason>,
+    pub said: Result<Evaluation, Reason>,
 }
 
 /// Effect that an event would have on a budget.
 #[derive(Debug)]
-pub struct Weighed {
+pub struct Evaluation {
     pub effect: Effect,
     /// Key of the budget; `None` where nothing is remembered.
     pub key: Option<Key>,
@@ -62,13 +62,13 @@ pub fn explain(
         let row = Plan::row(policy, request, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));
         decision.measure(&mut step, &request.events[check.event]);
-        Ok(Weighed { row, ..decision.weighed(step, effect) })
+        Ok(Evaluation { row, ..decision.evaluation(step, effect) })
     };
     (0..policy.limits.len()).map(|limit| Explained { limit, said: explained(limit) }).collect()
 }
 
 impl Decision<'_> {
-    fn weighed(&self, step: Step<'_>, effect: Effect) -> Weighed {
+    fn evaluation(&self, step: Step<'_>, effect: Effect) -> Evaluation {
         let Step { planned, before, amount, level: after, reached, .. } = step;
         let reached = reached.map_or_else(Reached::default, |reached| *reached);
         let level = match *planned.quota {
@@ -78,7 +78,7 @@ impl Decision<'_> {
         };
         let key = self.plan.key(planned.slot).map(|key| key.owned());
         let actions = reached.actions(None);
-        Weighed {
+        Evaluation {
             effect,
             key,
             quota: *planned.quota,

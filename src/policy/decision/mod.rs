@@ -6,7 +6,7 @@ mod ladder;
 mod measure;
 mod side_effects;
 
-pub use explain::{Explained, Weighed, explain};
+pub use explain::{Evaluation, Explained, explain};
 
 use crate::engine::State;
 use crate::engine::distinct::Value;

@@ -41,14 +41,14 @@ impl Limit {
             return is_there.then_some(Effect::Watch);
         }
         let at = |stage| (self.stage == stage).then_some(Effect::Charge);
-        let before = |stage| (self.stage > stage && self.looks()).then_some(Effect::Peek);
+        let before = |stage| (self.stage > stage && self.peeks()).then_some(Effect::Peek);
         match (self.count, event) {
             (Count::Commands, event) => event.is_command().then_some(Effect::Charge),
             (Count::Connections, Event::Connect) => Some(Effect::Charge),
             (Count::Sessions, Event::Connect) => at(Stage::Connect),
             (Count::Sessions, Event::Login) => at(Stage::Auth),
             (Count::Logins, Event::Login) => Some(Effect::Charge),
-            (Count::Logins, Event::Auth) => self.looks().then_some(Effect::Peek),
+            (Count::Logins, Event::Auth) => self.peeks().then_some(Effect::Peek),
             (Count::LoginFailures, Event::Auth) => Some(Effect::Charge),
             (Count::Messages | Count::Recipients | Count::Bytes, Event::Mail) if self.stage == Stage::Mail => {
                 Some(Effect::Charge)
@@ -71,7 +71,7 @@ impl Limit {
 
     /// Returns whether the limit peeks before it charges. With `attempts` it must not: a refusing peek would prevent
     /// attempts from being counted.
-    fn looks(&self) -> bool {
+    fn peeks(&self) -> bool {
         self.charge != Charge::Attempts
     }
 }

@@ -9,6 +9,7 @@ mod overrides;
 mod owner_syntax;
 mod quota;
 mod rate_syntax;
+mod reset_target;
 mod template;
 
 pub use action::{Action, Delay, Ladder, Mailbox, Notification, Rung, Verb};
@@ -16,9 +17,9 @@ pub use algorithm::Algorithm;
 pub use count::Count;
 pub use effect::Effect;
 pub use overrides::{Overrides, Row, Rows};
-pub use owner_syntax::ResetTarget;
 pub use quota::{Quota, Scope, Share};
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
+pub use reset_target::ResetTarget;
 pub use template::{Code, Template};
 
 pub(super) use keys::OwnerFields;

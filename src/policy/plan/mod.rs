@@ -61,7 +61,7 @@ pub(super) struct PlannedBudget<'a> {
 }
 
 /// Unused budget whose key a client can choose freely.
-pub struct Unknown<'a> {
+pub struct NewBudget<'a> {
     pub limit: &'a Limit,
     /// Index in [`Plan::keys`].
     pub index: usize,
@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
         let most = policy.limits.len().min(INITIAL_BUDGETS);
         plan.checks.reserve(most);
         plan.budgets.reserve(most);
-        plan.keys = Keys::with_room(most);
+        plan.keys = Keys::with_capacity(most);
         let planner = Planner { shared, ..Planner::new(policy, request, now) };
         plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
         // Limits that watch other budgets come last in the policy.
@@ -161,7 +161,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the unused budgets whose keys clients can choose freely, except those with overrides or grants.
-    pub fn unknown(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<Unknown<'_>> {
+    pub fn new_budgets(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<NewBudget<'_>> {
         let is_absent = |index: usize| loaded.0.get(index).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
         let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
         for planned in &self.budgets {
@@ -171,11 +171,11 @@ impl<'a> Plan<'a> {
             }
         }
         let may_share = absent.into_iter().filter(|(_, (_, may_share))| *may_share);
-        let unknown = may_share.map(|(index, (limit, _))| {
+        let new = may_share.map(|(index, (limit, _))| {
             let limit = policy.limits[limit].watch.unwrap_or(limit);
-            Unknown { limit: &policy.limits[limit], index, key: self.keys.get(index) }
+            NewBudget { limit: &policy.limits[limit], index, key: self.keys.get(index) }
         });
-        unknown.collect()
+        new.collect()
     }
 
     /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
@@ -185,10 +185,11 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the same, with limits that only peek.
-    pub fn looking(&self) -> impl Iterator<Item = usize> {
+    pub fn limits_with_peeks(&self) -> impl Iterator<Item = usize> {
         self.checks.iter().map(|check| self.budgets[check.budget].limit)
     }
 
+    /// Adds the checks of one limit for all events. `index` is the limit's in the policy.
     fn apply(&mut self, planner: &Planner<'a, '_>, index: usize, limit: &'a Limit) {
         let depends = limit.derived.depends_on_recipient
             || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
@@ -235,46 +236,53 @@ impl<'a> Plan<'a> {
         (at, subject): (usize, &Subject<'_, '_>),
         began: usize,
     ) -> Result<usize, SkipReason> {
-        let owner = limit.watch.map_or(limit, |watched| &planner.policy.limits[watched]);
-        let owners = planner.cache.owners(owner.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
-        let granted = planner.policy.exceptions.granted(owner, Owner::text(owners), planner.facts.now());
-        let (quota, since) = match granted.and_then(|grant| Some((grant.quota(owner)?, grant.term.since))) {
+        let charging = limit.watch.map_or(limit, |watched| &planner.policy.limits[watched]);
+        let owners = planner.cache.owners(charging.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
+        let granted = planner.policy.exceptions.granted(charging, Owner::text(owners), planner.facts.now());
+        let (quota, since) = match granted.and_then(|grant| Some((grant.quota(charging)?, grant.term.since))) {
             Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
-            None => (Allowed::Written(planner.quota(owner, at, subject)), None),
+            None => (Allowed::Written(planner.quota(charging, at, subject)), None),
         };
         let mut buffer = planner.buffer.borrow_mut();
         let has_account = planner.request.facts.has_account;
         let has_chosen_key =
-            owner.derived.has_chosen_keys && since.is_none() && (!has_account || owner.has_chosen_key(true));
-        let shared = if has_chosen_key { planner.shared_owners(owner, owners, &mut buffer) } else { None };
-        let has_own_numbers = !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const owner.quota));
+            charging.derived.has_chosen_keys && since.is_none() && (!has_account || charging.has_chosen_key(true));
+        let shared = if has_chosen_key { planner.shared_owners(charging, owners, &mut buffer) } else { None };
+        let has_own_numbers =
+            !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const charging.quota));
         let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
         let owners = shared.as_deref().unwrap_or(owners);
-        let key = Key::of(&owner.derived.prefix, owners, since, &mut buffer);
+        let key = Key::of(&charging.derived.prefix, owners, since, &mut buffer);
         // Limits share no budgets, except that one may watch another's.
         let first = if limit.watch.is_some() { 0 } else { began };
         let same = |planned: &PlannedBudget<'_>| self.key(planned.slot).is_some_and(|known| known == key);
         let known = self.budgets[first..].iter().find(|planned| same(planned));
+        let known = known.map(|known| (known.slot, known.total));
         // Recipients of one message may have different overrides, and yet share a budget.
         let is_it = |planned: &PlannedBudget<'_>| planned.limit == index && *planned.quota == *quota && same(planned);
         if let Some(it) = self.budgets[first..].iter().position(is_it) {
             return Ok(first + it);
         }
-        let (slot, total) = match (known, *quota) {
-            (Some(known), _) => (known.slot, known.total),
-            (None, Quota::Never | Quota::Unlimited) => (BudgetRef::None, None),
-            (None, Quota::Counter { scope: Scope::Message, .. }) => (BudgetRef::Message(self.own.push(key)), None),
-            (None, Quota::Counter { scope: Scope::Connection, .. }) => {
-                (BudgetRef::Connection(self.own.push(key)), None)
-            }
-            (None, _) => {
-                let total = matches!(*quota, Quota::Share(_)).then(|| key.of_total(&owner.derived.prefix));
-                (BudgetRef::Stored(self.keys.push(key)), total.map(|key| self.keys.push(key.borrowed())))
-            }
-        };
+        let (slot, total) = known.unwrap_or_else(|| self.add_key(&quota, key, &charging.derived.prefix));
         let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
         self.budgets.push(PlannedBudget { limit: index, quota, slot, total, filter, may_share });
         Ok(self.budgets.len() - 1)
+    }
+
+    /// Adds the key of a new budget; if the quota is a share, also the key of the total, whose index it returns too.
+    fn add_key(&mut self, quota: &Quota, key: KeyRef<'_>, prefix: &str) -> (BudgetRef, Option<usize>) {
+        match quota {
+            Quota::Never | Quota::Unlimited => (BudgetRef::None, None),
+            Quota::Counter { scope: Scope::Message, .. } => (BudgetRef::Message(self.own.push(key)), None),
+            Quota::Counter { scope: Scope::Connection, .. } => (BudgetRef::Connection(self.own.push(key)), None),
+            Quota::Rate { .. } | Quota::Counter { scope: Scope::AtOnce, .. } => {
+                (BudgetRef::Stored(self.keys.push(key)), None)
+            }
+            Quota::Share(_) => {
+                let total = key.of_total(prefix);
+                (BudgetRef::Stored(self.keys.push(key)), Some(self.keys.push(total.borrowed())))
+            }
+        }
     }
 
     pub(super) fn key(&self, slot: BudgetRef) -> Option<KeyRef<'_>> {
