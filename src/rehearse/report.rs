@@ -2,7 +2,7 @@
 
 use super::rehearsal::{Rehearsal, Setup, Step, line};
 use crate::policy::limit::{Effect, Limit, Mode};
-use crate::policy::matching::{Reason, SkipReason};
+use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::verdict::Refusal;
 use crate::policy::{Evaluation, Explained, Policy};
 use crate::session::refusal_reply;
@@ -49,7 +49,7 @@ impl Report<'_> {
     fn limit_text(&self, step: &Step, one: &Explained) -> String {
         let (title, limit) = (self.setup.policy.display_name(one.limit), &self.setup.policy.limits[one.limit]);
         match &one.said {
-            Err(Reason { why: SkipReason::Elsewhere, .. }) => String::new(),
+            Err(SkipExplanation { why: SkipReason::Elsewhere, .. }) => String::new(),
             Err(reason) => format!("  {title}: does not hold: {reason}\n"),
             Ok(weighed) => format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(step, limit, weighed)),
         }
@@ -134,7 +134,7 @@ impl Report<'_> {
 }
 
 fn is_inapplicable(one: &Explained) -> bool {
-    matches!(one.said, Err(Reason { why: SkipReason::Elsewhere, .. }))
+    matches!(one.said, Err(SkipExplanation { why: SkipReason::Elsewhere, .. }))
 }
 
 /// Names an effect: a word for programs, and a verb for the sentence about the amount.

@@ -2,7 +2,7 @@
 
 use super::history::Message;
 use crate::policy::limit::{Count, Limit};
-use crate::policy::matching::{Reason, SkipReason};
+use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::{Event, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::time::Timestamp;
@@ -119,7 +119,7 @@ impl Tally {
     }
 
     /// Records why the limit did not hold for a message: one reason for each stage.
-    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = Reason>) {
+    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = SkipExplanation>) {
         self.reasons_asked += 1;
         for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
             // The recipient is unknown only before RCPT, so it is not missing from the history.

@@ -7,7 +7,7 @@ use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
 use crate::config::values::{flag, text};
 use crate::policy::limit::{Overrides, Quota, RateTerms};
-use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, Table};
+use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, PatternTable};
 use std::ops::Range;
 use std::sync::Arc;
 use toml::Spanned;
@@ -112,7 +112,7 @@ fn values_of(
         tables.retain(|networks| !networks.is_empty());
         return Some(Condition::Client(tables));
     }
-    let mut table = Table::new(key.shape());
+    let mut table = PatternTable::new(key.shape());
     for value in own {
         match key.insert(&mut table, cx.normalizer, value, ()) {
             Ok(()) => cx.check_name(span, key, value, String::new),

@@ -5,7 +5,7 @@ use super::super::files::first_few;
 use crate::accounts::file::{User, Users};
 use crate::policy::address::AddressNormalizer;
 use crate::policy::address::domain::lower_nfc;
-use crate::policy::matching::{Shape, Table};
+use crate::policy::matching::{PatternTable, Shape};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl References {
 }
 
 fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
-    let mut table = Table::new(shape);
+    let mut table = PatternTable::new(shape);
     table.insert(pattern, ()).is_ok() && values.iter().any(|value| table.find(value).is_some())
 }
 

@@ -3,7 +3,7 @@
 use super::{Decision, Loaded, Reached, Step};
 use crate::policy::budgets::{Key, SessionCounters};
 use crate::policy::limit::{Effect, Quota};
-use crate::policy::matching::{Reason, SkipReason};
+use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::PolicyRequest;
 use crate::policy::verdict::Refusal;
 use crate::policy::{Plan, Policy};
@@ -15,7 +15,7 @@ pub struct Explained {
     /// Index in the policy.
     pub limit: usize,
     /// The error is the reason why the limit does not apply.
-    pub said: Result<Evaluation, Reason>,
+    pub said: Result<Evaluation, SkipExplanation>,
 }
 
 /// Effect that an event would have on a budget.
@@ -52,12 +52,12 @@ pub fn explain(
         let mut checks = plan.checks.iter();
         let Some(check) = checks.find(|one| plan.budgets[one.budget].limit == limit) else {
             let reason = Plan::reason(policy, request, now, limit);
-            return Err(reason.unwrap_or_else(|| Reason::plain(SkipReason::Elsewhere)));
+            return Err(reason.unwrap_or_else(|| SkipExplanation::plain(SkipReason::Elsewhere)));
         };
         let mut step = decision.begin(check);
         let Some(effect) = step.effect else {
             let is_unlimited = *plan.budgets[check.budget].quota == Quota::Unlimited;
-            return Err(Reason::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
+            return Err(SkipExplanation::plain(if is_unlimited { SkipReason::Unlimited } else { SkipReason::Counted }));
         };
         let row = Plan::row(policy, request, now, limit);
         let row = row.map(|(overrides, row)| format!("{}, line {}", overrides.file, row.line));

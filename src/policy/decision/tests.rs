@@ -4,9 +4,9 @@ use crate::policy::address::AddressNormalizer;
 use crate::policy::budgets::RefundWhen;
 use crate::policy::explain;
 use crate::policy::limit::{
-    Action, Algorithm, Count, Delay, Distinct, Ladder, Overrides, Row, Rows, Rung, Scope, Share, Verb,
+    Action, Algorithm, Count, Delay, Distinct, Ladder, OverrideRow, OverrideRows, Overrides, Rung, Scope, Share, Verb,
 };
-use crate::policy::matching::{AllOf, Comparison, Condition, Field, Matcher, Shape, Table, Zone};
+use crate::policy::matching::{AllOf, Comparison, Condition, Field, Matcher, PatternTable, Shape, Zone};
 use crate::policy::request::{Facts, Stage};
 use crate::policy::verdict::Meaning;
 use crate::time::{Units, parse_rate};
@@ -238,12 +238,12 @@ fn known_recipients_are_free_after_the_limit_is_lowered() {
 
 #[test]
 fn recipients_with_overrides_are_checked_against_these_in_any_order() {
-    let mut table = Table::new(Shape::Domain);
+    let mut table = PatternTable::new(Shape::Domain);
     for (index, domain) in ["one.example", "two.example"].into_iter().enumerate() {
-        table.insert(domain, Row { index, line: index + 2 }).unwrap();
+        table.insert(domain, OverrideRow { index, line: index + 2 }).unwrap();
     }
     let mut of_user = limit("l", Count::Recipients, &[Field::User], "100 / 1d");
-    let rows = Arc::new(Rows::Field(Field::RecipientDomain, table));
+    let rows = Arc::new(OverrideRows::Field(Field::RecipientDomain, table));
     let quotas = vec![quota("3 / 1d"), quota("9 / 1d")];
     of_user.overrides = Some(Arc::new(Overrides::new("some.csv", rows, quotas, 1)));
     let policy = policy(vec![of_user]);
@@ -256,7 +256,7 @@ fn recipients_with_overrides_are_checked_against_these_in_any_order() {
 #[test]
 fn an_explanation_agrees_with_the_decision_and_says_why_a_limit_does_not_apply() {
     let mut of_staff = limit("staff", Count::Recipients, &[], "2 / 1d");
-    let mut staff = Table::new(Shape::Name);
+    let mut staff = PatternTable::new(Shape::Name);
     staff.insert("staff", ()).unwrap();
     of_staff.matcher.matches = vec![AllOf(vec![Condition::Group(vec![Arc::new(staff)])])];
     let mut not_encrypted = limit("plain", Count::Recipients, &[], "2 / 1d");
@@ -309,7 +309,7 @@ fn except(limit: &mut Limit, condition: Condition) {
 
 #[test]
 fn a_peek_at_mail_does_not_refuse_if_later_recipients_may_be_excepted() {
-    let mut postmaster = Table::new(Shape::Address);
+    let mut postmaster = PatternTable::new(Shape::Address);
     postmaster.insert("postmaster", ()).unwrap();
     let mut by_name = limit("by-name", Count::Recipients, &[Field::User], "2.5 / 1d");
     except(&mut by_name, Condition::Field(Field::Recipient, vec![postmaster.into()]));
@@ -381,7 +381,7 @@ fn a_message_counts_once_for_each_recipient_that_has_a_budget() {
 #[test]
 fn a_listener_is_compared_without_case() {
     let mut of_listener = limit("l", Count::Messages, &[], "0.5 / 1d");
-    let mut table = Table::new(Shape::Name);
+    let mut table = PatternTable::new(Shape::Name);
     table.insert("Submission", ()).unwrap();
     let condition = Condition::Field(Field::Listener, vec![Arc::new(table)]);
     of_listener.matcher = Matcher { matches: vec![AllOf(vec![condition])], except: Vec::new() };

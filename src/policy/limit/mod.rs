@@ -16,7 +16,7 @@ pub use action::{Action, Delay, Ladder, Mailbox, Notification, Rung, Verb};
 pub use algorithm::Algorithm;
 pub use count::Count;
 pub use effect::Effect;
-pub use overrides::{Overrides, Row, Rows};
+pub use overrides::{OverrideRow, OverrideRows, Overrides};
 pub use quota::{Quota, Scope, Share};
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
 pub use reset_target::ResetTarget;

@@ -1,7 +1,7 @@
 //! Overrides: other rates for some owners, from the rows of a table.
 
 use super::quota::Quota;
-use crate::policy::matching::{Field, Networks, Subject, Table};
+use crate::policy::matching::{Field, Networks, PatternTable, Subject};
 use std::sync::Arc;
 
 /// Overrides of a limit. The owner keeps the budget that it has under the limit.
@@ -10,7 +10,7 @@ pub struct Overrides {
     /// Name of the file, as in the configuration.
     pub file: Box<str>,
     /// Rows, shared by the limits that name the same file.
-    pub rows: Arc<Rows>,
+    pub rows: Arc<OverrideRows>,
     /// Quotas of this limit: for each row one per rate.
     quotas: Box<[Quota]>,
     rates: usize,
@@ -18,15 +18,15 @@ pub struct Overrides {
 
 /// Rows by the field that the first column names.
 #[derive(Debug)]
-pub enum Rows {
-    Field(Field, Table<Row>),
-    Group(Table<Row>),
-    Client(Networks<Row>),
+pub enum OverrideRows {
+    Field(Field, PatternTable<OverrideRow>),
+    Group(PatternTable<OverrideRow>),
+    Client(Networks<OverrideRow>),
 }
 
 /// Row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct OverrideRow {
     /// Index, from 0.
     pub index: usize,
     /// Line in the file, from 1.
@@ -35,7 +35,7 @@ pub struct Row {
 
 impl Overrides {
     /// `quotas` has `rates` entries for each row, in order; `rates` is above 0.
-    pub fn new(file: &str, rows: Arc<Rows>, quotas: Vec<Quota>, rates: usize) -> Self {
+    pub fn new(file: &str, rows: Arc<OverrideRows>, quotas: Vec<Quota>, rates: usize) -> Self {
         Self { file: file.into(), rows, quotas: quotas.into(), rates }
     }
 
@@ -45,7 +45,7 @@ impl Overrides {
     }
 
     /// Returns the quota of a row, for one of the limit's rates.
-    pub fn quota(&self, row: Row, ordinal: usize) -> Option<&Quota> {
+    pub fn quota(&self, row: OverrideRow, ordinal: usize) -> Option<&Quota> {
         self.quotas.get(row.index * self.rates + ordinal)
     }
 
@@ -55,9 +55,9 @@ impl Overrides {
     }
 }
 
-impl Rows {
+impl OverrideRows {
     /// Returns the row that applies: by the exact value, else by the longest prefix or the most literal pattern.
-    pub fn find(&self, subject: Subject<'_, '_>) -> Option<Row> {
+    pub fn find(&self, subject: Subject<'_, '_>) -> Option<OverrideRow> {
         let Subject { facts, recipient, .. } = subject;
         let row = match self {
             Self::Field(field, table) => table.find(&field.value(facts, recipient)?),

@@ -4,7 +4,7 @@ use super::field::Field;
 use super::hours::Hours;
 use super::networks::Networks;
 use super::normalized_facts::NormalizedFacts;
-use super::pattern::Table;
+use super::pattern::PatternTable;
 use std::sync::Arc;
 
 /// Matcher of a limit: matches if any table of `match` holds, or there is none, and no table of `except` holds.
@@ -22,9 +22,9 @@ pub struct AllOf(pub Vec<Condition>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Patterns for a field. Each table is a list file, or the patterns beside it.
-    Field(Field, Vec<Arc<Table<()>>>),
+    Field(Field, Vec<Arc<PatternTable<()>>>),
     Client(Vec<Arc<Networks<()>>>),
-    Group(Vec<Arc<Table<()>>>),
+    Group(Vec<Arc<PatternTable<()>>>),
     Tls(bool),
     Authenticated(bool),
     /// Whether the sender is the user's own address.
@@ -122,7 +122,8 @@ impl Condition {
     /// Returns whether it holds. A condition on an unknown field is false.
     pub(in crate::policy) fn holds(&self, subject: Subject<'_, '_>) -> bool {
         let Subject { facts, recipient, recipients } = subject;
-        let is_in = |tables: &[Arc<Table<()>>], value: &str| tables.iter().any(|table| table.find(value).is_some());
+        let is_in =
+            |tables: &[Arc<PatternTable<()>>], value: &str| tables.iter().any(|table| table.find(value).is_some());
         match self {
             Self::Field(field, tables) => field.value(facts, recipient).is_some_and(|value| is_in(tables, &value)),
             Self::Client(tables) => {

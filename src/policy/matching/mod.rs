@@ -14,8 +14,8 @@ pub use field::Field;
 pub use hours::{Hours, Zone};
 pub use matcher::{AllOf, Comparison, Condition, Matcher};
 pub use networks::Networks;
-pub use pattern::{BadPattern, Shape, Table};
-pub use skip_reason::{Reason, SkipReason};
+pub use pattern::{BadPattern, PatternTable, Shape};
+pub use skip_reason::{SkipExplanation, SkipReason};
 
 pub(super) use matcher::Subject;
 pub(super) use normalized_facts::NormalizedFacts;

@@ -21,7 +21,7 @@ pub enum Shape {
 /// Map from patterns to values, for 100,000 patterns: only those with a `*` other than in `*@DOMAIN`, `*@*.DOMAIN` and
 /// `*.DOMAIN` are tried one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table<T> {
+pub struct PatternTable<T> {
     shape: Shape,
     entries: Vec<Entry<T>>,
     /// Patterns, while there are so few that comparing all is faster than a look-up.
@@ -99,7 +99,7 @@ impl fmt::Display for BadPattern {
 
 impl std::error::Error for BadPattern {}
 
-impl<T> Table<T> {
+impl<T> PatternTable<T> {
     pub fn new(shape: Shape) -> Self {
         let [exact, locals, domains, parents, globs] = Default::default();
         Self { shape, entries: Vec::new(), few: Some(Vec::new()), any: None, exact, locals, domains, parents, globs }
@@ -327,8 +327,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn table<'p>(shape: Shape, patterns: &[&'p str]) -> Table<&'p str> {
-        let mut table = Table::new(shape);
+    fn table<'p>(shape: Shape, patterns: &[&'p str]) -> PatternTable<&'p str> {
+        let mut table = PatternTable::new(shape);
         for pattern in patterns {
             table.insert(pattern, *pattern).unwrap();
         }
@@ -430,7 +430,7 @@ mod tests {
         ] {
             assert_eq!(table(shape, &patterns).find(value), pattern.as_ref(), "{value}");
         }
-        assert_eq!(Table::<()>::new(Shape::Name).find("a"), None);
+        assert_eq!(PatternTable::<()>::new(Shape::Name).find("a"), None);
     }
 
     #[test]
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn of_a_hundred_thousand_common_patterns_none_is_tried_in_turn() {
-        let mut table = Table::new(Shape::Address);
+        let mut table = PatternTable::new(Shape::Address);
         for n in 0..25_000 {
             for pattern in [format!("u{n}@d"), format!("u{n}"), format!("*@d{n}"), format!("*@*.d{n}")] {
                 table.insert(&pattern, n).unwrap();
@@ -492,7 +492,7 @@ mod tests {
         }
     }
 
-    /// Reference for [`Table::find`]: the index of a pattern.
+    /// Reference for [`PatternTable::find`]: the index of a pattern.
     fn best(shape: Shape, patterns: &[String], value: &str) -> Option<usize> {
         let holding = (0..patterns.len()).filter(|n| holds(shape, &patterns[*n], value));
         holding.max_by_key(|n| {
@@ -514,7 +514,7 @@ mod tests {
             patterns in proptest::collection::vec(r#"[ab*]{0,2}[ab*"]?@?(\*\.)?[ab*."]{0,2}(\.b)?|<>|<\*"#, 0..12),
             values in proptest::collection::vec(r#"[ab"*]{0,2}@?[ab."]{0,3}(\.b)?|<>"#, 1..12),
         ) {
-            let mut table = Table::new(shape);
+            let mut table = PatternTable::new(shape);
             let mut used = Vec::new();
             for pattern in patterns.iter().map(|pattern| normalized(shape, pattern)) {
                 match table.insert(&pattern, used.len()) {

@@ -31,7 +31,7 @@ pub type Found = (Cow<'static, str>, Option<String>);
 
 /// Skip reason with the values found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
+pub struct SkipExplanation {
     pub why: SkipReason,
     /// For each table of `match`, the conditions that fail; or the conditions of the table of `except` that holds.
     pub tables: Vec<Vec<Found>>,
@@ -51,7 +51,7 @@ impl SkipReason {
     }
 }
 
-impl Reason {
+impl SkipExplanation {
     pub(in crate::policy) fn new(why: SkipReason, matcher: &Matcher, subject: Subject<'_, '_>) -> Self {
         let named = |condition: &Condition| (condition.name(), condition.found(subject));
         let unmet = |table: &AllOf| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
@@ -80,7 +80,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for SkipExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = |(name, value): &Found| match value {
             Some(value) => format!("{name} is {value}"),

@@ -2,14 +2,14 @@
 
 use super::{Plan, Planner};
 use crate::policy::Policy;
-use crate::policy::limit::{Overrides, Row};
-use crate::policy::matching::{Reason, SkipReason};
+use crate::policy::limit::{OverrideRow, Overrides};
+use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::PolicyRequest;
 use crate::time::Timestamp;
 
 impl Plan<'_> {
     /// Returns the reason why the limit at this index does not apply to the first event; `None` if it does.
-    pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, index: usize) -> Option<Reason> {
+    pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, index: usize) -> Option<SkipExplanation> {
         let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
         let check = || {
             let effect = limit.effect(&request.events[0]).ok_or(SkipReason::Elsewhere)?;
@@ -19,7 +19,7 @@ impl Plan<'_> {
             planner.amount(limit, effect, 0)?;
             planner.values(limit, 0).map(|_| ())
         };
-        check().err().map(|why| Reason::new(why, &limit.matcher, planner.subject(0)))
+        check().err().map(|why| SkipExplanation::new(why, &limit.matcher, planner.subject(0)))
     }
 
     /// Returns the override row of the limit for the first event.
@@ -28,7 +28,7 @@ impl Plan<'_> {
         request: &PolicyRequest,
         now: Timestamp,
         index: usize,
-    ) -> Option<(&'a Overrides, Row)> {
+    ) -> Option<(&'a Overrides, OverrideRow)> {
         let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
         let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
         let overrides = owner.overrides.as_deref()?;

@@ -1,7 +1,7 @@
 //! Cache of match conditions for a run of events. Each condition, matcher, owner and override is evaluated once,
 //! however many limits use it.
 
-use crate::policy::limit::{OwnerFields, Row, Rows};
+use crate::policy::limit::{OverrideRow, OverrideRows, OwnerFields};
 use crate::policy::matching::{AllOf, Condition, Field, Matcher, SkipReason, Subject};
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub struct MatcherSet {
     /// Matchers, each a range of `steps`.
     matchers: Vec<ByEvent<Range<usize>>>,
     steps: Vec<Step>,
-    rows: Vec<ByEvent<Arc<Rows>>>,
+    rows: Vec<ByEvent<Arc<OverrideRows>>>,
     /// Fields of owners.
     owners: Vec<ByEvent<OwnerFields>>,
 }
@@ -77,7 +77,7 @@ impl MatcherSet {
     }
 
     /// Adds a table of overrides, and returns its index.
-    pub fn rows(&mut self, rows: &Arc<Rows>) -> usize {
+    pub fn rows(&mut self, rows: &Arc<OverrideRows>) -> usize {
         self.rows.iter().position(|known| Arc::ptr_eq(&known.entry, rows)).unwrap_or_else(|| {
             self.rows.push(ByEvent { entry: rows.clone(), is_of_event: rows.is_by_recipient() });
             self.rows.len() - 1
@@ -128,7 +128,7 @@ pub struct MatchCache<'a> {
     /// One for each event and matcher.
     matchers: Vec<Cell<Option<Result<(), SkipReason>>>>,
     /// One for each event and table of overrides.
-    rows: Vec<Cell<Option<Option<Row>>>>,
+    rows: Vec<Cell<Option<Option<OverrideRow>>>>,
     /// One for each event and set of owner fields.
     owners: Vec<OnceCell<Result<String, Field>>>,
 }
@@ -173,7 +173,7 @@ impl<'a> MatchCache<'a> {
     }
 
     /// Returns the override row for the event at index `at`, from the table at this index.
-    pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<Row> {
+    pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<OverrideRow> {
         let rows = &self.matcher_set.rows;
         let cached = &self.rows[rows[number].index(number, rows.len(), at)];
         cached.get().unwrap_or_else(|| {
