@@ -20,7 +20,7 @@ impl Limit {
 
     /// Returns the third part of its keys, the measure. A limit whose numbers change keeps its history; one whose
     /// meaning changes starts afresh.
-    pub(in crate::policy) fn meaning(&self) -> Cow<'static, str> {
+    fn meaning(&self) -> Cow<'static, str> {
         let way: Cow<'static, str> = match self.quota {
             Quota::Counter { scope: Scope::AtOnce, .. } => AT_ONCE.into(),
             Quota::Counter { .. } => "counter".into(),
@@ -52,7 +52,7 @@ impl Limit {
 
 impl Limit {
     /// Returns whether a client can choose any number of values of this field. `has_account`: the user has an account.
-    pub(in crate::policy) fn is_chosen(&self, field: Field, has_account: bool) -> bool {
+    fn is_chosen(&self, field: Field, has_account: bool) -> bool {
         match field {
             Field::Listener => false,
             // A client that fails to log in may have invented the user.

@@ -1,6 +1,7 @@
 //! Explanation of a plan: the reason why a limit does not apply, and the override that does.
 
-use super::{Plan, Planner};
+use super::Plan;
+use super::planner::Planner;
 use crate::policy::Policy;
 use crate::policy::limit::{OverrideRow, Overrides};
 use crate::policy::matching::{SkipExplanation, SkipReason};
