@@ -1,7 +1,7 @@
 //! Ladder: finds the rungs that an event reaches, and their combined response.
 
 use crate::engine::Wait;
-use crate::policy::limit::{Action, Delay, Limit, Notification, Quota, Verb};
+use crate::policy::limit::{Action, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
 use crate::time::format_duration;
 use std::sync::Arc;
@@ -49,46 +49,9 @@ impl Reached {
         O: Fn(f64) -> bool,
         R: Fn(f64) -> (f64, Wait),
     {
-        let mut reached = Self::default();
-        let mut strongest: Option<(Verb, _)> = None;
-        let (mut lowest, mut delay, mut denial) = (None, None, None);
-        for rung in limit.ladder.reached(&over.is_over) {
-            let refused = match &rung.action {
-                Action::Refuse(verb, text) => {
-                    if *verb == Verb::Deny {
-                        denial.clone_from(text);
-                    }
-                    Some((*verb, text.clone()))
-                }
-                Action::Suspend(_) if !may_suspend => Some((Verb::Deny, denial.clone())),
-                Action::Suspend(time) => {
-                    reached.suspends = Some(*time);
-                    Some((Verb::Suspend, None))
-                }
-                Action::Warn => {
-                    reached.warns = true;
-                    None
-                }
-                Action::Delay(rung_delay) => {
-                    delay = Some((rung.at, *rung_delay));
-                    None
-                }
-                Action::Route(upstream) => {
-                    reached.route = Some(upstream.clone());
-                    None
-                }
-                Action::Notify(notification) => {
-                    reached.notice = Some(notification.clone());
-                    None
-                }
-            };
-            if let Some((verb, text)) = refused {
-                lowest.get_or_insert(rung.at);
-                if strongest.as_ref().is_none_or(|(former, _)| *former <= verb) {
-                    strongest = Some((verb, text));
-                }
-            }
-        }
+        let mut rungs = ReachedRungs::default();
+        limit.ladder.reached(&over.is_over).for_each(|rung| rungs.add(rung, may_suspend));
+        let ReachedRungs { mut reached, strongest, lowest, delay, denial } = rungs;
         let refusal = |verb, (level, wait), text, is_late| {
             let (name, count, also, indices) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
             Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, indices, text }))
@@ -123,6 +86,49 @@ impl Reached {
         let notice = self.notice.as_ref().map(|notification| format!("notify {}", notification.name));
         let warning = self.warns.then(|| "warn".to_owned());
         [verb, warning, delay, route, notice].into_iter().flatten().collect()
+    }
+}
+
+/// Actions of the rungs that an event reaches, from the lowest rung on.
+#[derive(Default)]
+struct ReachedRungs {
+    reached: Reached,
+    /// Strongest refusal, and its text.
+    strongest: Option<(Verb, Option<Arc<Template>>)>,
+    /// Lowest rung that refuses.
+    lowest: Option<f64>,
+    /// Highest rung that delays, and its delay.
+    delay: Option<(f64, Delay)>,
+    /// Text of the highest `deny`.
+    denial: Option<Arc<Template>>,
+}
+
+impl ReachedRungs {
+    fn add(&mut self, rung: &Rung, may_suspend: bool) {
+        match &rung.action {
+            Action::Refuse(verb, text) => {
+                if *verb == Verb::Deny {
+                    self.denial.clone_from(text);
+                }
+                self.refuse(rung.at, *verb, text.clone());
+            }
+            Action::Suspend(_) if !may_suspend => self.refuse(rung.at, Verb::Deny, self.denial.clone()),
+            Action::Suspend(time) => {
+                self.reached.suspends = Some(*time);
+                self.refuse(rung.at, Verb::Suspend, None);
+            }
+            Action::Warn => self.reached.warns = true,
+            Action::Delay(delay) => self.delay = Some((rung.at, *delay)),
+            Action::Route(upstream) => self.reached.route = Some(upstream.clone()),
+            Action::Notify(notification) => self.reached.notice = Some(notification.clone()),
+        }
+    }
+
+    fn refuse(&mut self, at: f64, verb: Verb, text: Option<Arc<Template>>) {
+        self.lowest.get_or_insert(at);
+        if self.strongest.as_ref().is_none_or(|(former, _)| *former <= verb) {
+            self.strongest = Some((verb, text));
+        }
     }
 }
 

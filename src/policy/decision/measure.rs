@@ -28,6 +28,7 @@ impl Decision<'_> {
         }
     }
 
+    /// Compares the event with a rate or a counter.
     fn measure_rate(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64), event: &Event) {
         let (limit, now) = (step.limit, self.now);
         if effect == Effect::TrueUp
@@ -35,8 +36,31 @@ impl Decision<'_> {
         {
             step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
         }
+        let (amount, is_known) = self.counted(step, rule, (effect, amount));
+        let (state, outcome) = rule.step(step.before, now, amount);
+        (step.state, step.amount, step.level) = (state, amount, outcome.level);
+        // A known value is free, also after the limit was lowered below its use.
+        let is_free = is_known && limit.charge != Charge::Attempts;
+        if is_free || effect == Effect::Record {
+            return;
+        }
+        let before = step.before;
+        let refused = |at: f64| {
+            // The state at the client's next attempt: with this one, if attempts are charged.
+            let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
+            (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
+        };
+        let is_over = |at| rule.at(at).is_over(outcome.level);
+        let (level, most) = (outcome.level, rule.burst());
+        step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
+    }
+
+    /// Returns the amount that counts, and whether the limit knows all values of the event already. Notes the values to
+    /// learn in the step.
+    fn counted(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64)) -> (f64, bool) {
+        let now = self.now;
         let seen = || self.slot(step.planned.slot)?.budget.as_ref()?.seen.as_deref();
-        let (amount, is_known) = match (step.values, step.planned.filter) {
+        match (step.values, step.planned.filter) {
             (Values::One(value), Some(filter)) => {
                 let sight = filter.look(seen(), now, *value);
                 step.learnt.extend(Some(*value).filter(|_| sight != Seen::Lately));
@@ -57,23 +81,7 @@ impl Decision<'_> {
             // A moving average is compared as it is. A bucket never exceeds its size, so one more is compared.
             _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
             _ => (amount, false),
-        };
-        let (state, outcome) = rule.step(step.before, now, amount);
-        (step.state, step.amount, step.level) = (state, amount, outcome.level);
-        // A known value is free, also after the limit was lowered below its use.
-        let is_free = is_known && limit.charge != Charge::Attempts;
-        if is_free || effect == Effect::Record {
-            return;
         }
-        let before = step.before;
-        let refused = |at: f64| {
-            // The state at the client's next attempt: with this one, if attempts are charged.
-            let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
-            (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
-        };
-        let is_over = |at| rule.at(at).is_over(outcome.level);
-        let (level, most) = (outcome.level, rule.burst());
-        step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
     }
 
     /// Checks the share of events that were rejected.
