@@ -19,13 +19,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use weir::policy::algorithm::Algorithm;
-use weir::policy::count::Count;
-use weir::policy::field::Field;
-use weir::policy::hours::Zone;
-use weir::policy::limit::Limit;
-use weir::policy::normalize::AddressNormalizer;
-use weir::policy::quota::Quota;
+use weir::policy::address::AddressNormalizer;
+use weir::policy::limit::{Algorithm, Count, Limit, Quota};
+use weir::policy::matching::{Field, Zone};
 use weir::policy::{InMemoryStore, Policy};
 use weir::session::{Answer, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Tls, Verified};
 use weir::smtp::data::{Chunks, Piece, Reader};

@@ -2,11 +2,8 @@
 
 use crate::config::{Config, Setting};
 use crate::engine::Rule;
-use crate::policy::algorithm::Algorithm;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::limit::{Charge, Limit, Mode};
-use crate::policy::quota::{Quota, Scope};
+use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode, Quota, Scope};
+use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration, format_wait};
 use std::time::Duration;
 use toml::de::DeValue;

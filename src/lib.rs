@@ -49,7 +49,7 @@
 //!    policy about all of them, as it did at the connection and at the login. [`policy::Plan`] finds the limits that hold
 //!    and their budgets, [`store`] loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the
 //!    charges are durable before the client hears the reply. `session/refusal.rs` words the reply of a refusal, with the
-//!    texts of `policy/verdict.rs`.
+//!    texts of `policy/verdict/refusal.rs`.
 //! 4. [`relay`] passes the envelope to an upstream: it selects a healthy one, takes an idle connection or opens one, says
 //!    MAIL and RCPT, and returns the answers. If that upstream fails before the message is on its way, another one gets
 //!    the same envelope. Refunds and charges that follow from the answers are made before the client hears them. Replies

@@ -10,11 +10,9 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Duration;
-use weir::policy::event::Event;
-use weir::policy::facts::Facts;
-use weir::policy::request::PolicyRequest;
-use weir::policy::session_counters::SessionCounters;
-use weir::policy::{Budget, Loaded, Plan, Policy, decide};
+use weir::policy::budgets::{Budget, Loaded, SessionCounters};
+use weir::policy::request::{Event, Facts, PolicyRequest};
+use weir::policy::{Plan, Policy, decide};
 use weir::time::Timestamp;
 
 // Weir's own allocator: much of the cost is memory.

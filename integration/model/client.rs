@@ -2,7 +2,7 @@
 
 use super::policy::{Event, Facts, Key, Receipt, RefundWhen, Ruling, Verdict};
 use std::collections::VecDeque;
-use weir::policy::action::Verb;
+use weir::policy::limit::Verb;
 
 /// A command that the client has sent.
 #[derive(Clone, Debug)]

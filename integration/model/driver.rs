@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weir::metrics::Metrics;
-use weir::policy::event;
-use weir::policy::exception::{self, By, Suspension, Term};
-use weir::policy::key;
-use weir::policy::session_counters::SessionCounters;
+use weir::policy::budgets::SessionCounters;
+use weir::policy::exception::{By, Suspension, Term};
+use weir::policy::{budgets, exception, request};
 use weir::session::{
     Answer, Delayed, MessageOutcome, Options, Request, Requirement, Security, Session, Step, Verified,
 };
@@ -489,7 +488,7 @@ impl World {
         });
         touched.dedup();
         let policy = self.store.policy();
-        let keys: Vec<key::Key> = touched.iter().map(|key| real_key(&policy, key)).collect();
+        let keys: Vec<budgets::Key> = touched.iter().map(|key| real_key(&policy, key)).collect();
         let budgets = self.store.look(&keys).await.unwrap();
         for (key, budget) in touched.iter().zip(budgets) {
             let model = self.model.budgets[key];
@@ -576,16 +575,16 @@ fn is_near(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(1.0)
 }
 
-fn of_real(real: &event::Event) -> Event {
+fn of_real(real: &request::Event) -> Event {
     match real {
-        event::Event::Connect => Event::Connect,
-        event::Event::Auth => Event::Auth,
-        event::Event::Login => Event::Login,
-        event::Event::Mail => Event::Mail,
-        event::Event::Recipient(_) => Event::Rcpt,
-        event::Event::Message => Event::Data,
-        event::Event::End { .. } => Event::End,
-        event::Event::Command | event::Event::Rejected(_) => panic!("nothing counts these"),
+        request::Event::Connect => Event::Connect,
+        request::Event::Auth => Event::Auth,
+        request::Event::Login => Event::Login,
+        request::Event::Mail => Event::Mail,
+        request::Event::Recipient(_) => Event::Rcpt,
+        request::Event::Message => Event::Data,
+        request::Event::End { .. } => Event::End,
+        request::Event::Command | request::Event::Rejected(_) => panic!("nothing counts these"),
     }
 }
 

@@ -3,16 +3,11 @@
 use super::policy::{self as plain, Key, Per, Quota};
 use crate::faults::random::Random;
 use std::time::Duration;
-use weir::policy::action::{Action, Delay, Ladder, Rung, Verb};
-use weir::policy::algorithm::Algorithm;
-use weir::policy::count::Count;
-use weir::policy::field::Field;
-use weir::policy::hours::Zone;
-use weir::policy::key::Owner;
-use weir::policy::limit::{Charge, Limit, Mode};
-use weir::policy::normalize::AddressNormalizer;
-use weir::policy::quota::Scope;
-use weir::policy::{Policy, key};
+use weir::policy::address::AddressNormalizer;
+use weir::policy::budgets::Owner;
+use weir::policy::limit::{Action, Algorithm, Charge, Count, Delay, Ladder, Limit, Mode, Rung, Scope, Verb};
+use weir::policy::matching::{Field, Zone};
+use weir::policy::{Policy, budgets};
 use weir::time::{Rate, Timestamp};
 
 pub fn any_limit(random: &mut Random) -> plain::Limit {
@@ -75,7 +70,7 @@ pub fn any_quota(random: &mut Random, form: Quota) -> Quota {
 pub fn real(limits: &[plain::Limit]) -> Policy {
     let limits = limits.iter().enumerate().map(|(place, limit)| {
         let quota = match limit.quota {
-            Quota::AtOnce { most } => weir::policy::quota::Quota::Counter { scope: Scope::AtOnce, most },
+            Quota::AtOnce { most } => weir::policy::limit::Quota::Counter { scope: Scope::AtOnce, most },
             Quota::Ewma { most, period } => rate(Algorithm::Ewma, most, period),
             Quota::Bucket { burst, per_second } => rate(Algorithm::TokenBucket, burst, burst / per_second),
         };
@@ -97,9 +92,9 @@ pub fn real(limits: &[plain::Limit]) -> Policy {
     Policy::new(limits.collect(), AddressNormalizer::default(), Zone::default())
 }
 
-fn rate(algorithm: Algorithm, amount: f64, period: f64) -> weir::policy::quota::Quota {
+fn rate(algorithm: Algorithm, amount: f64, period: f64) -> weir::policy::limit::Quota {
     let period = Duration::from_secs(period.round() as u64);
-    weir::policy::quota::Quota::rate(algorithm, Rate { amount, period }, None)
+    weir::policy::limit::Quota::rate(algorithm, Rate { amount, period }, None)
 }
 
 fn field(per: Per) -> Option<Field> {
@@ -115,7 +110,7 @@ pub fn owner(per: Per, value: &str) -> Owner {
     Owner::from_parts(field(per).map(|field| (field.name(), value)).into_iter())
 }
 
-pub fn real_key(policy: &Policy, key: &Key) -> key::Key {
+pub fn real_key(policy: &Policy, key: &Key) -> budgets::Key {
     let limit = &policy.limits[key.limit];
     let per = match limit.per.first() {
         None => Per::All,
@@ -123,7 +118,7 @@ pub fn real_key(policy: &Policy, key: &Key) -> key::Key {
         Some(field) if field.name() == "sender" => Per::Sender,
         Some(_) => Per::Client,
     };
-    let own = key::Key::of_owner(limit.prefix(), &owner(per, &key.owner));
+    let own = budgets::Key::of_owner(limit.prefix(), &owner(per, &key.owner));
     key.granted.map_or(own.clone(), |since| own.granted(Timestamp::from_micros(since)))
 }
 

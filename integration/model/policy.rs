@@ -4,9 +4,7 @@
 //! The model repeats the formulas on purpose: otherwise a fault in the engine would hide itself.
 
 use std::collections::HashMap;
-use weir::policy::action::Verb;
-use weir::policy::count::Count;
-use weir::policy::limit::Charge;
+use weir::policy::limit::{Charge, Count, Verb};
 
 /// Seconds since 1970.
 pub type Seconds = f64;

@@ -1,7 +1,7 @@
 //! HTTP connections, bounded in number, size and time: strangers that can connect neither block other clients nor fill
 //! the memory.
 
-use crate::policy::networks::Widths;
+use crate::policy::matching::Widths;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};

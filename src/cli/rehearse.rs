@@ -2,7 +2,7 @@
 
 use super::{CommandError, ConfigArgument, control_client, exit, print, read_config};
 use crate::clock;
-use crate::policy::event::Stage;
+use crate::policy::request::Stage;
 use crate::rehearse::case::{self, Case};
 use crate::rehearse::{self, live};
 use crate::time::Timestamp;

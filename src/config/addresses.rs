@@ -2,8 +2,8 @@
 
 use super::section::Section;
 use super::values::text;
-use crate::policy::hours::Zone;
-use crate::policy::normalize::AddressNormalizer;
+use crate::policy::address::AddressNormalizer;
+use crate::policy::matching::Zone;
 use crate::smtp::address::{self, Path};
 use jiff::tz::TimeZone;
 

@@ -19,7 +19,7 @@ impl Config {
         if let Ok(read) = &users {
             let nobody = accounts::users_file::Users::default();
             let users = read.as_ref().map_or(&nobody, |(users, _)| users);
-            problems.found.extend(self.references.check(users, &self.policy.folding));
+            problems.found.extend(self.references.check(users, &self.policy.normalizer));
         }
         let mut found = |severity, span: &Range<usize>, message: String, help: Option<&str>| {
             problems.found.push(Diagnostic { severity, span: span.clone(), message, help: help.map(str::to_owned) });

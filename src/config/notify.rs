@@ -2,9 +2,7 @@
 
 use super::section::{Placed, Section};
 use super::values::text;
-use crate::policy::action::Notification;
-use crate::policy::algorithm::Algorithm;
-use crate::policy::quota::Quota;
+use crate::policy::limit::{Algorithm, Notification, Quota};
 use crate::time::{Units, parse_rate};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -61,7 +59,7 @@ fn notification(mut s: Section<'_>, name: &str) -> Notification {
     });
     refuse_delivery(&mut s);
     s.finish();
-    Notification { name: name.into(), mail: None, webhook: None, at_most }
+    Notification { name: name.into(), at_most }
 }
 
 /// Refuses the keys of a delivery that does not exist yet: to accept and ignore them would mislead.

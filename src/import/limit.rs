@@ -1,11 +1,9 @@
 //! Imported limit: printed as a `[[limit]]` for `weir.toml`, with comments.
 
 use super::source_line::{SourceLine, plain};
-use crate::policy::algorithm::Algorithm;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Mode};
+use crate::policy::limit::{Algorithm, Charge, Count, Mode};
+use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 use std::fmt;
 
 /// Imported limit.

@@ -1,12 +1,9 @@
 //! Temporary exceptions from the limits: a grant allows another rate, a suspension allows nothing.
 
 use super::Policy;
-use super::field::Field;
-use super::key::{Key, Owner};
-use super::limit::Limit;
-use super::normalized_facts::NormalizedFacts;
-use super::quota::Quota;
-use super::rate_syntax::RateTerms;
+use crate::policy::budgets::{Key, Owner};
+use crate::policy::limit::{Limit, Quota, RateTerms};
+use crate::policy::matching::{Field, NormalizedFacts};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::fmt;
@@ -81,7 +78,7 @@ impl fmt::Display for By {
 const LIMIT: &str = "limit ";
 
 /// Maximum number of suspensions. Beyond it a sender that exceeds a limit is refused, and not suspended.
-pub const MOST_SUSPENSIONS: usize = 10_000;
+pub const MAX_SUSPENSIONS: usize = 10_000;
 
 impl Term {
     pub fn holds(&self, now: Timestamp) -> bool {
@@ -187,7 +184,7 @@ impl Exceptions {
 
     /// Returns whether another suspension fits.
     pub fn has_room(&self) -> bool {
-        self.suspensions.len() < MOST_SUSPENSIONS
+        self.suspensions.len() < MAX_SUSPENSIONS
     }
 
     /// Returns the valid grant of an owner for a limit.
@@ -197,9 +194,9 @@ impl Exceptions {
     }
 
     /// Returns the valid suspension of these facts that ends last.
-    pub(super) fn suspended(&self, view: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
+    pub(super) fn suspended(&self, facts: &NormalizedFacts<'_>, now: Timestamp) -> Option<&Arc<Suspension>> {
         let owner = |field: &Field| {
-            let value = field.value(view, None)?;
+            let value = field.value(facts, None)?;
             Some(Owner::from_parts([(field.name(), &*value)].into_iter()))
         };
         let found = self.suspended.iter().filter_map(owner).filter_map(|owner| self.suspensions.get(&owner));

@@ -1,11 +1,13 @@
 //! Store in memory: plans a request, loads its budgets, decides and keeps them. For replays, rehearsals and tests.
 
+use super::budgets::RefundableCharge;
+use super::budgets::SessionCounters;
+use super::budgets::{Budget, Loaded};
+use super::budgets::{Key, KeyRef};
 use super::exception::Suspension;
-use super::key::{Key, KeyRef};
 use super::request::PolicyRequest;
-use super::session_counters::SessionCounters;
-use super::verdict::{RefundableCharge, Verdict};
-use super::{Budget, Explained, Loaded, Plan, Policy, decide, explain, give_back};
+use super::verdict::Verdict;
+use super::{Explained, Plan, Policy, decide, explain};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -79,7 +81,7 @@ impl InMemoryStore {
         keys.sort_unstable();
         keys.dedup();
         let mut loaded = take(&mut self.budgets, keys.iter().map(Key::borrowed));
-        give_back(charges, &keys, &mut loaded);
+        loaded.give_back(charges, &keys);
         keep(&mut self.budgets, keys.iter().map(Key::borrowed), loaded);
     }
 

@@ -2,55 +2,33 @@
 //!
 //! A run of events becomes a [`Plan`]: the limits that apply, and their budgets. [`decide`] is pure, and the only
 //! decision: stores load the budgets before it and keep them after it.
+//!
+//! In the order of a decision: [`address`] normalizes addresses, [`request`] has the events and facts of a session,
+//! [`limit`] is what `weir.toml` says, [`matching`] tells to which events a limit applies, [`exception`] has grants and
+//! suspensions, `plan` finds limits and budgets, [`budgets`] has their keys and states, `decision` measures and charges
+//! each event, and [`verdict`] is its result.
 
-pub mod action;
-pub mod algorithm;
-mod budget;
-pub mod count;
-mod decide;
-pub mod domain;
-pub mod event;
+pub mod address;
+pub mod budgets;
+mod decision;
 pub mod exception;
-pub mod facts;
-pub mod field;
-pub mod hours;
 mod in_memory;
-pub mod key;
 pub mod limit;
-mod limit_keys;
-mod match_cache;
-pub mod matcher;
-pub mod networks;
-pub mod normalize;
-mod normalized_facts;
-pub mod overrides;
-mod owner_syntax;
-pub mod pattern;
+pub mod matching;
 mod plan;
-pub mod quota;
-pub mod rate_syntax;
-mod refund;
 pub mod request;
-pub mod session_counters;
-pub mod skip_reason;
-pub mod template;
 pub mod verdict;
 
-pub use budget::{Budget, Change, Loaded};
-pub use decide::decide;
-pub use decide::explain::{Explained, Weighed, explain};
+pub use decision::{Evaluation, Explained, decide, explain};
 pub use in_memory::InMemoryStore;
-pub use owner_syntax::ResetTarget;
-pub use plan::{Plan, Unknown};
-pub use refund::{combine, give_back, reset};
+pub use plan::{NewBudget, Plan};
 
-use action::{Action, Rung};
-use count::Count;
+use address::AddressNormalizer;
+use budgets::{Budget, Key};
 use exception::Exceptions;
-use hours::Zone;
-use limit::{Limit, Mode};
-use match_cache::MatcherSet;
-use normalize::AddressNormalizer;
+use limit::{Action, Count, Limit, Mode, Rung};
+use matching::Zone;
+use plan::MatcherSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +38,7 @@ pub struct Policy {
     pub limits: Arc<[Limit]>,
     pub exceptions: Arc<Exceptions>,
     /// Normalizer of addresses and logins.
-    pub folding: AddressNormalizer,
+    pub normalizer: AddressNormalizer,
     /// Time zone of `time` conditions.
     pub zone: Zone,
     pub lateness: Lateness,
@@ -101,19 +79,19 @@ impl Default for Lateness {
 }
 
 impl Policy {
-    pub fn new(mut limits: Vec<Limit>, folding: AddressNormalizer, zone: Zone) -> Self {
+    pub fn new(mut limits: Vec<Limit>, normalizer: AddressNormalizer, zone: Zone) -> Self {
         let mut matcher_set = MatcherSet::default();
-        limits.iter_mut().for_each(|limit| limit.derive(&mut matcher_set));
+        limits.iter_mut().for_each(|limit| limit.prepare(&mut matcher_set));
         let is_delay = |rung: &Rung| matches!(rung.action, Action::Delay(_));
         let delays = |limit: &Limit| limit.mode == Mode::Enforce && limit.ladder.rungs().iter().any(is_delay);
         let delays = limits.iter().any(delays);
-        Self { limits: limits.into(), folding, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
+        Self { limits: limits.into(), normalizer, zone, delays, matcher_set: Arc::new(matcher_set), ..Self::default() }
     }
 
     /// Returns the name of the limit at this index; with its rate, if the limit has several.
-    pub fn title(&self, place: usize) -> String {
-        let limit = &self.limits[place];
-        let is_one_of_several = |(other, one): (usize, &Limit)| other != place && one.name == limit.name;
+    pub fn display_name(&self, index: usize) -> String {
+        let limit = &self.limits[index];
+        let is_one_of_several = |(other, one): (usize, &Limit)| other != index && one.name == limit.name;
         match self.limits.iter().enumerate().any(is_one_of_several) {
             true => format!("{} ({} / {})", limit.name, limit.quota.amount(), limit.quota.period()),
             false => limit.name.to_string(),
@@ -132,5 +110,16 @@ impl Policy {
     /// Returns whether any limit counts this.
     pub fn counts(&self, count: Count) -> bool {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
+    }
+
+    /// Merges the `stored` state of a budget with the state that was `counted` from 0 while the stored one was out of
+    /// reach.
+    pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
+        let kind = key.kind();
+        let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));
+        match limit.and_then(Limit::rule) {
+            Some(rule) => stored.merged(counted, rule),
+            None => stored,
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Case for `weir test`: a session as options or JSON describe it, parsed and checked.
 
-use crate::policy::event::Stage;
-use crate::policy::facts::NULL_SENDER;
+use crate::policy::request::{NULL_SENDER, Stage};
 use crate::smtp::address::{Path, parse_path};
 use crate::smtp::sasl::is_user_name;
 use crate::time::{Timestamp, Units, parse_amount, parse_time};

@@ -1,7 +1,7 @@
 //! Commands of the client in a rehearsal.
 
 use super::case::Case;
-use crate::policy::event::Stage;
+use crate::policy::request::Stage;
 use crate::smtp::sasl::{self, Credentials};
 
 /// Command of the client.

@@ -2,11 +2,9 @@
 
 use super::case::Case;
 use super::commands::{Command, commands};
-use crate::policy::count::Count;
-use crate::policy::event::{Event, Stage};
-use crate::policy::key::Key;
-use crate::policy::request::PolicyRequest;
-use crate::policy::session_counters::SessionCounters;
+use crate::policy::budgets::{Key, SessionCounters};
+use crate::policy::limit::Count;
+use crate::policy::request::{Event, PolicyRequest, Stage};
 use crate::policy::verdict::Verdict;
 use crate::policy::{Explained, InMemoryStore, Policy};
 use crate::session::{

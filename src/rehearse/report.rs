@@ -2,9 +2,9 @@
 
 use super::rehearsal::{Rehearsal, RehearsedEvent, Setup, line};
 use crate::policy::limit::{Effect, Limit, Mode};
-use crate::policy::skip_reason::{Reason, SkipReason};
+use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::verdict::Refusal;
-use crate::policy::{Explained, Policy, Weighed};
+use crate::policy::{Evaluation, Explained, Policy};
 use crate::session::refusal_reply;
 use crate::time::format_amount;
 use serde_json::{Value, json};
@@ -41,14 +41,14 @@ impl Report<'_> {
     /// Lists the limits that never apply to such an event.
     fn inapplicable(&self, event: &RehearsedEvent) -> String {
         let others = event.explained.iter().filter(|one| is_inapplicable(one));
-        let titles: Vec<String> = others.map(|one| self.setup.policy.title(one.limit)).collect();
+        let titles: Vec<String> = others.map(|one| self.setup.policy.display_name(one.limit)).collect();
         if titles.is_empty() { String::new() } else { format!("  not here: {}\n", titles.join(", ")) }
     }
 
     fn limit_text(&self, event: &RehearsedEvent, one: &Explained) -> String {
-        let (title, limit) = (self.setup.policy.title(one.limit), &self.setup.policy.limits[one.limit]);
+        let (title, limit) = (self.setup.policy.display_name(one.limit), &self.setup.policy.limits[one.limit]);
         match &one.said {
-            Err(Reason { why: SkipReason::Elsewhere, .. }) => String::new(),
+            Err(SkipExplanation { why: SkipReason::Elsewhere, .. }) => String::new(),
             Err(reason) => format!("  {title}: does not hold: {reason}\n"),
             Ok(weighed) => {
                 format!("  {title}: {}: {}\n", measured(limit, weighed), self.outcome(event, limit, weighed))
@@ -57,7 +57,7 @@ impl Report<'_> {
     }
 
     /// Says the limit's decision about the event.
-    fn outcome(&self, event: &RehearsedEvent, limit: &Limit, weighed: &Weighed) -> String {
+    fn outcome(&self, event: &RehearsedEvent, limit: &Limit, weighed: &Evaluation) -> String {
         match &weighed.refusal {
             Some(refusal) => {
                 let reply = self.reply(event, refusal);
@@ -136,7 +136,7 @@ impl Report<'_> {
 }
 
 fn is_inapplicable(one: &Explained) -> bool {
-    matches!(one.said, Err(Reason { why: SkipReason::Elsewhere, .. }))
+    matches!(one.said, Err(SkipExplanation { why: SkipReason::Elsewhere, .. }))
 }
 
 /// Names an effect: a word for programs, and a verb for the sentence about the amount.
@@ -151,8 +151,8 @@ fn verb(effect: Effect) -> (&'static str, &'static str) {
 }
 
 /// `charges 1 in user=alice: 0 -> 1 of 100 recipients per 1d (bulk-hosts.csv, line 2)`.
-fn measured(limit: &Limit, weighed: &Weighed) -> String {
-    let Weighed { effect, key, quota, row, level, amount, after, .. } = weighed;
+fn measured(limit: &Limit, weighed: &Evaluation) -> String {
+    let Evaluation { effect, key, quota, row, level, amount, after, .. } = weighed;
     let row = row.as_ref().map(|row| format!(" ({row})")).unwrap_or_default();
     let Some(key) = key else { return format!("allows nothing here{row}") };
     let owners: Vec<&str> = key.owners().collect();

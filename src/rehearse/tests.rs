@@ -1,13 +1,9 @@
 use super::rehearsal::Rehearsal;
 use super::*;
-use crate::policy::algorithm::Algorithm;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::hours::Zone;
-use crate::policy::limit::{Charge, Limit, Mode};
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::quota::Quota;
+use crate::policy::address::AddressNormalizer;
+use crate::policy::limit::{Algorithm, Charge, Count, Limit, Mode, Quota};
+use crate::policy::matching::{Field, Zone};
+use crate::policy::request::Stage;
 use crate::session::{Options, Requirement, Security};
 use crate::time::{Units, parse_rate};
 

@@ -13,7 +13,7 @@ use super::session_log::SessionLog;
 use super::stop::Stop;
 use super::stream::{Client, MAX_READ, Read};
 use crate::clock;
-use crate::policy::count::Count;
+use crate::policy::limit::Count;
 use crate::relay::{self, LoggedIn};
 use crate::session::{MessageOutcome, Record, Security, Session, StartTls, Step, Tls};
 use crate::smtp::line::Input;

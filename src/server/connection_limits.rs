@@ -1,7 +1,7 @@
 //! Connection limits: a maximum in all and for each client's network. When all are in use, chooses the connection to
 //! evict.
 
-use crate::policy::networks::Widths;
+use crate::policy::matching::Widths;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 //! client that has not logged in and is not trusted), or the user and network of another client. Each suppressed line
 //! is counted: on the next line of the same message and source, or in a summary.
 
-use crate::policy::networks::Widths;
+use crate::policy::matching::Widths;
 use prometheus::IntCounterVec;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,8 +1,7 @@
 //! Throttle of notifications: how often administrators are told of one budget. Lives in memory, as long as the process.
 
 use crate::bounded_map::BoundedMap;
-use crate::policy::Budget;
-use crate::policy::key::Key;
+use crate::policy::budgets::{Budget, Key};
 use crate::policy::verdict::Notice;
 use crate::time::Timestamp;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,7 +5,7 @@ use super::record::Record;
 use super::replies::{no_hello, within_transaction};
 use super::state::Challenge;
 use super::step::{Login, Session, Step};
-use crate::policy::verdict::RefundableCharge;
+use crate::policy::budgets::RefundableCharge;
 use crate::smtp::reply::Reply;
 use crate::smtp::sasl::{self, Credentials, Verified};
 use std::time::Duration;

@@ -7,9 +7,8 @@ use super::replies::{no_transaction, stopping, timed_out, undecided, upstream_aw
 use super::state::State;
 use super::step::{Body, Chunk, Session, Step};
 use super::transaction::{Transaction, Upstream};
-use crate::policy::event::{Event, Stage};
-use crate::policy::request::PolicyRequest;
-use crate::policy::session_counters::SessionCounters;
+use crate::policy::budgets::SessionCounters;
+use crate::policy::request::{Event, PolicyRequest, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::command;
 use crate::smtp::reply::Reply;

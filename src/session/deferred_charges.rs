@@ -1,10 +1,8 @@
 //! Charges and refunds that are known only after a command was admitted: when the upstream has answered, or the
 //! transaction ended.
 
-use crate::policy::event::Event;
-use crate::policy::facts::Facts;
-use crate::policy::request::PolicyRequest;
-use crate::policy::verdict::RefundableCharge;
+use crate::policy::budgets::RefundableCharge;
+use crate::policy::request::{Event, Facts, PolicyRequest};
 use std::sync::Arc;
 
 /// Charges and refunds that the driver has yet to apply.

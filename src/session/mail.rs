@@ -40,7 +40,7 @@ impl State {
 
     /// Begins a transaction. `route` is the upstream that a limit has chosen at MAIL, if any.
     pub(super) fn begin(&mut self, mail: Mail, route: Option<Arc<str>>, now: Timestamp) -> Reply {
-        let next_route = self.take_next_route(&mail.sender.to_string());
+        let next_route = self.take_next_route(&mail.sender.text());
         let route = route.or(next_route);
         self.transaction = Some(Transaction::new(mail, route, now));
         Reply::new(250, "2.1.0 Sender ok")

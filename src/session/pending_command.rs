@@ -1,7 +1,7 @@
 //! Pipelined command on its way from policy to the upstream to its reply.
 
-use crate::policy::event::{Event, Stage};
-use crate::policy::verdict::RefundableCharge;
+use crate::policy::budgets::RefundableCharge;
+use crate::policy::request::{Event, Stage};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 
@@ -54,7 +54,7 @@ impl PendingCommand {
     pub fn event(&self, counts_commands: bool) -> Option<Event> {
         match self {
             Self::Mail(_) => Some(Event::Mail),
-            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.to_string().into())),
+            Self::Rcpt(rcpt, _) => Some(Event::Recipient(rcpt.recipient.text())),
             Self::Data => Some(Event::Message),
             Self::Answered(_) | Self::Fault(_) => counts_commands.then_some(Event::Command),
         }

@@ -6,8 +6,9 @@ use super::replies::{no_transaction, undecided, upstream_away};
 use super::state::State;
 use super::step::{Body, Chunk, Relay, Session, Step};
 use super::transaction::Upstream;
-use crate::policy::event::Stage;
-use crate::policy::verdict::{RefundWhen, RefundableCharge, Ruling, Verdict};
+use crate::policy::budgets::{RefundWhen, RefundableCharge};
+use crate::policy::request::Stage;
+use crate::policy::verdict::{Ruling, Verdict};
 use crate::smtp::envelope::{Mail, Rcpt};
 use crate::smtp::reply::Reply;
 use crate::smtp::upstream_answer::Answer;
@@ -225,7 +226,7 @@ impl State {
         let is_recorded = is_envelope_wide && *recorded;
         match &mut self.transaction {
             Some(transaction) if reply.is_positive() => {
-                transaction.recipients.push(rcpt.recipient.to_string().into());
+                transaction.recipients.push(rcpt.recipient.text());
                 transaction.octets += rcpt.octets();
                 transaction.charges.extend(charges);
             }
@@ -238,7 +239,7 @@ impl State {
                 self.deferred_charges.refund(of_recipient);
                 // A refused MAIL counts once, not once per recipient.
                 if (500..600).contains(&reply.code()) && !is_recorded {
-                    let rejected = (stage == Stage::Rcpt).then(|| rcpt.recipient.to_string().into());
+                    let rejected = (stage == Stage::Rcpt).then(|| rcpt.recipient.text());
                     self.deferred_charges.reject(self.facts(None), rejected);
                 }
             }

@@ -1,8 +1,8 @@
 //! Records of a session, for the log and the metrics: the session itself counts and logs nothing.
 
 use super::message_outcome::MessageOutcome;
-use crate::policy::event::Stage;
 use crate::policy::exception::Suspension;
+use crate::policy::request::Stage;
 use crate::policy::verdict::{LimitHit, Notice, Refusal, Suspended};
 use crate::smtp::reply::Reply;
 use std::net::IpAddr;

@@ -3,7 +3,7 @@
 use super::record::{Record, Refused, RefusedBy};
 use super::replies::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
-use crate::policy::event::Stage;
+use crate::policy::request::Stage;
 use crate::policy::verdict::{Refusal, Suspended, Verdict};
 use crate::smtp::reply::Reply;
 
@@ -45,7 +45,7 @@ impl State {
     /// suspensions, notifications. After [`MAX_RECORDED`] exceeded limits the log gets no more lines, so that one
     /// client cannot fill it.
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
-        for hit in std::mem::take(&mut verdict.remarks) {
+        for hit in std::mem::take(&mut verdict.limit_hits) {
             self.limit_hits += 1;
             self.records.push(Record::LimitExceeded { hit, stage, is_logged: self.limit_hits <= MAX_RECORDED });
         }

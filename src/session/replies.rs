@@ -1,6 +1,6 @@
 //! Replies that several commands share, and the replies to refusals by limits and suspensions.
 
-use crate::policy::event::Stage;
+use crate::policy::request::Stage;
 use crate::policy::verdict::{Code, Meaning, Refusal, Suspended, Verb};
 use crate::smtp::reply::Reply;
 

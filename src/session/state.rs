@@ -8,10 +8,8 @@ use super::pending_command::PendingCommand;
 use super::record::{Record, Refused, RefusedBy};
 use super::replies::too_many;
 use super::transaction::Transaction;
-use crate::policy::facts::Facts;
-use crate::policy::facts::NULL_SENDER;
-use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::RefundableCharge;
+use crate::policy::budgets::{RefundableCharge, SessionCounters};
+use crate::policy::request::{Facts, NULL_SENDER};
 use crate::smtp::address::Path;
 use crate::smtp::command::{self, Command, Hello};
 use crate::smtp::envelope::Mail;
@@ -240,7 +238,7 @@ impl State {
             groups: self.groups.clone(),
             sender: mail.map(|mail| match mail.sender {
                 Path::Null => NULL_SENDER.into(),
-                ref sender => sender.to_string().into(),
+                ref sender => sender.text(),
             }),
             size: mail.and_then(|mail| mail.size),
             recipients: Vec::new(),

@@ -2,8 +2,9 @@
 //! answered.
 
 use super::state::State;
+use crate::policy::budgets::RefundableCharge;
 use crate::policy::request::PolicyRequest;
-use crate::policy::verdict::{RefundableCharge, Verdict};
+use crate::policy::verdict::Verdict;
 use crate::smtp::command::{self, Command};
 use crate::smtp::sasl::Credentials;
 use crate::time::Timestamp;

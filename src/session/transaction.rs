@@ -1,6 +1,6 @@
 //! State of a mail transaction: its sender, recipients and charges, from MAIL to the end of the message.
 
-use crate::policy::verdict::RefundableCharge;
+use crate::policy::budgets::RefundableCharge;
 use crate::smtp::envelope::Mail;
 use crate::smtp::reply::Reply;
 use crate::time::Timestamp;

@@ -68,7 +68,7 @@ pub enum ReplayError {
 
 impl Simulation {
     pub fn new(mut policy: Policy, flood: Option<Flood>) -> Self {
-        let titles = (0..policy.limits.len()).map(|place| policy.title(place)).collect();
+        let titles = (0..policy.limits.len()).map(|place| policy.display_name(place)).collect();
         let missing = disable_incomplete(&mut policy);
         let replay = Replay::new(&policy, &missing);
         Self { policy, titles, replay, totals: Totals::default(), traffic: None, flood }

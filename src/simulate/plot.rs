@@ -3,10 +3,8 @@
 
 use super::history::Message;
 use crate::policy::Policy;
-use crate::policy::count::Count;
-use crate::policy::field::Field;
-use crate::policy::limit::Limit;
-use crate::policy::quota::Quota;
+use crate::policy::limit::{Count, Limit, Quota};
+use crate::policy::matching::Field;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::HashMap;
@@ -46,7 +44,8 @@ impl Traffic {
             area.fill(&WHITE).map_err(|error| error.to_string())?;
             let panels = area.split_evenly((limits.len(), 1));
             for (place, panel) in limits.into_iter().zip(&panels) {
-                self.panel(&policy.title(place), &policy.limits[place], panel).map_err(|error| error.to_string())?;
+                self.panel(&policy.display_name(place), &policy.limits[place], panel)
+                    .map_err(|error| error.to_string())?;
             }
             area.present().map_err(|error| error.to_string())?;
         }

@@ -3,13 +3,9 @@
 
 use super::history::Message;
 use super::tally::{Marks, Tally};
-use crate::policy::count::Count;
-use crate::policy::event::{Event, Stage};
-use crate::policy::facts::Facts;
-use crate::policy::limit::Limit;
-use crate::policy::quota::{Quota, Scope};
-use crate::policy::request::PolicyRequest;
-use crate::policy::session_counters::SessionCounters;
+use crate::policy::budgets::SessionCounters;
+use crate::policy::limit::{Count, Limit, Quota, Scope};
+use crate::policy::request::{Event, Facts, PolicyRequest, Stage};
 use crate::policy::verdict::{Refusal, Ruling, Suspended, Verdict};
 use crate::policy::{InMemoryStore, Plan, Policy};
 use std::sync::Arc;
@@ -134,7 +130,7 @@ impl Replay {
     fn decide(&mut self, message: &Message, asked: &PolicyRequest) -> Vec<Verdict> {
         let marks = &mut self.marks;
         let verdicts = self.store.admit_planned(message.at, asked, &mut self.counters, |plan| {
-            plan.looking().for_each(|limit| marks.hold(limit));
+            plan.limits_with_peeks().for_each(|limit| marks.hold(limit));
             plan.limits().for_each(|limit| marks.count(limit));
         });
         for (event, verdict) in asked.events.iter().zip(&verdicts) {

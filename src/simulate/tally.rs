@@ -1,10 +1,9 @@
 //! Totals of each limit over a replay; for a limit that never held, also the reasons.
 
 use super::history::Message;
-use crate::policy::count::Count;
-use crate::policy::event::{Event, Stage};
-use crate::policy::limit::Limit;
-use crate::policy::skip_reason::{Reason, SkipReason};
+use crate::policy::limit::{Count, Limit};
+use crate::policy::matching::{SkipExplanation, SkipReason};
+use crate::policy::request::{Event, Stage};
 use crate::policy::verdict::{Ruling, Verdict};
 use crate::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
@@ -75,10 +74,10 @@ impl Marks {
             _ => self.0[limit].refused += 1,
         };
         if let Ruling::Refuse(refusal) = &verdict.ruling {
-            refusal.places.iter().for_each(|limit| refuse(*limit));
+            refusal.indices.iter().for_each(|limit| refuse(*limit));
         }
-        verdict.remarks.iter().filter(|remark| remark.refuses).for_each(|remark| refuse(remark.place));
-        verdict.remarks.iter().filter(|remark| !remark.refuses).for_each(|remark| self.0[remark.place].warned += 1);
+        verdict.limit_hits.iter().filter(|hit| hit.refuses).for_each(|hit| refuse(hit.index));
+        verdict.limit_hits.iter().filter(|hit| !hit.refuses).for_each(|hit| self.0[hit.index].warned += 1);
     }
 
     pub fn of(&self, limit: usize) -> Mark {
@@ -120,7 +119,7 @@ impl Tally {
     }
 
     /// Records why the limit did not hold for a message: one reason for each stage.
-    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = Reason>) {
+    pub fn add_reasons(&mut self, reasons: impl Iterator<Item = SkipExplanation>) {
         self.reasons_asked += 1;
         for reason in reasons.filter(|reason| reason.why != SkipReason::Elsewhere) {
             // The recipient is unknown only before RCPT, so it is not missing from the history.

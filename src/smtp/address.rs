@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// A parsed reverse-path or forward-path: no part of it can end a command line or begin another parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub enum Path {
     /// `<>`: the sender of bounces.
     Null,
     /// `<postmaster>`, which needs no domain (RFC 5321 §4.5.1).
-    Postmaster(Box<str>),
+    Postmaster(Arc<str>),
     /// `<local-part@domain>`.
     Mailbox(Mailbox),
 }
@@ -18,7 +19,7 @@ pub enum Path {
 /// A mailbox, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mailbox {
-    text: Box<str>,
+    text: Arc<str>,
     at: usize,
 }
 
@@ -41,6 +42,15 @@ impl Path {
             Self::Null => 0,
             Self::Postmaster(text) => text.len(),
             Self::Mailbox(mailbox) => mailbox.text.len(),
+        }
+    }
+
+    /// Returns the address without angle brackets: empty for the null path. The text is shared, not copied.
+    pub fn text(&self) -> Arc<str> {
+        match self {
+            Self::Null => Arc::default(),
+            Self::Postmaster(text) => text.clone(),
+            Self::Mailbox(mailbox) => mailbox.text.clone(),
         }
     }
 
@@ -92,7 +102,7 @@ pub fn parse_path(text: &str) -> Option<(Path, &str)> {
     if !is_known || !fits {
         return None;
     }
-    let mailbox = Mailbox { text: format!("{local}@{domain}").into(), at };
+    let mailbox = Mailbox { text: inner[..=at + domain.len()].into(), at };
     Some((Path::Mailbox(mailbox), &rest[1..]))
 }
 

@@ -1,7 +1,7 @@
 //! Audit trail of exceptions: time, action, owner, administrator or limit, and reason.
 
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Grant, Suspension, Term};
-use crate::policy::key::Owner;
 use crate::time::{Timestamp, format_wait};
 use std::sync::Arc;
 

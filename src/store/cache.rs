@@ -6,8 +6,7 @@ mod unread;
 
 use super::hashed_key::{HashedKey, HashedKeyRef};
 use super::queue::{Commit, NEVER_WRITTEN, Queue};
-use crate::policy::key::Key;
-use crate::policy::{Budget, Change, Loaded};
+use crate::policy::budgets::{Budget, Change, Key, Loaded};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};

@@ -8,7 +8,7 @@ use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
 use super::queue::{Queue, WriterJob};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
-use crate::policy::key::Key;
+use crate::policy::budgets::Key;
 use crate::policy::limit::Limit;
 use crate::time::{Timestamp, format_duration};
 use std::collections::HashSet;

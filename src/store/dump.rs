@@ -7,7 +7,7 @@ use super::hashed_key::HashedKey;
 use super::journal::Replayed;
 use super::jsonl::{self, Line};
 use super::options::{Durability, OnFailure, Options};
-use crate::policy::Budget;
+use crate::policy::budgets::Budget;
 use crate::policy::exception::{Grant, Suspension};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;

@@ -8,9 +8,9 @@ use super::health::Attempt;
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
 use super::queue::WriterJob;
 use super::{Store, Unavailable};
+use crate::policy::Policy;
+use crate::policy::budgets::{Key, Loaded, Owner};
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
-use crate::policy::key::{Key, Owner};
-use crate::policy::{self, Loaded, Policy};
 use crate::time::Timestamp;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -76,7 +76,7 @@ impl Core {
         };
         let mut rewritten = Vec::new();
         let mut normalize = |limit: Option<&Arc<str>>, owner: &mut Owner| {
-            let normal = owner.normalized(&policy.folding);
+            let normal = owner.normalized(&policy.normalizer);
             if normal != *owner {
                 let former = std::mem::replace(owner, normal);
                 rewritten.extend([(limit.cloned(), former), (limit.cloned(), owner.clone())]);
@@ -215,7 +215,7 @@ impl Store {
         budgets.sort_by(|one, other| one.key.cmp(&other.key));
         let keys: Vec<Key> = budgets.iter().map(|budget| budget.key.clone()).collect();
         let done = self
-            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, policy::reset(now, loaded)))
+            .transact(now, keys.iter().map(Key::borrowed), |now, loaded: &mut Loaded| (now, loaded.reset(now)))
             .await;
         let (now, before) = done.map_err(|Unavailable| "the state cannot be written at the moment".to_owned())?;
         if keys.iter().any(|key| self.core.cache.is_unread(&HashedKey::of(key.clone()))) {

@@ -1,6 +1,6 @@
 //! Budget keys with their hash, by which the file and the cache sort budgets.
 
-use crate::policy::key::Key;
+use crate::policy::budgets::Key;
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

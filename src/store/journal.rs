@@ -8,8 +8,7 @@
 use super::hashed_key::HashedKey;
 use crate::engine::State;
 use crate::engine::distinct::{Filter, Generation, Value};
-use crate::policy::Budget;
-use crate::policy::key::{Key, KeyRef};
+use crate::policy::budgets::{Budget, Key, KeyRef};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use super::core::Core;
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
-use crate::policy::{self, Budget};
+use crate::policy::budgets::Budget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -170,7 +170,7 @@ impl Task {
         let policy = self.core.policy();
         let mut changed = false;
         for (hashed_key, budget) in read {
-            let combine = |stored, counted| policy::combine(&policy, &hashed_key.key, stored, counted);
+            let combine = |stored, counted| policy.merge(&hashed_key.key, stored, counted);
             changed |= self.core.cache.merge(&hashed_key, budget, epoch, combine);
         }
         if changed {

@@ -34,12 +34,11 @@ pub use session_slots::SessionSlots;
 
 use self::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use crate::metrics::Metrics;
-use crate::policy::count::Count;
-use crate::policy::key::{Key, KeyRef};
+use crate::policy::budgets::{Budget, Key, KeyRef, Loaded, RefundableCharge, SessionCounters};
+use crate::policy::limit::Count;
 use crate::policy::request::PolicyRequest;
-use crate::policy::session_counters::SessionCounters;
-use crate::policy::verdict::{RefundableCharge, Verdict};
-use crate::policy::{self, Budget, Loaded, Plan, Policy};
+use crate::policy::verdict::Verdict;
+use crate::policy::{self, Plan, Policy};
 use crate::time::Timestamp;
 use cache::Transacted;
 use hashed_key::{HashedKey, HashedKeyRef};
@@ -117,10 +116,10 @@ impl Store {
                 break policy::decide(&policy, now, asked, &plan, &mut Loaded::default(), counters);
             }
             let decide = |now, loaded: &mut Loaded| {
-                let unknown = plan.unknown(&policy, loaded);
+                let unknown = plan.new_budgets(&policy, loaded);
                 self.core.new_budgets.reserve(&unknown, policy.max_new_budgets, now)?;
                 let mut verdicts = policy::decide(&policy, now, asked, &plan, loaded, counters);
-                self.core.new_budgets.give_back(unknown.iter().filter(|unknown| !loaded.has(unknown.place)));
+                self.core.new_budgets.give_back(unknown.iter().filter(|unknown| !loaded.has(unknown.index)));
                 slots.own(verdicts.iter_mut().flat_map(|verdict| verdict.held.drain(..)));
                 Ok(verdicts)
             };
@@ -154,7 +153,7 @@ impl Store {
         let mut keys: Vec<Key> = charges.iter().map(|charged| charged.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        let give_back = |_, loaded: &mut Loaded| policy::give_back(charges, &keys, loaded);
+        let give_back = |_, loaded: &mut Loaded| loaded.give_back(charges, &keys);
         self.transact(now, keys.iter().map(Key::borrowed), give_back).await
     }
 

@@ -1,7 +1,7 @@
 //! Bound on new budgets for keys that clients choose freely: one token bucket for each limit, in memory.
 
-use crate::policy::key::Key;
-use crate::policy::{MaxNewBudgets, Unknown};
+use crate::policy::budgets::Key;
+use crate::policy::{MaxNewBudgets, NewBudget};
 use crate::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ impl NewBudgets {
     /// excess.
     pub fn reserve(
         &self,
-        unknown: &[Unknown<'_>],
+        unknown: &[NewBudget<'_>],
         MaxNewBudgets(max): MaxNewBudgets,
         now: Timestamp,
     ) -> Result<(), Vec<Excess>> {
@@ -49,7 +49,7 @@ impl NewBudgets {
         let mut allowances = self.lock();
         let mut excess = Vec::new();
         let (mut taken, max) = (Vec::new(), f64::from(max));
-        for Unknown { limit, key, .. } in unknown {
+        for NewBudget { limit, key, .. } in unknown {
             if !allowances.contains_key(limit.prefix()) {
                 allowances.insert(limit.prefix().into(), Allowance { left: max, at: now, last_logged: None });
             }
@@ -74,7 +74,7 @@ impl NewBudgets {
     }
 
     /// Returns the tokens of budgets that were not made.
-    pub fn give_back<'a>(&self, unused: impl Iterator<Item = &'a Unknown<'a>>) {
+    pub fn give_back<'a>(&self, unused: impl Iterator<Item = &'a NewBudget<'a>>) {
         let mut unused = unused.peekable();
         if unused.peek().is_some() {
             let mut allowances = self.lock();

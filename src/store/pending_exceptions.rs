@@ -3,8 +3,8 @@
 
 use super::audit::{Act, AuditRecord};
 use crate::policy::Policy;
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{Exceptions, Grant, Suspension};
-use crate::policy::key::Owner;
 use crate::time::Timestamp;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

@@ -2,7 +2,7 @@
 
 use super::hashed_key::{HashedKey, HashedKeyRef};
 use super::journal::{Entry, Seen};
-use crate::policy::{Budget, Change};
+use crate::policy::budgets::{Budget, Change};
 use crate::time::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,6 @@
 
 use super::core::Core;
 use super::file::{self, File, OpenError};
-use crate::policy;
 
 impl Core {
     /// Opens the file and inserts the budgets that a former process left in the journal. Returns the file and the
@@ -21,8 +20,7 @@ impl Core {
         let (epoch, policy) = (self.queue.epoch(), self.policy());
         for (hashed_key, budget) in replayed.0 {
             let key = hashed_key.key.clone();
-            self.cache
-                .replay(hashed_key, budget, epoch, |stored, counted| policy::combine(&policy, &key, stored, counted));
+            self.cache.replay(hashed_key, budget, epoch, |stored, counted| policy.merge(&key, stored, counted));
         }
         self.warn_removed_limits(known.into_iter().map(|(kind, _)| kind));
         self.load_exceptions(&file);

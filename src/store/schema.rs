@@ -2,7 +2,7 @@
 
 use super::hashed_key::HashedKey;
 use super::journal;
-use crate::policy::key::Key;
+use crate::policy::budgets::Key;
 use rusqlite::{Connection, Row, Transaction, params};
 
 /// Marks a file as Weir's: "Weir" in ASCII.

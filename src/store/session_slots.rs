@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::hashed_key::HashedKey;
-use crate::policy::key::Key;
+use crate::policy::budgets::Key;
 use std::fmt;
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
 use super::journal::Entry;
 use super::queue::WriterJob;
-use crate::policy::Budget;
+use crate::policy::budgets::Budget;
 use pass::Pass;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Short texts for administrators about exceptions: what a command did, and what is in force.
 
 use crate::policy::Policy;
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{Grant, Suspension, Term};
-use crate::policy::key::Owner;
 use crate::store::Kept;
 use crate::store::audit::{Act, AuditRecord};
 use crate::time::{Timestamp, format_duration, format_wait};

@@ -5,10 +5,9 @@ mod format;
 
 use super::Outcome;
 use crate::clock;
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Grant, Suspension, Term};
-use crate::policy::key::Owner;
-use crate::policy::limit::Limit;
-use crate::policy::rate_syntax::RateTerms;
+use crate::policy::limit::{Limit, RateTerms};
 use crate::store::{Store, jsonl};
 use crate::time::Timestamp;
 use body::Body;
@@ -80,7 +79,7 @@ async fn grant(store: &Store, body: &str, now: Timestamp) -> Result<String, Stri
     let body = Body::read(body, &["limit", "key", "rate", "for", "reason", "by"])?;
     let policy = store.policy();
     let limit = policy.limit(body.text("limit")?)?;
-    let owner = limit.owner(body.text("key")?, &policy.folding)?;
+    let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
     let rate = checked_rate(limit, body.text("rate")?)?;
     let grant = Grant { limit: limit.name.clone(), owner, rate, term: term(&body, now)? };
     let mut said = format::granted(&grant);
@@ -119,7 +118,7 @@ async fn revoke(store: &Store, body: &str, now: Timestamp) -> Result<String, Str
     let body = Body::read(body, &["limit", "key", "reason", "by"])?;
     let (policy, name) = (store.policy(), body.text("limit")?);
     let owner = match policy.limit(name) {
-        Ok(limit) => limit.owner(body.text("key")?, &policy.folding)?,
+        Ok(limit) => limit.owner(body.text("key")?, &policy.normalizer)?,
         // A grant can outlive its limit.
         Err(why) => {
             let key = body.text("key")?;
@@ -135,7 +134,7 @@ async fn revoke(store: &Store, body: &str, now: Timestamp) -> Result<String, Str
 
 async fn suspend(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
     let body = Body::read(body, &["whom", "for", "reason", "by"])?;
-    let owner = Owner::of_sender(body.text("whom")?, &store.policy().folding)?;
+    let owner = Owner::of_sender(body.text("whom")?, &store.policy().normalizer)?;
     let suspension = Suspension { owner, term: term(&body, now)? };
     let mut said = format::suspended(&suspension);
     let (former, kept) = store.suspend(suspension).await;
@@ -148,7 +147,7 @@ async fn suspend(store: &Store, body: &str, now: Timestamp) -> Result<String, St
 async fn release(store: &Store, body: &str, now: Timestamp) -> Result<String, String> {
     let body = Body::read(body, &["whom", "reason", "by"])?;
     let policy = store.policy();
-    let whom = Owner::of_sender(body.text("whom")?, &policy.folding)?;
+    let whom = Owner::of_sender(body.text("whom")?, &policy.normalizer)?;
     // A network's text does not depend on the configured width of the other address family.
     let same = || policy.exceptions.suspensions().map(|one| &one.owner).find(|one| one.to_string() == whom.to_string());
     let owner = policy.exceptions.suspension_of(&whom).map(|one| &one.owner).or_else(same).unwrap_or(&whom);
@@ -163,7 +162,7 @@ async fn reset(store: &Store, body: &str, now: Timestamp) -> Outcome {
         let body = Body::read(body, &["limit", "key", "reason", "by"])?;
         let policy = store.policy();
         let limit = policy.limit(body.text("limit")?)?;
-        let owner = limit.owner(body.text("key")?, &policy.folding)?;
+        let owner = limit.owner(body.text("key")?, &policy.normalizer)?;
         policy.budgets_of(&limit.name, &owner, now)?;
         Ok((limit.name.clone(), owner, because(&body)?))
     };

@@ -3,12 +3,9 @@
 use super::Context;
 use crate::config::section::{self, Section};
 use crate::config::values::{choice, flag, text};
-use crate::policy::action::{Action, Delay, Ladder, Rung, Verb};
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Limit, Mode};
-use crate::policy::template::Template;
+use crate::policy::limit::{Action, Charge, Count, Delay, Ladder, Limit, Mode, Rung, Template, Verb};
+use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 use crate::relay::UpstreamOptions;
 use crate::time::{Units, format_duration, parse_amount, parse_duration};
 use std::ops::Range;

@@ -3,11 +3,9 @@
 use super::{Context, rate};
 use crate::config::section::{Placed, Section};
 use crate::engine::distinct::MAX_OCTETS;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Distinct, Limit};
-use crate::policy::quota::{Quota, Scope};
+use crate::policy::limit::{Charge, Count, Distinct, Limit, Quota, Scope};
+use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 use crate::time::{format_amount, format_duration};
 use std::ops::Range;
 

@@ -8,11 +8,9 @@ use super::super::section::{Section, Source};
 use super::key::{Key, network, put};
 use super::references::{Reference, References};
 use crate::policy::Lateness;
-use crate::policy::field::Field;
-use crate::policy::networks::Networks;
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::overrides::{Overrides, Row, Rows};
-use crate::policy::pattern::{Shape, Table};
+use crate::policy::address::AddressNormalizer;
+use crate::policy::limit::{OverrideRow, OverrideRows, Overrides};
+use crate::policy::matching::{Field, Networks, PatternTable, Shape};
 use crate::relay::UpstreamOptions;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -47,9 +45,9 @@ pub struct Context<'a> {
 pub struct Compiled {
     networks: HashMap<String, Arc<Networks<()>>>,
     /// By the list's name, its shape, and whether its items are user names.
-    tables: HashMap<(String, Shape, bool), Arc<Table<()>>>,
+    tables: HashMap<(String, Shape, bool), Arc<PatternTable<()>>>,
     /// Matchers of the rows of override tables, by the file's name.
-    rows: HashMap<String, Arc<Rows>>,
+    rows: HashMap<String, Arc<OverrideRows>>,
     /// Override tables as compiled for limits.
     overrides: Vec<Arc<Overrides>>,
     used: BTreeSet<String>,
@@ -77,12 +75,12 @@ impl Context<'_> {
         span: &Range<usize>,
         name: &str,
         key: Key,
-    ) -> Option<Arc<Table<()>>> {
+    ) -> Option<Arc<PatternTable<()>>> {
         let place = (name.to_owned(), key.shape(), matches!(key, Key::Field(Field::User, _)));
         if let Some(known) = self.compiled.tables.get(&place) {
             return Some(known.clone());
         }
-        let (mut table, normalizer) = (Table::new(key.shape()), self.normalizer);
+        let (mut table, normalizer) = (PatternTable::new(key.shape()), self.normalizer);
         self.compile(s, span, name, key, |item| key.insert(&mut table, normalizer, item, ()))?;
         let table = Arc::new(table);
         self.compiled.tables.insert(place, table.clone());
@@ -96,18 +94,20 @@ impl Context<'_> {
         name: &str,
         key: Key,
         table: &table::Overrides,
-    ) -> (Arc<Rows>, HashMap<usize, String>) {
+    ) -> (Arc<OverrideRows>, HashMap<usize, String>) {
         if let Some(known) = self.compiled.rows.get(name) {
             return (known.clone(), HashMap::new());
         }
         let mut rows = match key {
-            Key::Client => Rows::Client(Networks::default()),
-            Key::Group => Rows::Group(Table::new(Shape::Name)),
-            Key::Field(field, _) => Rows::Field(field, Table::new(key.shape())),
+            Key::Client => OverrideRows::Client(Networks::default()),
+            Key::Group => OverrideRows::Group(PatternTable::new(Shape::Name)),
+            Key::Field(field, _) => OverrideRows::Field(field, PatternTable::new(key.shape())),
         };
         let mut wrong = HashMap::new();
         for (place, row) in table.rows.iter().enumerate() {
-            if let Err(why) = put(&mut rows, key, &row.pattern, Row { place, line: row.line }, self.normalizer) {
+            if let Err(why) =
+                put(&mut rows, key, &row.pattern, OverrideRow { index: place, line: row.line }, self.normalizer)
+            {
                 wrong.insert(place, why);
             }
         }
@@ -181,7 +181,7 @@ impl Context<'_> {
     }
 
     fn is_listener(&self, pattern: &str) -> bool {
-        let mut table = Table::new(Shape::Name);
+        let mut table = PatternTable::new(Shape::Name);
         let is_good = table.insert(pattern, ()).is_ok();
         is_good && self.listeners.iter().any(|name| table.find(name).is_some())
     }

@@ -1,10 +1,8 @@
 //! Keys of `match` and columns of override tables: the fields that they compare, and how their patterns are normalized.
 
-use crate::policy::domain;
-use crate::policy::field::Field;
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::overrides::{Row, Rows};
-use crate::policy::pattern::{BadPattern, Shape, Table};
+use crate::policy::address::{AddressNormalizer, domain};
+use crate::policy::limit::{OverrideRow, OverrideRows};
+use crate::policy::matching::{BadPattern, Field, PatternTable, Shape};
 use ipnet::IpNet;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -41,7 +39,7 @@ impl Key {
     /// Adds a pattern to a table; an error quotes the pattern as written.
     pub(super) fn insert<T>(
         self,
-        table: &mut Table<T>,
+        table: &mut PatternTable<T>,
         normalizer: &AddressNormalizer,
         text: &str,
         value: T,
@@ -88,15 +86,15 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
 
 /// Adds a row of an override table to the matchers.
 pub(super) fn put(
-    rows: &mut Rows,
+    rows: &mut OverrideRows,
     key: Key,
     pattern: &str,
-    row: Row,
+    row: OverrideRow,
     normalizer: &AddressNormalizer,
 ) -> Result<(), String> {
     match rows {
-        Rows::Client(networks) => networks.insert(network(pattern)?, row).map_err(|error| error.to_string()),
-        Rows::Field(_, table) | Rows::Group(table) => key.insert(table, normalizer, pattern, row),
+        OverrideRows::Client(networks) => networks.insert(network(pattern)?, row).map_err(|error| error.to_string()),
+        OverrideRows::Field(_, table) | OverrideRows::Group(table) => key.insert(table, normalizer, pattern, row),
     }
 }
 
@@ -114,7 +112,7 @@ mod tests {
             ("sender", "bob+*@example.org", "bob@example.org", false),
         ] {
             let key = Key::named(key).unwrap();
-            let mut table = Table::new(key.shape());
+            let mut table = PatternTable::new(key.shape());
             key.insert(&mut table, &normalizer, pattern, ()).unwrap();
             assert_eq!(table.find(value).is_some(), expected, "{} {pattern}", key.name());
         }

@@ -6,13 +6,8 @@ use super::{Context, unsupported};
 use crate::config::overrides as table;
 use crate::config::section::{Placed, Section};
 use crate::config::values::{flag, text};
-use crate::policy::hours::Hours;
-use crate::policy::matcher::{AllOf, Comparison, Condition, Matcher};
-use crate::policy::networks::Networks;
-use crate::policy::overrides::Overrides;
-use crate::policy::pattern::Table;
-use crate::policy::quota::Quota;
-use crate::policy::rate_syntax::RateTerms;
+use crate::policy::limit::{Overrides, Quota, RateTerms};
+use crate::policy::matching::{AllOf, Comparison, Condition, Hours, Matcher, Networks, PatternTable};
 use std::ops::Range;
 use std::sync::Arc;
 use toml::Spanned;
@@ -117,7 +112,7 @@ fn values_of(
         tables.retain(|networks| !networks.is_empty());
         return Some(Condition::Client(tables));
     }
-    let mut table = Table::new(key.shape());
+    let mut table = PatternTable::new(key.shape());
     for value in own {
         match key.insert(&mut table, cx.normalizer, value, ()) {
             Ok(()) => cx.check_name(span, key, value, String::new),

@@ -12,13 +12,9 @@ mod watch;
 
 use super::section::{Placed, Section};
 use super::values::{choice, choose, text};
-use crate::policy::algorithm::Algorithm;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::limit::{Charge, Distinct, Limit};
-use crate::policy::quota::{Quota, Scope};
-use crate::policy::rate_syntax::RateTerms;
+use crate::policy::limit::{Algorithm, Charge, Count, Distinct, Limit, Quota, RateTerms, Scope};
+use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 use crate::time::{Units, parse_amount, parse_duration};
 use check::Draft;
 pub use context::{Compiled, Context};

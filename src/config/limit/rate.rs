@@ -2,9 +2,7 @@
 
 use crate::config::overrides::Override;
 use crate::engine::Rule;
-use crate::policy::count::Count;
-use crate::policy::quota::Quota;
-use crate::policy::rate_syntax::{LONGEST_PERIOD, RateTerms};
+use crate::policy::limit::{Count, LONGEST_PERIOD, Quota, RateTerms};
 use crate::time::{Timestamp, Units, format_amount, format_duration, parse_amount};
 use std::time::Duration;
 
@@ -88,7 +86,7 @@ pub fn refuses_all(quota: &Quota, count: Count) -> Option<(&'static str, String)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::algorithm::Algorithm;
+    use crate::policy::limit::Algorithm;
 
     fn terms(count: Count, algorithm: Algorithm, burst: Option<f64>) -> RateTerms {
         RateTerms { count, algorithm, burst, of: Count::Recipients, at_least: 20.0 }

@@ -3,9 +3,9 @@
 use super::super::diagnostic::{Diagnostic, Severity};
 use super::super::files::first_few;
 use crate::accounts::users_file::{User, Users};
-use crate::policy::domain::lower_nfc;
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::pattern::{Shape, Table};
+use crate::policy::address::AddressNormalizer;
+use crate::policy::address::domain::lower_nfc;
+use crate::policy::matching::{PatternTable, Shape};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl References {
 }
 
 fn matches_any(shape: Shape, pattern: &str, values: &HashSet<String>) -> bool {
-    let mut table = Table::new(shape);
+    let mut table = PatternTable::new(shape);
     table.insert(pattern, ()).is_ok() && values.iter().any(|value| table.find(value).is_some())
 }
 

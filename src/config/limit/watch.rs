@@ -4,10 +4,8 @@ use super::check::Moment;
 use super::{Context, action, matching};
 use crate::config::section::{Placed, Section};
 use crate::config::values::{choice, text};
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::limit::Limit;
-use crate::policy::quota::Quota;
+use crate::policy::limit::{Count, Limit, Quota};
+use crate::policy::request::Stage;
 use std::collections::HashSet;
 
 /// Reads a watching limit; returns one for each rate of the watched limit. `known` are the counting limits, `names`

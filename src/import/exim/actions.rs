@@ -5,7 +5,7 @@ use super::acl::Condition;
 use super::argument::Update;
 use super::conditions::{self, Part};
 use super::{RatelimitUse, Verb, texts};
-use crate::policy::event::Stage;
+use crate::policy::request::Stage;
 
 /// Adds the actions of the statement to the limit.
 pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {

@@ -3,10 +3,9 @@
 use super::acl::Event;
 use super::argument::{Argument, Per, Update, number};
 use super::key;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::limit::Charge;
+use crate::policy::limit::{Charge, Count};
+use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 
 /// Translated count.
 #[derive(Clone, Debug, PartialEq)]

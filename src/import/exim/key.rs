@@ -1,8 +1,7 @@
 //! Parser of key expansions, such as `$sender_host_address`, `${lc:$sender_address}`, `$authenticated_id-$domain`.
 
 use super::super::limit::{Condition, MatchValue};
-use crate::policy::field::Field;
-use crate::policy::networks::Widths;
+use crate::policy::matching::{Field, Widths};
 
 /// Key fields of a budget, and a condition for their use.
 #[derive(Clone, Debug, PartialEq)]

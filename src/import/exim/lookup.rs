@@ -2,7 +2,7 @@
 
 use super::super::budget::{Allowance, Resource};
 use super::key::{self, braced};
-use crate::policy::field::Field;
+use crate::policy::matching::Field;
 use std::path::Path;
 
 /// Lookup by a field that limits know.

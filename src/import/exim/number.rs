@@ -1,8 +1,7 @@
 //! Translation of the numbers of an argument to the syntax of limits.
 
 use super::Verb;
-use crate::policy::count::Count;
-use crate::policy::rate_syntax::LONGEST_PERIOD;
+use crate::policy::limit::{Count, LONGEST_PERIOD};
 use crate::time::{Units, parse_amount, parse_duration};
 
 /// Returns the number of events that reach the limit.

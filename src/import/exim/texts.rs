@@ -1,7 +1,7 @@
 //! Translation of reply texts and delays.
 
 use super::Verb;
-use crate::policy::template::Template;
+use crate::policy::limit::Template;
 use crate::time::{format_duration, parse_duration};
 
 /// Translates the text of a reply. The error says why it is lost.

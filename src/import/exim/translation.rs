@@ -11,11 +11,9 @@ use super::key::{self, Owner};
 use super::lookup::{Lookup, MAX_ROWS, UNLIMITED};
 use super::number::{per_event, rate};
 use super::{RatelimitUse, Verb, actions};
-use crate::policy::algorithm::Algorithm;
-use crate::policy::count::Count;
-use crate::policy::event::Stage;
-use crate::policy::field::Field;
-use crate::policy::limit::Charge;
+use crate::policy::limit::{Algorithm, Charge, Count};
+use crate::policy::matching::Field;
+use crate::policy::request::Stage;
 use std::collections::HashMap;
 use std::path::Path;
 

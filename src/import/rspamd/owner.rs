@@ -1,8 +1,7 @@
 //! Parser of bucket owners: rspamd's names (`to_ip_from`) and its plainest selectors (`user.lower`).
 
 use super::super::limit::{Condition, MatchValue};
-use crate::policy::field::Field;
-use crate::policy::networks::Widths;
+use crate::policy::matching::{Field, Widths};
 
 /// Key fields of a bucket, and the conditions for its use.
 #[derive(Debug, Default, PartialEq)]

@@ -1,25 +1,26 @@
 //! Explanation of a plan: the reason why a limit does not apply, and the override that does.
 
-use super::{Plan, Planner};
+use super::Plan;
+use super::planner::Planner;
 use crate::policy::Policy;
-use crate::policy::overrides::{Overrides, Row};
+use crate::policy::limit::{OverrideRow, Overrides};
+use crate::policy::matching::{SkipExplanation, SkipReason};
 use crate::policy::request::PolicyRequest;
-use crate::policy::skip_reason::{Reason, SkipReason};
 use crate::time::Timestamp;
 
 impl Plan<'_> {
     /// Returns the reason why the limit at this index does not apply to the first event; `None` if it does.
-    pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, place: usize) -> Option<Reason> {
-        let (run, limit) = (Planner::new(policy, request, now), &policy.limits[place]);
+    pub fn reason(policy: &Policy, request: &PolicyRequest, now: Timestamp, index: usize) -> Option<SkipExplanation> {
+        let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
         let check = || {
             let effect = limit.effect(&request.events[0]).ok_or(SkipReason::Elsewhere)?;
-            let subject = run.subject(0);
-            run.holds(limit, 0, &subject)?;
-            Self::default().used(&run, place, limit, (0, &subject), 0)?;
-            run.amount(limit, effect, 0)?;
-            run.values(limit, 0).map(|_| ())
+            let subject = planner.subject(0);
+            planner.holds(limit, 0, &subject)?;
+            Self::default().budget_index(&planner, index, limit, (0, &subject), 0)?;
+            planner.amount(limit, effect, 0)?;
+            planner.values(limit, 0).map(|_| ())
         };
-        check().err().map(|why| Reason::new(why, &limit.matcher, run.subject(0)))
+        check().err().map(|why| SkipExplanation::new(why, &limit.matcher, planner.subject(0)))
     }
 
     /// Returns the override row of the limit for the first event.
@@ -27,11 +28,11 @@ impl Plan<'_> {
         policy: &'a Policy,
         request: &PolicyRequest,
         now: Timestamp,
-        place: usize,
-    ) -> Option<(&'a Overrides, Row)> {
-        let (run, limit) = (Planner::new(policy, request, now), &policy.limits[place]);
+        index: usize,
+    ) -> Option<(&'a Overrides, OverrideRow)> {
+        let (planner, limit) = (Planner::new(policy, request, now), &policy.limits[index]);
         let owner = limit.watch.map_or(limit, |watched| &policy.limits[watched]);
         let overrides = owner.overrides.as_deref()?;
-        Some((overrides, overrides.rows.find(run.subject(0))?))
+        Some((overrides, overrides.rows.find(planner.subject(0))?))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Connection;
 use crate::clock;
-use crate::policy::networks::Widths;
-use crate::policy::session_counters::SessionCounters;
+use crate::policy::budgets::SessionCounters;
+use crate::policy::matching::Widths;
 use crate::relay::LoggedIn;
 use crate::server::message_pipe::{MessagePipe, Parts};
 use crate::server::upstream_requests::{ask_upstream, client_identity};

@@ -1,7 +1,7 @@
 //! Changed budgets on their way into the table of the state file.
 
 use super::{BudgetCache, SHARDS, Stage, shard_of};
-use crate::policy::Budget;
+use crate::policy::budgets::Budget;
 use crate::store::hashed_key::HashedKey;
 
 impl BudgetCache {

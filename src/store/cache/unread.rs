@@ -1,7 +1,7 @@
 //! Budgets whose row could not be read: they count in memory alone, and are added to their row later.
 
 use super::{BudgetCache, SHARDS, Slot, Stage, octets, shard_of};
-use crate::policy::Budget;
+use crate::policy::budgets::Budget;
 use crate::store::hashed_key::{HashedKey, HashedKeyRef};
 use crate::store::queue::NEVER_WRITTEN;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
 //! Exceptions and their audit trail in the state file.
 
 use super::File;
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Exceptions, Grant, Suspension, Term};
-use crate::policy::key::Owner;
 use crate::store::audit::{Act, AuditRecord};
 use crate::store::pending_exceptions::Batch;
 use crate::time::Timestamp;

@@ -1,8 +1,8 @@
 //! A wall clock that jumps ends no exception and resets no budget.
 
 use super::*;
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Grant, Suspension, Term};
-use crate::policy::key::Owner;
 use crate::time::steady::Steady;
 use forgetting::{count, until_count};
 

@@ -2,9 +2,9 @@
 
 use super::forgetting::until_count;
 use super::*;
-use crate::policy::action::{Action, Ladder, Rung};
+use crate::policy::budgets::Owner;
 use crate::policy::exception::{By, Grant, Suspension, Term};
-use crate::policy::key::Owner;
+use crate::policy::limit::{Action, Ladder, Rung};
 use audit::Act;
 
 fn term(since: i64, until: i64) -> Term {

@@ -15,14 +15,10 @@ use super::file::File;
 use super::queue::Queue;
 use super::*;
 use crate::engine::distinct::{Filter, Generation};
-use crate::policy::algorithm::Algorithm;
-use crate::policy::event::Event;
-use crate::policy::facts::Facts;
-use crate::policy::field::Field;
-use crate::policy::hours::Zone;
-use crate::policy::limit::{Distinct, Limit};
-use crate::policy::normalize::AddressNormalizer;
-use crate::policy::quota::Quota;
+use crate::policy::address::AddressNormalizer;
+use crate::policy::limit::{Algorithm, Distinct, Limit, Quota};
+use crate::policy::matching::{Field, Zone};
+use crate::policy::request::{Event, Facts};
 use crate::policy::verdict::Ruling;
 use crate::time::{Units, parse_rate};
 use std::path::Path;
@@ -168,7 +164,7 @@ fn changed_budgets_are_dropped_only_while_the_file_cannot_be_written() {
     for n in 0..BUDGETS {
         let hashed_key = HashedKey::of(Key::from_stored(&format!("l\u{1f}recipients\u{1f}ewma\u{1f}user={n}")));
         let state = crate::engine::State { at: at(0), level: 1.0 };
-        cache.replay(hashed_key, policy::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
+        cache.replay(hashed_key, policy::budgets::Budget { state, seen: Some(seen.clone()) }, 0, |stored, _| stored);
     }
     assert_eq!(cache.make_room(false), 0);
     assert_eq!(cache.len(), BUDGETS);

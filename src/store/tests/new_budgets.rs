@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::policy::MaxNewBudgets;
-use crate::policy::event::Stage;
+use crate::policy::budgets::NEW;
 use crate::policy::exception::{By, Grant, Term};
-use crate::policy::key::NEW;
 use crate::policy::limit::Charge;
+use crate::policy::request::Stage;
 use std::collections::BTreeMap;
 
 const MAX: u32 = 5;

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::policy::InMemoryStore;
-use crate::policy::event::Stage;
-use crate::policy::limit::{Charge, Mode};
-use crate::policy::networks::Widths;
-use crate::policy::quota::{Scope, Share};
-use crate::policy::verdict::RefundWhen;
+use crate::policy::budgets::RefundWhen;
+use crate::policy::limit::{Charge, Mode, Scope, Share};
+use crate::policy::matching::Widths;
+use crate::policy::request::Stage;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parallel_decisions_never_exceed_a_limit() {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::State;
-use crate::policy::Change;
+use crate::policy::budgets::Change;
 use crate::store::journal::Entry;
 use crate::store::queue::{Commit, NEVER_WRITTEN};
 

@@ -1,9 +1,7 @@
 //! Each slot of a limit "N at once" has one owner.
 
 use super::*;
-use crate::policy::action::{Action, Delay, Ladder, Rung};
-use crate::policy::limit::Mode;
-use crate::policy::quota::Scope;
+use crate::policy::limit::{Action, Delay, Ladder, Mode, Rung, Scope};
 use proptest::prelude::*;
 
 /// Event in the life of sessions.

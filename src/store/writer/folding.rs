@@ -3,7 +3,7 @@
 
 use super::pass::Pass;
 use super::{FOLD_AT_OCTETS, MAX_SLICE_ROWS, PAGE_OCTETS, Task};
-use crate::policy::Budget;
+use crate::policy::budgets::Budget;
 use crate::store::file;
 use crate::store::hashed_key::HashedKey;
 use crate::store::health::Attempt;

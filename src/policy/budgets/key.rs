@@ -1,0 +1,263 @@
+//! Keys of budgets: they name a budget in every store.
+
+use crate::policy::address::NULL_SENDER;
+use crate::time::Timestamp;
+use std::borrow::{Borrow, Cow};
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+/// Key of one budget. Its text begins with the limit's name, its count and its algorithm. So a limit whose numbers
+/// change keeps its history, and one whose meaning changes starts afresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key<T = Arc<str>>(T);
+
+/// Key that borrows its text.
+pub type KeyRef<'a> = Key<&'a str>;
+
+/// Keys in one text, one after the other.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct Keys {
+    text: String,
+    /// End of each key.
+    ends: Vec<usize>,
+}
+
+/// Owner of a budget: one part for each field of `per`, in that order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(Arc<str>);
+
+/// Separates the parts of a key. No value contains it: names with control characters are refused on input.
+pub(in crate::policy) const SEPARATOR: char = '\x1f';
+
+/// Number of parts that name the limit and its meaning. The parts after them name the owner.
+const MEANING: usize = 3;
+
+/// Replaces new values of a field in the key of the budget that they share. No client can have this name: see
+/// `OwnerFields::name`.
+pub const NEW: &str = "<new>";
+
+/// Prefix of the last part in the key of a granted budget; the time of the grant follows.
+const GRANT: &str = "grant=";
+
+impl Owner {
+    /// Returns the text of the owner from the owner part of a key: see `OwnerFields::name`.
+    pub(in crate::policy) fn text(owners: &str) -> &str {
+        owners.strip_prefix(SEPARATOR).unwrap_or(owners)
+    }
+
+    /// Builds an owner from its parts, such as `user=alice`, in the order of `per`.
+    pub fn from_parts<'a>(parts: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> Self {
+        let parts: Vec<String> = parts.map(|(field, value)| format!("{field}={value}")).collect();
+        Self(parts.join(SEPARATOR.encode_utf8(&mut [0; 4])).into())
+    }
+
+    /// Reads the form in which a store wrote it.
+    pub fn from_stored(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the fields of `per`, each with its value.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.split(SEPARATOR).filter_map(|part| part.split_once('='))
+    }
+}
+
+/// Form for people: `user=alice`, `client=192.0.2.0/24, sender=bob@example.org`; `all` for the one budget of everybody.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("all");
+        }
+        for (n, (field, value)) in self.parts().enumerate() {
+            // The value itself shows the width of a network.
+            let word = field.split('/').next().unwrap_or_default();
+            write!(f, "{}{word}={value}", if n > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl Key {
+    /// Returns the key of an owner's budget. `prefix` is that of the limit.
+    pub fn of_owner(prefix: &str, owner: &Owner) -> Self {
+        let mut text = prefix.to_owned();
+        if !owner.0.is_empty() {
+            text.push(SEPARATOR);
+            text.push_str(&owner.0);
+        }
+        Self(text.into())
+    }
+
+    /// Reads the form in which a store wrote it.
+    pub fn from_stored(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// Builds a key from its parts, see [`Key::parts`]; `None` if they make no valid key.
+    pub fn from_parts<'a>(
+        limit: &str,
+        count: &str,
+        meaning: &str,
+        owners: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Option<Self> {
+        let mut text = [limit, count, meaning].join(SEPARATOR.encode_utf8(&mut [0; 4]));
+        let mut parts = MEANING;
+        for (owner, value) in owners {
+            text.extend([SEPARATOR.encode_utf8(&mut [0; 4]), owner, "=", value]);
+            parts += 1;
+        }
+        let is_whole = text.split(SEPARATOR).count() == parts && !limit.is_empty();
+        is_whole.then(|| Self(text.into()))
+    }
+}
+
+impl<'a> KeyRef<'a> {
+    /// Writes the key of a budget to `buffer`. `prefix` is that of the limit, `owners` the result of `OwnerFields::name`,
+    /// `since` the beginning of the valid grant, if there is one.
+    pub(in crate::policy) fn of(prefix: &str, owners: &str, since: Option<Timestamp>, buffer: &'a mut String) -> Self {
+        buffer.clear();
+        buffer.push_str(prefix);
+        buffer.push_str(owners);
+        if let Some(since) = since {
+            add_grant(buffer, since);
+        }
+        Key(buffer)
+    }
+
+    /// Returns a copy that owns its text.
+    pub fn owned(self) -> Key {
+        Key(self.0.into())
+    }
+}
+
+/// Turns a key into that of the budget of a grant that began at `since`.
+fn add_grant(key: &mut String, since: Timestamp) {
+    // Writing to a text never fails.
+    let _ = write!(key, "{SEPARATOR}{GRANT}{}", since.micros());
+}
+
+impl<T: AsRef<str>> Key<T> {
+    pub fn as_str(&self) -> &str {
+        self.0.as_ref()
+    }
+
+    pub fn borrowed(&self) -> KeyRef<'_> {
+        Key(self.as_str())
+    }
+
+    /// Returns the owner of the budget.
+    pub fn owner(&self) -> Owner {
+        Owner(self.as_str().splitn(MEANING + 1, SEPARATOR).nth(MEANING).unwrap_or_default().into())
+    }
+
+    /// Returns the key of the budget that replaces this one while a grant is valid that began at `since`.
+    pub fn granted(&self, since: Timestamp) -> Key {
+        let mut text = self.as_str().to_owned();
+        add_grant(&mut text, since);
+        Key(text.into())
+    }
+
+    /// Returns whether the owner is the null sender.
+    pub fn is_of_bounces(&self) -> bool {
+        let mut owners = self.owners();
+        owners.next().and_then(|owner| owner.split_once('=')) == Some(("sender", NULL_SENDER))
+            && owners.next().is_none()
+    }
+
+    /// Returns the key that a granted budget replaces, and the beginning of the grant; `None` if the budget is not a
+    /// granted one.
+    pub fn ungranted(&self) -> Option<(KeyRef<'_>, Timestamp)> {
+        let (own, last) = self.as_str().rsplit_once(SEPARATOR)?;
+        let since = last.strip_prefix(GRANT)?.parse().ok()?;
+        Some((Key(own), Timestamp::from_micros(since)))
+    }
+
+    /// Returns the key of the total of which the limit counts a share. `prefix` is that of the limit.
+    pub(in crate::policy) fn of_total(&self, prefix: &str) -> Key {
+        let owners = self.as_str().get(prefix.len()..).unwrap_or_default();
+        Key([prefix, TOTAL, owners].concat().into())
+    }
+
+    /// Returns whether the counter lives only as long as the process.
+    pub fn is_volatile(&self) -> bool {
+        self.parts().nth(MEANING - 1).is_some_and(|meaning| meaning.starts_with(AT_ONCE))
+    }
+
+    /// Returns the parts: the limit's name, the count, the measure; then each part of the owner, such as `user=alice`.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.as_str().split(SEPARATOR)
+    }
+
+    /// Returns the parts of the owner, such as `user=alice`: one for each field of `per`.
+    pub fn owners(&self) -> impl Iterator<Item = &str> {
+        self.parts().skip(MEANING)
+    }
+
+    /// Returns the kind, which names the limit without the owner: see [`Limit::kinds`](crate::policy::limit::Limit::kinds). A
+    /// granted budget has the kind of its limit.
+    pub fn kind(&self) -> String {
+        let parts = self.parts().enumerate().filter(|(n, part)| *n < MEANING || !part.starts_with(GRANT));
+        let names = parts.map(|(n, part)| match part.split_once('=') {
+            Some((owner, _)) if n >= MEANING => owner,
+            _ => part,
+        });
+        names.collect::<Vec<_>>().join("/")
+    }
+}
+
+/// Form for people: `user-recipients/recipients/ewma/user=alice`.
+impl<T: AsRef<str>> fmt::Display for Key<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.as_str().replace(SEPARATOR, "/"))
+    }
+}
+
+/// Lets maps with keys be searched by text.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl Borrow<str> for Owner {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl Keys {
+    /// Adds a key, and returns its index.
+    pub(in crate::policy) fn push(&mut self, key: KeyRef<'_>) -> usize {
+        self.text.push_str(key.0);
+        self.ends.push(self.text.len());
+        self.ends.len() - 1
+    }
+
+    /// Reserves memory for this many keys.
+    pub(in crate::policy) fn with_capacity(keys: usize) -> Self {
+        Self { text: String::with_capacity(keys * USUAL), ends: Vec::with_capacity(keys) }
+    }
+
+    /// Returns the key at this index.
+    pub(in crate::policy) fn get(&self, index: usize) -> KeyRef<'_> {
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Key(&self.text[begin..self.ends[index]])
+    }
+
+    pub(in crate::policy) fn iter(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
+        (0..self.ends.len()).map(|index| self.get(index))
+    }
+}
+
+/// Usual length of a key, in octets, roughly.
+const USUAL: usize = 80;
+
+/// Marks the key of a total, of which the limit counts a share.
+pub(in crate::policy) const TOTAL: &str = " of";
+
+/// Marks the keys of budgets that are never written to a file.
+pub(in crate::policy) const AT_ONCE: &str = "at once";

@@ -1,0 +1,53 @@
+//! Counters of a session: of its connection and its message, and the budgets that have counted the message.
+
+use super::budget::Budget;
+use super::key::{Key, KeyRef};
+use foldhash::fast::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// Counters of a session. They end with it.
+#[derive(Clone, Debug, Default)]
+pub struct SessionCounters {
+    connection: HashMap<Key, Budget, RandomState>,
+    message: HashMap<Key, Budget, RandomState>,
+    /// Budgets that have counted this message.
+    counted: HashSet<Key, RandomState>,
+    /// Delay of this transaction's replies so far.
+    delayed: Duration,
+}
+
+impl SessionCounters {
+    /// Ends the message, sent or not.
+    pub fn end_message(&mut self) {
+        self.message = HashMap::default();
+        self.counted = HashSet::default();
+        self.delayed = Duration::ZERO;
+    }
+
+    pub(in crate::policy) fn delayed(&self) -> Duration {
+        self.delayed
+    }
+
+    pub(in crate::policy) fn delay(&mut self, more: Duration) {
+        self.delayed += more;
+    }
+
+    pub(in crate::policy) fn budget(&self, key: KeyRef<'_>) -> Option<Budget> {
+        let key = key.as_str();
+        self.connection.get(key).or_else(|| self.message.get(key)).cloned()
+    }
+
+    pub(in crate::policy) fn keep(&mut self, key: KeyRef<'_>, is_of_message: bool, budget: Budget) {
+        let budgets = if is_of_message { &mut self.message } else { &mut self.connection };
+        budgets.insert(key.owned(), budget);
+    }
+
+    pub(in crate::policy) fn has_counted(&self, key: KeyRef<'_>) -> bool {
+        self.counted.contains(key.as_str())
+    }
+
+    pub(in crate::policy) fn count(&mut self, key: KeyRef<'_>) {
+        self.counted.insert(key.owned());
+    }
+}

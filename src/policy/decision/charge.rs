@@ -1,0 +1,159 @@
+//! Charges of a decision: the budgets and counters that an event changes, and the charges that may be refunded.
+
+use super::{Decision, Step};
+use crate::engine::distinct::Value;
+use crate::engine::{Receipt, State};
+use crate::policy::budgets::{Key, RefundWhen, RefundableCharge};
+use crate::policy::limit::{Charge, Count, Effect, Limit, Mode, Quota, Scope};
+use crate::policy::plan::{BudgetRef, PlannedBudget};
+use crate::policy::request::Event;
+use crate::policy::verdict::Verdict;
+
+impl Decision<'_> {
+    /// Charges the proposed state of a step, if the ruling calls for it.
+    pub(super) fn charge_step(&mut self, step: &Step<'_>, event: &Event, is_refused: bool, verdict: &mut Verdict) {
+        let &Step { limit, planned, effect: Some(effect), before, state, ref learnt, .. } = step else { return };
+        let (is_charged, is_let_through) = outcome(step, is_refused);
+        match effect {
+            Effect::Watch => {}
+            Effect::Peek => self.count_in_total(limit, planned, event, is_refused),
+            Effect::Record => self.charge(planned, state, learnt),
+            Effect::Charge | Effect::TrueUp if is_charged => {
+                self.charge(planned, state, learnt);
+                verdict.trued_up.extend(self.trued_up(effect, planned));
+                if is_let_through {
+                    self.note_charge(step, event, verdict);
+                }
+                if limit.counts_once()
+                    && let Some(key) = self.plan.key(planned.slot)
+                {
+                    self.counters.count(key);
+                }
+            }
+            Effect::TrueUp => {
+                verdict.trued_up.extend(self.trued_up(effect, planned));
+                self.refund_declared(planned, before);
+            }
+            // A value that passes is known from then on, also to a limit that would have refused it if enforced.
+            Effect::Charge if !is_refused && planned.filter.is_some_and(|filter| filter.remembers()) => {
+                let state = before.unwrap_or(State { level: 0.0, ..state });
+                self.charge(planned, state, learnt);
+            }
+            Effect::Charge => {}
+        }
+    }
+
+    /// Adds a stored charge to the verdict: as a slot that the session holds, or as a charge that may be refunded.
+    fn note_charge(&self, step: &Step<'_>, event: &Event, verdict: &mut Verdict) {
+        let &Step { limit, planned, before, state, .. } = step;
+        let BudgetRef::Stored(index) = planned.slot else { return };
+        let key = self.plan.keys.get(index);
+        // A session slot has one owner, the session, which releases it at its end: it is never refunded as well.
+        if is_slot(planned) {
+            verdict.held.push(key.owned());
+            return;
+        }
+        let until = until(limit, event).or_else(|| self.until_heard(limit, event));
+        if let (Some(until), Some(rule)) = (until, planned.quota.rule()) {
+            let receipt = Receipt { before, after: state };
+            verdict.charges.push(RefundableCharge { key: key.owned(), receipt, rule, until });
+        }
+    }
+
+    /// Refunds the charge for the declared size, since the message is refused.
+    fn refund_declared(&mut self, planned: &PlannedBudget<'_>, before: Option<State>) {
+        if let Some(slot) = self.slot_mut(planned.slot)
+            && slot.state() != before
+            && let Some(budget) = &mut slot.budget
+        {
+            budget.state = before.unwrap_or(State { level: 0.0, ..budget.state });
+            slot.change.get_or_insert_default();
+        }
+    }
+
+    /// Counts one more event in the total that the share refers to.
+    fn count_in_total(&mut self, limit: &Limit, planned: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
+        let of = match event {
+            Event::Recipient(_) => Some(Count::Recipients),
+            Event::Message => Some(Count::Messages),
+            _ => None,
+        };
+        let (Some(index), Some(rule)) = (planned.total.filter(|_| limit.share_of() == of), planned.quota.rule()) else {
+            return;
+        };
+        if !is_refused {
+            let (state, _) = rule.step(self.loaded.0[index].state(), self.now, 1.0);
+            self.loaded.0[index].charge(planned.filter, state, self.now, &[]);
+        }
+    }
+
+    fn charge(&mut self, planned: &PlannedBudget<'_>, state: State, values: &[Value]) {
+        let now = self.now;
+        if let Some(slot) = self.slot_mut(planned.slot) {
+            slot.charge(planned.filter, state, now, values);
+        }
+    }
+
+    /// Returns the key of a budget whose declared size was trued up.
+    fn trued_up(&self, effect: Effect, planned: &PlannedBudget<'_>) -> Option<Key> {
+        let declared = if effect == Effect::TrueUp { self.declared(planned) } else { None };
+        declared.map(|charged| charged.key.clone())
+    }
+
+    /// Returns whether a charge is refunded if the client leaves during the delay. Such a client returns with its mail
+    /// or its login, and is charged then. Past events stay charged: a connection, a session, a command. Otherwise a
+    /// client that leaves early each time would never reach the rungs above the delay. Distinct values cannot be
+    /// refunded, since a filter cannot forget, and `attempts` counts every attempt.
+    fn until_heard(&self, limit: &Limit, event: &Event) -> Option<RefundWhen> {
+        let comes_again = matches!(limit.count, Count::Messages | Count::Recipients | Count::Bytes | Count::Logins);
+        let is_refundable = limit.charge == Charge::Accepted && limit.distinct.is_none();
+        // After the final dot no reply is delayed.
+        let may_wait = self.policy.delays && !matches!(event, Event::End { .. });
+        (comes_again && is_refundable && may_wait).then_some(RefundWhen::Heard)
+    }
+
+    /// Stores the session's own counters.
+    pub(super) fn store_counters(self) {
+        for planned in &self.plan.budgets {
+            let (index, is_of_message) = match planned.slot {
+                BudgetRef::Message(index) => (index, true),
+                BudgetRef::Connection(index) => (index, false),
+                BudgetRef::Stored(_) | BudgetRef::None => continue,
+            };
+            let slot = &self.own.0[index];
+            if let (Some(budget), true) = (&slot.budget, slot.change.is_some()) {
+                self.counters.keep(self.plan.own.get(index), is_of_message, budget.clone());
+            }
+        }
+    }
+}
+
+/// Returns whether a step is charged, and whether its limit lets the event through.
+fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
+    let (limit, planned) = (step.limit, step.planned);
+    let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refuses);
+    // An event that does not happen takes no slot, and makes no value known.
+    let is_of_what_happens = is_slot(planned) || planned.filter.is_some_and(|filter| filter.remembers());
+    match limit.mode {
+        Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
+        // As if this limit were alone in force.
+        Mode::Shadow | Mode::Soft => (!own_refuses || limit.charge == Charge::Attempts, !own_refuses),
+        Mode::Enforce => (!is_refused || limit.charge == Charge::Attempts, !is_refused),
+    }
+}
+
+/// Returns whether the budget counts what exists at once.
+fn is_slot(planned: &PlannedBudget<'_>) -> bool {
+    matches!(*planned.quota, Quota::Counter { scope: Scope::AtOnce, .. })
+}
+
+/// Returns when a charge may be refunded, or `None`.
+fn until(limit: &Limit, event: &Event) -> Option<RefundWhen> {
+    let sent = limit.charge == Charge::Sent;
+    match limit.count {
+        Count::LoginFailures => Some(RefundWhen::Password),
+        Count::Bytes if *event == Event::Message => Some(RefundWhen::Size { sent }),
+        _ if limit.counts_once() => sent.then_some(RefundWhen::MessageSent),
+        _ => sent.then_some(RefundWhen::Sent),
+    }
+}

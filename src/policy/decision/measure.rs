@@ -1,0 +1,110 @@
+//! Measurement of an event against a budget: the level with the event, and whether a rung of the ladder is reached.
+
+use super::ladder::Overage;
+use super::{Decision, Step};
+use crate::engine::distinct::{Seen, Value};
+use crate::engine::{Rule, Wait};
+use crate::policy::limit::{Charge, Effect, Quota, Share};
+use crate::policy::plan::Values;
+use crate::policy::request::Event;
+
+impl Decision<'_> {
+    /// Completes a step: its state with the event, its level, and the response of the ladder.
+    pub(super) fn measure(&self, step: &mut Step<'_>, event: &Event) {
+        let Some(effect) = step.effect else { return };
+        // Without a rule nothing accumulates, and the amount stays 0.
+        let amount = std::mem::take(&mut step.amount);
+        match *step.planned.quota {
+            Quota::Never => {
+                let over = Overage { is_over: |_| true, refused: |_| (0.0, Wait::Never), level: 0.0, most: 0.0 };
+                step.reached = self.reached(step, effect, event, over);
+            }
+            Quota::Share(share) => self.measure_share(step, share, (effect, amount), event),
+            quota => {
+                if let Some(rule) = quota.rule() {
+                    self.measure_rate(step, rule, (effect, amount), event);
+                }
+            }
+        }
+    }
+
+    /// Compares the event with a rate or a counter.
+    fn measure_rate(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64), event: &Event) {
+        let (limit, now) = (step.limit, self.now);
+        if effect == Effect::TrueUp
+            && let Some(charged) = self.declared(step.planned)
+        {
+            step.before = step.before.and_then(|state| rule.refund(state, &charged.receipt));
+        }
+        let (amount, is_known) = self.counted(step, rule, (effect, amount));
+        let (state, outcome) = rule.step(step.before, now, amount);
+        (step.state, step.amount, step.level) = (state, amount, outcome.level);
+        // A known value is free, also after the limit was lowered below its use.
+        let is_free = is_known && limit.charge != Charge::Attempts;
+        if is_free || effect == Effect::Record {
+            return;
+        }
+        let before = step.before;
+        let refused = |at: f64| {
+            // The state at the client's next attempt: with this one, if attempts are charged.
+            let kept = if limit.charge == Charge::Attempts { Some(state) } else { before };
+            (rule.step(kept, now, 0.0).1.level, rule.at(at).wait(kept, now, amount))
+        };
+        let is_over = |at| rule.at(at).is_over(outcome.level);
+        let (level, most) = (outcome.level, rule.burst());
+        step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
+    }
+
+    /// Returns the amount that counts, and whether the limit knows all values of the event already. Notes the values to
+    /// learn in the step.
+    fn counted(&self, step: &mut Step<'_>, rule: Rule, (effect, amount): (Effect, f64)) -> (f64, bool) {
+        let now = self.now;
+        let seen = || self.slot(step.planned.slot)?.budget.as_ref()?.seen.as_deref();
+        match (step.values, step.planned.filter) {
+            (Values::One(value), Some(filter)) => {
+                let sight = filter.look(seen(), now, *value);
+                step.learnt.extend(Some(*value).filter(|_| sight != Seen::Lately));
+                let is_known = sight != Seen::Never;
+                (if is_known { 0.0 } else { amount }, is_known)
+            }
+            (Values::Many(values), Some(filter)) => {
+                let mut values = values.clone();
+                values.sort_unstable();
+                values.dedup();
+                let seen = seen();
+                let is_new = |value: &&Value| filter.look(seen, now, **value) == Seen::Never;
+                let amount = values.iter().filter(is_new).count() as f64;
+                values.retain(|value| filter.look(seen, now, *value) != Seen::Lately);
+                step.learnt = values;
+                (amount, amount == 0.0)
+            }
+            // A moving average is compared as it is. A bucket never exceeds its size, so one more is compared.
+            _ if effect == Effect::Watch && matches!(rule, Rule::Bucket(_)) => (1.0, false),
+            _ => (amount, false),
+        }
+    }
+
+    /// Checks the share of events that were rejected.
+    fn measure_share(&self, step: &mut Step<'_>, share: Share, (effect, amount): (Effect, f64), event: &Event) {
+        let Some(rule) = step.planned.quota.rule() else { return };
+        let now = self.now;
+        let total = step.planned.total.and_then(|index| self.loaded.0[index].state());
+        // A peek adds nothing to the rejections.
+        let amount = if effect == Effect::Record { amount } else { 0.0 };
+        let (state, rejected) = rule.step(step.before, now, amount);
+        let (_, all) = rule.step(total, now, 0.0);
+        step.state = state;
+        // A rejection follows its event by a moment, and so decays a moment later.
+        step.level = if all.level > 0.0 { (rejected.level / all.level).min(1.0) } else { 0.0 };
+        if effect == Effect::Record || !all.over {
+            return;
+        }
+        let level = step.level;
+        // Both averages decay alike: the share stays until the total falls below `at_least`.
+        let refused = |_| (level, rule.wait(total, now, 0.0));
+        let is_over = |at| level >= at * share.most;
+        // In percent, as in the configuration.
+        let (level, most) = (level * 100.0, share.most * 100.0);
+        step.reached = self.reached(step, effect, event, Overage { is_over, refused, level, most });
+    }
+}

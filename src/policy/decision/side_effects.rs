@@ -1,0 +1,99 @@
+//! Side effects of a decision beside charges: delays, suspensions, notifications.
+
+use super::ladder::{Overage, Reached, Room};
+use super::{Decision, Step};
+use crate::engine::Wait;
+use crate::policy::Lateness;
+use crate::policy::exception::{By, Suspension, Term};
+use crate::policy::limit::{Count, Effect, Mode};
+use crate::policy::request::Event;
+use crate::policy::verdict::{Notice, Suspended, Verdict};
+use std::sync::Arc;
+
+impl Decision<'_> {
+    /// Returns the suspension that refuses this event. Only events of sending are refused.
+    pub(super) fn suspended(&self, event: &Event) -> Option<Suspended> {
+        let suspension = self.suspension.as_ref()?;
+        let sends = matches!(event, Event::Mail | Event::Recipient(_) | Event::Message | Event::End { .. });
+        let left = suspension.term.until.since(self.now);
+        let (suspension, help_url) = (suspension.clone(), self.policy.help_url.clone());
+        sends.then_some(Suspended { suspension, left, help_url })
+    }
+
+    /// Evaluates the limit's ladder for a step.
+    pub(super) fn reached(
+        &self,
+        step: &Step<'_>,
+        effect: Effect,
+        event: &Event,
+        over: Overage<impl Fn(f64) -> bool, impl Fn(f64) -> (f64, Wait)>,
+    ) -> Option<Box<Reached>> {
+        if !(over.is_over)(step.limit.ladder.lowest()) {
+            return None;
+        }
+        // A peeked event is charged later, and then the rest of the ladder acts, unless it is refused now.
+        let is_look = effect == Effect::Peek && step.limit.count != Count::Rejections;
+        let room = if is_look { None } else { self.room(event) };
+        let reached = Reached::of(step.limit, *step.planned.quota, &over, room, self.may_suspend(step));
+        // The route of a message is chosen at MAIL.
+        let is_way = *event == Event::Mail && reached.route.is_some();
+        match is_look && !reached.refuses {
+            true if !is_way => None,
+            true => Some(Box::new(Reached { route: reached.route, ..Reached::default() })),
+            false => Some(Box::new(reached)),
+        }
+    }
+
+    /// Suspends the owner of the budget.
+    pub(super) fn suspend(&mut self, step: &Step<'_>, verdict: &mut Verdict) {
+        let suspends = step.reached.as_ref().and_then(|reached| reached.suspends);
+        let (Some(time), Some(key)) = (suspends, self.plan.key(step.planned.slot)) else { return };
+        let owner = key.ungranted().map_or(key, |(own, _)| own).owner();
+        let by = By::Limit(step.limit.name.clone());
+        let reason = format!("{} of {}", step.planned.quota.level(step.level), step.planned.quota.most());
+        let term = Term { since: self.now, until: self.now.after(time), by, reason: reason.into() };
+        let suspension = Arc::new(Suspension { owner, term });
+        let ends_later = |former: &Arc<Suspension>| former.term.until >= suspension.term.until;
+        if !self.suspension.as_ref().is_some_and(ends_later) {
+            self.suspension = Some(suspension.clone());
+        }
+        verdict.suspensions.push(suspension);
+    }
+
+    pub(super) fn notify(&self, step: &Step<'_>, verdict: &mut Verdict) {
+        let notification = step.reached.as_ref().and_then(|reached| reached.notice.as_ref());
+        if let Some(notification) = notification.filter(|_| step.limit.mode != Mode::Shadow) {
+            verdict.notices.push(Notice {
+                notification: notification.clone(),
+                key: self.plan.key(step.planned.slot).map(|key| key.owned()),
+                limit: step.limit.name.clone(),
+                mode: step.limit.mode,
+                level: step.planned.quota.level(step.level),
+                quota: *step.planned.quota,
+            });
+        }
+    }
+
+    /// Returns the room for a delay; `None`: no delay is possible.
+    fn room(&self, event: &Event) -> Option<Room> {
+        let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
+        let before = match event {
+            // After the final dot, a client that times out sends the message again; and a past event needs no delay.
+            Event::End { .. } | Event::Rejected(_) => return None,
+            event if is_of_transaction(event) => self.counters.delayed().max(waits),
+            _ => waits,
+        };
+        Some(Room { command, left: transaction.saturating_sub(before), waits })
+    }
+
+    /// Returns whether the owner of a step's budget can be suspended. The null sender stands for everybody, and cannot.
+    fn may_suspend(&self, step: &Step<'_>) -> bool {
+        let key = self.plan.key(step.planned.slot);
+        key.is_some_and(|key| !key.is_of_bounces()) && self.policy.exceptions.has_room()
+    }
+}
+
+/// Returns whether a delay of this event adds to the transaction's delay.
+pub(super) fn is_of_transaction(event: &Event) -> bool {
+    matches!(event, Event::Mail | Event::Recipient(_) | Event::Message)
+}

@@ -1,0 +1,73 @@
+//! Quantities that a limit can count, and the stages that charge them.
+
+use crate::policy::request::Stage;
+
+/// Quantity that a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    Connections,
+    Commands,
+    Sessions,
+    Logins,
+    LoginFailures,
+    Messages,
+    Recipients,
+    /// Octets of messages.
+    Bytes,
+    /// Rejections by the upstream.
+    Rejections,
+}
+
+impl Count {
+    pub const ALL: [Self; 9] = [
+        Self::Connections,
+        Self::Commands,
+        Self::Sessions,
+        Self::Logins,
+        Self::LoginFailures,
+        Self::Messages,
+        Self::Recipients,
+        Self::Bytes,
+        Self::Rejections,
+    ];
+
+    /// Returns the word in the configuration and in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Commands => "commands",
+            Self::Sessions => "sessions",
+            Self::Logins => "logins",
+            Self::LoginFailures => "login-failures",
+            Self::Messages => "messages",
+            Self::Recipients => "recipients",
+            Self::Bytes => "bytes",
+            Self::Rejections => "rejections",
+        }
+    }
+
+    /// Returns the stage that charges it by default. `per_user`: the budgets belong to users.
+    pub fn stage(self, per_user: bool) -> Stage {
+        match self {
+            Self::Sessions if per_user => Stage::Auth,
+            Self::Connections | Self::Sessions => Stage::Connect,
+            Self::Commands => Stage::Command,
+            Self::Logins | Self::LoginFailures => Stage::Auth,
+            Self::Messages | Self::Bytes => Stage::Data,
+            Self::Recipients | Self::Rejections => Stage::Rcpt,
+        }
+    }
+
+    /// Returns the stages that the key `stage` may name.
+    pub fn stages(self) -> &'static [Stage] {
+        match self {
+            Self::Messages => &[Stage::Mail, Stage::Rcpt, Stage::Data, Stage::End],
+            Self::Recipients => &[Stage::Rcpt, Stage::Data, Stage::End],
+            Self::Bytes => &[Stage::Data, Stage::End],
+            Self::Connections => &[Stage::Connect],
+            Self::Sessions => &[Stage::Connect, Stage::Auth],
+            Self::Logins | Self::LoginFailures => &[Stage::Auth],
+            Self::Commands | Self::Rejections => &[],
+        }
+    }
+}

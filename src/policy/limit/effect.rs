@@ -1,0 +1,77 @@
+//! Effects of events on a limit: the stage that charges it, and the earlier ones that check it.
+
+use super::count::Count;
+use super::{Charge, Limit};
+use crate::policy::request::{Event, Stage};
+
+/// Effect of an event on a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Charges the event, unless a limit refuses it.
+    Charge,
+    /// Checks whether one more would fit.
+    Peek,
+    /// Charges an event that has happened already.
+    Record,
+    /// Charges the true size instead of the declared one.
+    TrueUp,
+    /// Checks the budget of another limit.
+    Watch,
+}
+
+impl Limit {
+    /// Returns the stage that charges it, given the facts that it needs. `wanted` is the stage from the configuration,
+    /// or the count's default.
+    pub fn stage_for(&self, wanted: Stage) -> Stage {
+        match (self.count, wanted) {
+            // A watching limit names its stage itself.
+            (_, stage) if self.watch.is_some() => stage,
+            (Count::Messages, _) if self.is_per_recipient() => Stage::Rcpt,
+            (Count::Messages | Count::Recipients, stage) if self.matcher.needs_recipients() => stage.max(Stage::Data),
+            (Count::Messages, Stage::Mail | Stage::Rcpt) if self.matcher.needs_recipient() => Stage::Data,
+            (_, stage) => stage,
+        }
+    }
+
+    /// Returns the effect of an event on the limit.
+    pub(in crate::policy) fn effect(&self, event: &Event) -> Option<Effect> {
+        if self.watch.is_some() {
+            // AUTH has two events: watch at the one before the password check.
+            let is_there = event.stage() == Some(self.stage) && *event != Event::Login;
+            return is_there.then_some(Effect::Watch);
+        }
+        let at = |stage| (self.stage == stage).then_some(Effect::Charge);
+        let before = |stage| (self.stage > stage && self.peeks()).then_some(Effect::Peek);
+        match (self.count, event) {
+            (Count::Commands, event) => event.is_command().then_some(Effect::Charge),
+            (Count::Connections, Event::Connect) => Some(Effect::Charge),
+            (Count::Sessions, Event::Connect) => at(Stage::Connect),
+            (Count::Sessions, Event::Login) => at(Stage::Auth),
+            (Count::Logins, Event::Login) => Some(Effect::Charge),
+            (Count::Logins, Event::Auth) => self.peeks().then_some(Effect::Peek),
+            (Count::LoginFailures, Event::Auth) => Some(Effect::Charge),
+            (Count::Messages | Count::Recipients | Count::Bytes, Event::Mail) if self.stage == Stage::Mail => {
+                Some(Effect::Charge)
+            }
+            (Count::Messages | Count::Recipients | Count::Bytes, Event::Mail) => before(Stage::Mail),
+            (Count::Messages | Count::Recipients, Event::Recipient(_)) => at(Stage::Rcpt),
+            (Count::Messages | Count::Recipients, Event::Message) => at(Stage::Data),
+            (Count::Messages | Count::Recipients, Event::End { .. }) => at(Stage::End),
+            // A counter of the session charges the true size only.
+            (Count::Bytes, Event::Message) if self.is_of_session() => at(Stage::Data).and(Some(Effect::Peek)),
+            (Count::Bytes, Event::Message) => at(Stage::Data),
+            (Count::Bytes, Event::End { .. }) => Some(Effect::TrueUp),
+            (Count::Rejections, Event::Rejected(_)) => Some(Effect::Record),
+            (Count::Rejections, Event::Mail | Event::Recipient(_)) => Some(Effect::Peek),
+            // Checks the share of rejected messages.
+            (Count::Rejections, Event::Message) if self.share_of() == Some(Count::Messages) => Some(Effect::Peek),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the limit peeks before it charges. With `attempts` it must not: a refusing peek would prevent
+    /// attempts from being counted.
+    fn peeks(&self) -> bool {
+        self.charge != Charge::Attempts
+    }
+}

@@ -1,0 +1,77 @@
+//! Overrides: other rates for some owners, from the rows of a table.
+
+use super::quota::Quota;
+use crate::policy::matching::{Field, Networks, PatternTable, Subject};
+use std::sync::Arc;
+
+/// Overrides of a limit. The owner keeps the budget that it has under the limit.
+#[derive(Debug)]
+pub struct Overrides {
+    /// Name of the file, as in the configuration.
+    pub file: Box<str>,
+    /// Rows, shared by the limits that name the same file.
+    pub rows: Arc<OverrideRows>,
+    /// Quotas of this limit: for each row one per rate.
+    quotas: Box<[Quota]>,
+    rates: usize,
+}
+
+/// Rows by the field that the first column names.
+#[derive(Debug)]
+pub enum OverrideRows {
+    Field(Field, PatternTable<OverrideRow>),
+    Group(PatternTable<OverrideRow>),
+    Client(Networks<OverrideRow>),
+}
+
+/// Row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverrideRow {
+    /// Index, from 0.
+    pub index: usize,
+    /// Line in the file, from 1.
+    pub line: usize,
+}
+
+impl Overrides {
+    /// `quotas` has `rates` entries for each row, in order; `rates` is above 0.
+    pub fn new(file: &str, rows: Arc<OverrideRows>, quotas: Vec<Quota>, rates: usize) -> Self {
+        Self { file: file.into(), rows, quotas: quotas.into(), rates }
+    }
+
+    /// Returns whether both give the same rates to the same owners.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.rows, &other.rows) && (self.rates, &self.quotas) == (other.rates, &other.quotas)
+    }
+
+    /// Returns the quota of a row, for one of the limit's rates.
+    pub fn quota(&self, row: OverrideRow, ordinal: usize) -> Option<&Quota> {
+        self.quotas.get(row.index * self.rates + ordinal)
+    }
+
+    /// Returns all quotas for one of the limit's rates.
+    pub fn quotas(&self, ordinal: usize) -> impl Iterator<Item = Quota> {
+        self.quotas.iter().skip(ordinal).step_by(self.rates).copied()
+    }
+}
+
+impl OverrideRows {
+    /// Returns the row that applies: by the exact value, else by the longest prefix or the most literal pattern.
+    pub fn find(&self, subject: Subject<'_, '_>) -> Option<OverrideRow> {
+        let Subject { facts, recipient, .. } = subject;
+        let row = match self {
+            Self::Field(field, table) => table.find(&field.value(facts, recipient)?),
+            Self::Group(table) => facts.groups().find_map(|group| table.find(group)),
+            Self::Client(networks) => networks.find(facts.client()?),
+        };
+        row.copied()
+    }
+
+    pub fn is_by_recipient(&self) -> bool {
+        matches!(self, Self::Field(field, _) if field.is_of_recipient())
+    }
+
+    pub fn is_by_group(&self) -> bool {
+        matches!(self, Self::Group(_))
+    }
+}

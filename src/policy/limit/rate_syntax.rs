@@ -1,0 +1,102 @@
+//! Syntax of rates in the configuration, in all forms.
+
+use super::Limit;
+use super::algorithm::Algorithm;
+use super::count::Count;
+use super::quota::{Quota, Scope, Share};
+use crate::time::{Units, format_duration, parse_amount, parse_duration, parse_rate};
+use std::time::Duration;
+
+/// Terms that the forms of a rate depend on.
+#[derive(Clone, Copy)]
+pub struct RateTerms {
+    pub count: Count,
+    pub algorithm: Algorithm,
+    /// Size of a bucket.
+    pub burst: Option<f64>,
+    /// Count of the total of a share, and the smallest total for which it is checked.
+    pub of: Count,
+    pub at_least: f64,
+}
+
+impl RateTerms {
+    /// Returns the terms of a limit, for another rate. A bucket's burst is that of the rate.
+    pub fn of(limit: &Limit) -> Self {
+        let (of, at_least) = match limit.quota {
+            Quota::Share(share) => (share.of, share.at_least),
+            _ => (Count::Recipients, 0.0),
+        };
+        Self { count: limit.count, algorithm: limit.algorithm, burst: None, of, at_least }
+    }
+
+    /// Parses an amount of what is counted.
+    pub fn amount(self, text: &str) -> Result<f64, String> {
+        parse_amount(text, self.units()).map_err(|error| error.to_string())
+    }
+
+    fn units(self) -> Units {
+        if self.count == Count::Bytes { Units::Octets } else { Units::Things }
+    }
+
+    /// Parses a rate in any form.
+    pub fn quota(self, text: &str) -> Result<Quota, String> {
+        let text = text.trim();
+        let counter = |amount: &str, scope| Ok(Quota::Counter { scope, most: self.amount(amount.trim())? });
+        match text {
+            "0" => return Ok(Quota::Never),
+            "unlimited" => return Ok(Quota::Unlimited),
+            _ => {}
+        }
+        if let Some(amount) = text.strip_suffix("at once") {
+            return match self.count {
+                Count::Sessions => counter(amount, Scope::AtOnce),
+                count => Err(format!("{} are not there at once: count = \"sessions\" counts what is", count.name())),
+            };
+        }
+        let split = text.split_once('/').map(|(amount, period)| (amount, period.trim()));
+        match split {
+            Some((amount, "message")) => match self.count {
+                Count::Recipients | Count::Bytes => counter(amount, Scope::Message),
+                count => Err(format!("a message has no number of {}; recipients and bytes it has", count.name())),
+            },
+            Some((amount, "connection")) => match self.count {
+                Count::Connections | Count::Sessions => Err("a connection has one of itself".to_owned()),
+                // A rejection is known only after the event.
+                Count::Rejections => Err("rejections are not counted by connection: write a period".to_owned()),
+                _ => counter(amount, Scope::Connection),
+            },
+            Some((share, period)) if share.trim().ends_with('%') => self.share(share.trim(), period),
+            _ => {
+                let rate = parse_rate(text, self.units()).map_err(|error| error.to_string())?;
+                check_period(rate.period)?;
+                Ok(Quota::rate(self.algorithm, rate, self.burst))
+            }
+        }
+    }
+
+    fn share(self, share: &str, period: &str) -> Result<Quota, String> {
+        if self.count != Count::Rejections {
+            return Err(format!("{} are no part of others: only of rejections there is a share", self.count.name()));
+        }
+        let number = share.trim_end_matches('%').trim();
+        let most = parse_amount(number, Units::Things).ok().filter(|percent| *percent <= 100.0);
+        let most = most.ok_or_else(|| format!("\"{share}\" is no share: write above 0% and up to 100%"))? / 100.0;
+        let period = parse_duration(period).map_err(|error| error.to_string())?;
+        check_period(period)?;
+        Ok(Quota::Share(Share { most, period, of: self.of, at_least: self.at_least }))
+    }
+}
+
+fn check_period(period: Duration) -> Result<(), String> {
+    match period {
+        period if period.is_zero() => Err("the period must be above 0".to_owned()),
+        // Over a longer period, doubles lose events that are a few microseconds apart.
+        period if period > LONGEST_PERIOD => {
+            Err(format!("the period of a rate is at most 3650d, and not {}", format_duration(period)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Longest period of a rate.
+pub const LONGEST_PERIOD: Duration = Duration::from_secs(3_650 * 86_400);

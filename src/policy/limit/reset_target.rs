@@ -1,0 +1,87 @@
+//! Budgets that an administrator resets: all those of one owner under one limit.
+
+use super::Limit;
+use super::quota::Quota;
+use crate::engine::State;
+use crate::policy::Policy;
+use crate::policy::budgets::{Key, Owner};
+use crate::time::{Timestamp, format_amount};
+
+/// Budget to be reset, and its limit.
+#[derive(Clone, Debug)]
+pub struct ResetTarget {
+    pub key: Key,
+    /// Quota of the limit, or of the valid grant.
+    pub quota: Quota,
+    limit: Limit,
+    /// It counts the total, of which the limit counts a share.
+    is_total: bool,
+}
+
+impl Policy {
+    /// Returns the limit of this name that has budgets; if it has several rates, the first. The error names the limits
+    /// that exist.
+    pub fn limit(&self, name: &str) -> Result<&Limit, String> {
+        let Some(limit) = self.limits.iter().find(|limit| *limit.name == *name) else {
+            let mut names: Vec<&str> =
+                self.limits.iter().filter(|limit| limit.watch.is_none()).map(|l| &*l.name).collect();
+            names.dedup();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(format!("there is no limit \"{name}\": there are {there}"));
+        };
+        match limit.watch {
+            None => Ok(limit),
+            Some(watched) => {
+                let other = &self.limits[watched].name;
+                Err(format!("limit \"{name}\" has no budgets, it looks at those of \"{other}\": name that one"))
+            }
+        }
+    }
+
+    /// Returns the stored budgets of an owner for all rates of this limit, with those of a valid grant. The error says
+    /// why there are none.
+    pub fn budgets_of(&self, name: &str, owner: &Owner, now: Timestamp) -> Result<Vec<ResetTarget>, String> {
+        let mut budgets = Vec::new();
+        for limit in self.limits.iter().filter(|limit| *limit.name == *name && limit.watch.is_none()) {
+            let own = Key::of_owner(limit.prefix(), owner);
+            if own.is_volatile() {
+                return Err(format!("limit \"{name}\" counts what is there at the moment: that ends by itself"));
+            }
+            if !limit.is_stored() {
+                let period = limit.quota.period();
+                return Err(format!("limit \"{name}\" counts within a {period}: nothing is kept beyond that"));
+            }
+            let grant = self.exceptions.granted(limit, owner.as_str(), now);
+            let granted = grant.and_then(|grant| Some((own.granted(grant.term.since), grant.quota(limit)?)));
+            for (key, quota) in [(own, limit.quota)].into_iter().chain(granted) {
+                let budget = |key, is_total| ResetTarget { key, quota, limit: limit.clone(), is_total };
+                if matches!(limit.quota, Quota::Share(_)) {
+                    budgets.push(budget(key.of_total(limit.prefix()), true));
+                }
+                budgets.push(budget(key, false));
+            }
+        }
+        Ok(budgets)
+    }
+}
+
+impl ResetTarget {
+    /// Describes the level before the reset, for people; `None` if the budget was empty.
+    pub fn was(&self, before: State, now: Timestamp) -> Option<String> {
+        let rule = self.quota.rule().or_else(|| self.limit.rule())?;
+        let level = rule.step(Some(before), now, 0.0).1.level;
+        let amount = format_amount(level);
+        if amount == "0" {
+            return None;
+        }
+        let (count, period) = (self.limit.count.name(), self.quota.period());
+        let text = match self.quota {
+            // A share has two averages: each is described alone, since neither holds the share itself.
+            Quota::Share(share) if self.is_total => format!("{amount} {} in {period}", share.of.name()),
+            Quota::Share(_) => format!("{amount} {count} in {period}"),
+            Quota::Never | Quota::Unlimited => format!("{amount} {count}"),
+            _ => format!("{amount} of {} {count} per {period}", self.quota.most()),
+        };
+        Some(if self.key.ungranted().is_some() { format!("{text} (granted)") } else { text })
+    }
+}

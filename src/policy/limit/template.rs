@@ -1,0 +1,250 @@
+//! Templates for texts of refusals, checked when the configuration is read.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Template: `{level} of {limit} recipients per {period}; try again in {wait} ({reference})`. It may begin with a reply
+/// code: `554 5.7.1 not enough tokens available`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    code: Option<Code>,
+    parts: Vec<Part>,
+    help_url: Arc<str>,
+}
+
+/// Reply code and enhanced code (RFC 3463).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    pub basic: u16,
+    pub enhanced: [u16; 3],
+}
+
+impl Code {
+    pub const fn new(basic: u16, enhanced: [u16; 3]) -> Self {
+        Self { basic, enhanced }
+    }
+
+    /// Parses `554 5.7.1 ` or `554 ` at the beginning of a text, and returns the rest too; `None` if there is no code.
+    fn parse(text: &str) -> Result<Option<(Self, &str)>, BadTemplate> {
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        if word.len() != 3 || !word.bytes().all(|b| b.is_ascii_digit()) {
+            return Ok(None);
+        }
+        let bad = || BadTemplate::BadCode { code: word.to_owned() };
+        let basic: u16 = word.parse().map_err(|_| bad())?;
+        if !(400..600).contains(&basic) {
+            return Err(bad());
+        }
+        let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        let digits = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        let parts: Vec<&str> = word.split('.').collect();
+        let [class, subject, detail] = parts[..] else {
+            return Ok(Some((Self::new(basic, [basic / 100, 7, 1]), rest)));
+        };
+        if ![class, subject, detail].into_iter().all(digits) {
+            return Ok(Some((Self::new(basic, [basic / 100, 7, 1]), rest)));
+        }
+        let number = |part: &str| part.parse().map_err(|_| bad());
+        let enhanced = [number(class)?, number(subject)?, number(detail)?];
+        if enhanced[0] != basic / 100 {
+            return Err(BadTemplate::CodesDisagree { basic: basic.to_string(), enhanced: word.to_owned() });
+        }
+        Ok(Some((Self::new(basic, enhanced), after)))
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [class, subject, detail] = self.enhanced;
+        write!(f, "{} {class}.{subject}.{detail}", self.basic)
+    }
+}
+
+/// Values for the placeholders of a template.
+pub struct Words<'a> {
+    pub level: String,
+    pub limit: String,
+    pub period: String,
+    pub wait: String,
+    pub limit_name: &'a str,
+    pub reference: &'a str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Placeholder(Placeholder),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placeholder {
+    /// Known when the template is parsed.
+    HelpUrl,
+    Level,
+    Limit,
+    Period,
+    Wait,
+    LimitName,
+    Reference,
+}
+
+const PLACEHOLDERS: [(&str, Placeholder); 7] = [
+    ("level", Placeholder::Level),
+    ("limit", Placeholder::Limit),
+    ("period", Placeholder::Period),
+    ("wait", Placeholder::Wait),
+    ("limit-name", Placeholder::LimitName),
+    ("reference", Placeholder::Reference),
+    ("help-url", Placeholder::HelpUrl),
+];
+
+/// Error in a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadTemplate {
+    Unclosed,
+    UnknownPlaceholder { name: String },
+    NoHelpUrl,
+    NotPrintable,
+    TooLong,
+    Empty,
+    BadCode { code: String },
+    CodesDisagree { basic: String, enhanced: String },
+}
+
+impl fmt::Display for BadTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unclosed => f.write_str("a \"{\" has no \"}\""),
+            Self::UnknownPlaceholder { name } => {
+                let names: Vec<String> = PLACEHOLDERS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+                write!(f, "there is no {{{name}}}; a text may use {}", names.join(", "))
+            }
+            Self::NoHelpUrl => {
+                f.write_str("{help-url} has no value: write help-url = \"https://…\" on top of the file")
+            }
+            Self::NotPrintable => f.write_str("a reply is printable ASCII, in one line"),
+            Self::TooLong => write!(f, "a reply has at most {MAX_TEXT} characters"),
+            Self::Empty => f.write_str("a reply has some text"),
+            Self::BadCode { code } => write!(f, "{code} refuses nothing: a code is 4xx or 5xx"),
+            Self::CodesDisagree { basic, enhanced } => write!(f, "{basic} and {enhanced} are of different classes"),
+        }
+    }
+}
+
+/// Maximum length of a text. A reply line has 512 octets (RFC 5321 §4.5.3.1.5): this leaves room for codes and values.
+const MAX_TEXT: usize = 350;
+
+impl Template {
+    /// Parses a template and checks its placeholders. `help_url` is the help page for users.
+    pub fn parse(text: &str, help_url: Option<&Arc<str>>) -> Result<Self, BadTemplate> {
+        if text.trim().is_empty() {
+            return Err(BadTemplate::Empty);
+        }
+        if text.len() > MAX_TEXT {
+            return Err(BadTemplate::TooLong);
+        }
+        if !text.bytes().all(|b| (b' '..=b'~').contains(&b)) {
+            return Err(BadTemplate::NotPrintable);
+        }
+        let (code, text) = match Code::parse(text)? {
+            Some((_, rest)) if rest.trim().is_empty() => return Err(BadTemplate::Empty),
+            Some((code, rest)) => (Some(code), rest),
+            None => (None, text),
+        };
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or(BadTemplate::Unclosed)?;
+            let placeholder = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
+            let (_, placeholder) =
+                placeholder.ok_or_else(|| BadTemplate::UnknownPlaceholder { name: name.to_owned() })?;
+            if *placeholder == Placeholder::HelpUrl && help_url.is_none() {
+                return Err(BadTemplate::NoHelpUrl);
+            }
+            parts.extend([Part::Text(before.to_owned()), Part::Placeholder(*placeholder)]);
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        let urls = parts.iter().filter(|part| **part == Part::Placeholder(Placeholder::HelpUrl)).count();
+        if text.len() + urls * help_url.map_or(0, |url| url.len()) > MAX_TEXT {
+            return Err(BadTemplate::TooLong);
+        }
+        Ok(Self { code, parts, help_url: help_url.cloned().unwrap_or_default() })
+    }
+
+    /// Returns the code at the beginning.
+    pub fn code(&self) -> Option<Code> {
+        self.code
+    }
+
+    /// Returns whether the text promises a retry, which a permanent refusal must not.
+    pub fn says_later(&self) -> bool {
+        let text: String = self
+            .parts
+            .iter()
+            .filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None })
+            .collect();
+        let text = text.to_lowercase();
+        self.names_wait() || ["later", "again", "temporar", "retry", "wait"].iter().any(|word| text.contains(word))
+    }
+
+    /// Returns whether the text states the wait.
+    pub fn names_wait(&self) -> bool {
+        self.parts.contains(&Part::Placeholder(Placeholder::Wait))
+    }
+
+    pub fn fill(&self, words: &Words<'_>) -> String {
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Placeholder(Placeholder::HelpUrl) => self.help_url.to_string(),
+            Part::Placeholder(Placeholder::Level) => words.level.clone(),
+            Part::Placeholder(Placeholder::Limit) => words.limit.clone(),
+            Part::Placeholder(Placeholder::Period) => words.period.clone(),
+            Part::Placeholder(Placeholder::Wait) => words.wait.clone(),
+            Part::Placeholder(Placeholder::LimitName) => words.limit_name.to_owned(),
+            Part::Placeholder(Placeholder::Reference) => words.reference.to_owned(),
+        };
+        self.parts.iter().map(part).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_may_begin_with_a_code() {
+        for (text, code, rest) in [
+            ("554 5.7.1 no tokens", Some("554 5.7.1"), "no tokens"),
+            ("450 wait", Some("450 4.7.1"), "wait"),
+            ("100 recipients", None, "100 recipients"),
+            ("5.7.1 no", None, "5.7.1 no"),
+        ] {
+            if text.starts_with("100") {
+                assert!(Template::parse(text, None).is_err(), "{text}");
+                continue;
+            }
+            let template = Template::parse(text, None).unwrap();
+            assert_eq!(template.code().map(|code| code.to_string()).as_deref(), code, "{text}");
+            assert_eq!(template.parts, [Part::Text(rest.to_owned())]);
+        }
+        assert_eq!(Template::parse("554 ", None), Err(BadTemplate::Empty));
+        assert!(matches!(Template::parse("554 4.7.1 no", None), Err(BadTemplate::CodesDisagree { .. })));
+    }
+
+    #[test]
+    fn texts_are_checked_when_they_are_read() {
+        for (text, why) in [
+            ("{level", BadTemplate::Unclosed),
+            ("see {help-url}", BadTemplate::NoHelpUrl),
+            ("{levle}", BadTemplate::UnknownPlaceholder { name: "levle".into() }),
+            ("a\r\nb", BadTemplate::NotPrintable),
+            ("\u{fc}ber", BadTemplate::NotPrintable),
+            (" ", BadTemplate::Empty),
+        ] {
+            assert_eq!(Template::parse(text, None), Err(why), "{text}");
+        }
+        assert_eq!(Template::parse(&"x".repeat(351), None), Err(BadTemplate::TooLong));
+        assert!(BadTemplate::UnknownPlaceholder { name: "levle".into() }.to_string().contains("{limit-name}"));
+    }
+}

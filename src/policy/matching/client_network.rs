@@ -1,0 +1,89 @@
+//! Network of a client: the leading bits of its address that tell clients apart.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Widths of client networks: the number of leading bits that tell clients apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Widths {
+    v4: u8,
+    v6: u8,
+}
+
+impl Default for Widths {
+    /// Addresses that a single customer can change at will are one client.
+    fn default() -> Self {
+        Self::USUAL
+    }
+}
+
+impl Widths {
+    /// One IPv4 address, or one IPv6 /64.
+    pub const USUAL: Self = Self { v4: 32, v6: 64 };
+
+    /// Parses `24/56`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (v4, v6) = text.split_once('/')?;
+        Self::new(v4.parse().ok()?, v6.parse().ok()?)
+    }
+
+    /// Returns `None` unless both widths are valid for IPv4 and IPv6.
+    pub fn new(v4: u8, v6: u8) -> Option<Self> {
+        ((1..=32).contains(&v4) && (1..=128).contains(&v6)).then_some(Self { v4, v6 })
+    }
+
+    /// Returns the number of bits that count in this address.
+    pub fn of(self, client: IpAddr) -> u8 {
+        if client.is_ipv4() { self.v4 } else { self.v6 }
+    }
+
+    /// Returns the network of a client as text.
+    pub fn network(self, client: IpAddr) -> String {
+        let mut text = String::new();
+        // Writing to memory does not fail.
+        let _ = self.write(client, &mut text);
+        text
+    }
+
+    /// Writes the network of a client: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/64`.
+    fn write(self, client: IpAddr, out: &mut impl fmt::Write) -> fmt::Result {
+        match client {
+            IpAddr::V4(address) if self.v4 == 32 => write!(out, "{address}"),
+            IpAddr::V4(address) => {
+                let mask = u32::MAX << (32 - self.v4);
+                write!(out, "{}/{}", Ipv4Addr::from(u32::from(address) & mask), self.v4)
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX << (128 - self.v6);
+                write!(out, "{}/{}", Ipv6Addr::from(u128::from(address) & mask), self.v6)
+            }
+        }
+    }
+}
+
+/// Form in the configuration, after `client/`: `24/56`.
+impl fmt::Display for Widths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.v4, self.v6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_its_network() {
+        for (widths, address, name) in [
+            (Widths::default(), "192.0.2.7", "192.0.2.7"),
+            (Widths::default(), "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            (Widths { v4: 24, v6: 56 }, "192.0.2.7", "192.0.2.0/24"),
+            (Widths { v4: 24, v6: 56 }, "2001:db8:1:2ff:3:4:5:6", "2001:db8:1:200::/56"),
+            (Widths { v4: 1, v6: 128 }, "192.0.2.7", "128.0.0.0/1"),
+            (Widths { v4: 1, v6: 128 }, "2001:db8::1", "2001:db8::1/128"),
+        ] {
+            assert_eq!(widths.network(address.parse().unwrap()), name);
+        }
+        assert!(Widths::new(0, 64).is_none() && Widths::new(33, 64).is_none() && Widths::new(24, 129).is_none());
+    }
+}

@@ -1,0 +1,21 @@
+//! Matching of events: the conditions that decide to which events a limit applies, and the fields that they compare.
+
+mod client_network;
+mod field;
+mod hours;
+mod matcher;
+mod networks;
+mod normalized_facts;
+mod pattern;
+mod skip_reason;
+
+pub use client_network::Widths;
+pub use field::Field;
+pub use hours::{Hours, Zone};
+pub use matcher::{AllOf, Comparison, Condition, Matcher};
+pub use networks::Networks;
+pub use pattern::{BadPattern, PatternTable, Shape};
+pub use skip_reason::{SkipExplanation, SkipReason};
+
+pub(super) use matcher::Subject;
+pub(super) use normalized_facts::NormalizedFacts;

@@ -1,0 +1,119 @@
+//! Normalized facts of a run: each is normalized once, however many limits compare it.
+
+use super::client_network::Widths;
+use super::hours::Zone;
+use crate::policy::address::{AddressNormalizer, domain};
+use crate::policy::request::{Facts, NULL_SENDER};
+use crate::time::Timestamp;
+use jiff::civil::Weekday;
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+/// Normalized facts, for limits to compare.
+pub struct NormalizedFacts<'a> {
+    facts: &'a Facts,
+    normalizer: &'a AddressNormalizer,
+    listener: Option<Cow<'a, str>>,
+    user: Option<Cow<'a, str>>,
+    helo: Option<Cow<'a, str>>,
+    sender: Option<Cow<'a, str>>,
+    /// Accepted recipients.
+    recipients: OnceCell<Vec<Cow<'a, str>>>,
+    /// Network of the client in the usual widths, which most limits per client use.
+    network: OnceCell<String>,
+    now: Timestamp,
+    zone: &'a Zone,
+    civil: OnceCell<(Weekday, u16)>,
+}
+
+impl<'a> NormalizedFacts<'a> {
+    pub fn new(facts: &'a Facts, normalizer: &'a AddressNormalizer, zone: &'a Zone, now: Timestamp) -> Self {
+        Self {
+            facts,
+            normalizer,
+            listener: facts.listener.as_deref().map(lower_case),
+            user: facts.user.as_deref().map(|user| normalizer.user(user)),
+            helo: facts.helo.as_deref().map(domain::normal),
+            sender: facts.sender.as_deref().map(|sender| normalizer.address(sender)),
+            recipients: OnceCell::new(),
+            network: OnceCell::new(),
+            now,
+            zone,
+            civil: OnceCell::new(),
+        }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub fn listener(&self) -> Option<&str> {
+        self.listener.as_deref()
+    }
+
+    pub fn client(&self) -> Option<IpAddr> {
+        self.facts.client
+    }
+
+    pub fn tls(&self) -> Option<bool> {
+        self.facts.tls
+    }
+
+    pub fn helo(&self) -> Option<&str> {
+        self.helo.as_deref()
+    }
+
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    pub fn authenticated(&self) -> bool {
+        self.facts.authenticated
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.facts.groups.iter().map(|group| &**group)
+    }
+
+    pub fn sender(&self) -> Option<&str> {
+        self.sender.as_deref()
+    }
+
+    /// Returns whether the sender is the user's own address; `None` without a user, or if the sender is unknown or
+    /// null.
+    pub fn own_sender(&self) -> Option<bool> {
+        let sender = self.sender().filter(|sender| *sender != NULL_SENDER)?;
+        // A login may have a sub-address; senders are compared without it.
+        self.facts.user.as_deref().map(|user| self.normalizer.address(user) == sender)
+    }
+
+    /// Returns the accepted recipients, normalized.
+    pub fn recipients(&self) -> &[Cow<'a, str>] {
+        let normalized = || self.facts.recipients.iter().map(|recipient| self.normalizer.address(recipient)).collect();
+        self.recipients.get_or_init(normalized)
+    }
+
+    /// Returns the declared size, in octets.
+    pub fn size(&self) -> Option<u64> {
+        self.facts.size
+    }
+
+    /// Returns the day of the week and the minute of the day, in the policy's time zone.
+    pub fn civil(&self) -> (Weekday, u16) {
+        *self.civil.get_or_init(|| self.zone.civil(self.now))
+    }
+
+    /// Returns the client's network.
+    pub fn network(&self, widths: Widths) -> Option<Cow<'_, str>> {
+        let client = self.facts.client?;
+        Some(match widths == Widths::default() {
+            true => self.network.get_or_init(|| widths.network(client)).as_str().into(),
+            false => widths.network(client).into(),
+        })
+    }
+}
+
+fn lower_case(text: &str) -> Cow<'_, str> {
+    if text.bytes().any(|b| b.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }
+}

@@ -1,0 +1,135 @@
+//! Reasons why a limit does not apply to an event, with a text for people.
+
+use super::field::Field;
+use super::matcher::{AllOf, Condition, Matcher, Subject};
+use std::borrow::Cow;
+use std::fmt;
+
+/// Reason why a limit does not apply to an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// The limit neither counts nor checks events of this stage.
+    Elsewhere,
+    /// The field names the budget, or has to be new, and is unknown.
+    Unknown(Field),
+    /// The size of the message is unknown.
+    UnknownSize,
+    /// No table of `match` holds.
+    NoMatch,
+    /// The table of `except` at this index holds.
+    Except(usize),
+    /// No accepted recipient matches.
+    NoRecipient,
+    /// The budget has counted this message already.
+    Counted,
+    /// The quota is unlimited.
+    Unlimited,
+}
+
+/// Key of a condition, and the value found; `None` if it is unknown.
+pub type Found = (Cow<'static, str>, Option<String>);
+
+/// Skip reason with the values found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkipExplanation {
+    pub why: SkipReason,
+    /// For each table of `match`, the conditions that fail; or the conditions of the table of `except` that holds.
+    pub tables: Vec<Vec<Found>>,
+}
+
+impl SkipReason {
+    /// Returns a word for machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Elsewhere => "stage",
+            Self::Unknown(_) | Self::UnknownSize => "unknown",
+            Self::NoMatch | Self::NoRecipient => "match",
+            Self::Except(_) => "except",
+            Self::Counted => "counted",
+            Self::Unlimited => "unlimited",
+        }
+    }
+}
+
+impl SkipExplanation {
+    pub(in crate::policy) fn new(why: SkipReason, matcher: &Matcher, subject: Subject<'_, '_>) -> Self {
+        let named = |condition: &Condition| (condition.name(), condition.found(subject));
+        let unmet = |table: &AllOf| table.0.iter().filter(|one| !one.holds(subject)).map(named).collect();
+        let tables = match why {
+            SkipReason::NoMatch => matcher.matches.iter().map(unmet).collect(),
+            SkipReason::Except(index) => vec![matcher.except[index].0.iter().map(named).collect()],
+            _ => Vec::new(),
+        };
+        Self { why, tables }
+    }
+
+    /// Returns a reason without values.
+    pub(in crate::policy) fn plain(why: SkipReason) -> Self {
+        Self { why, tables: Vec::new() }
+    }
+
+    /// Returns the unknown facts, if only these keep the limit from applying.
+    pub fn unknown(&self) -> impl Iterator<Item = Cow<'static, str>> {
+        let own = match self.why {
+            SkipReason::Unknown(field) => Some(field.name()),
+            SkipReason::UnknownSize => Some("size".into()),
+            _ => None,
+        };
+        let keys = self.tables.iter().flatten().filter(|(_, value)| value.is_none() && self.why == SkipReason::NoMatch);
+        own.into_iter().chain(keys.map(|(name, _)| name.clone()))
+    }
+}
+
+impl fmt::Display for SkipExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = |(name, value): &Found| match value {
+            Some(value) => format!("{name} is {value}"),
+            None => format!("{name} is not known"),
+        };
+        let table = |table: &Vec<Found>| table.iter().map(key).collect::<Vec<_>>().join(", ");
+        let tables = || self.tables.iter().map(table).collect::<Vec<_>>().join("; ");
+        match self.why {
+            SkipReason::Elsewhere => f.write_str("not at this stage"),
+            SkipReason::Unknown(field) => write!(f, "{} is not known", field.name()),
+            SkipReason::UnknownSize => f.write_str("the size is not known"),
+            SkipReason::NoMatch => write!(f, "no match: {}", tables()),
+            SkipReason::Except(_) => write!(f, "excepted: {}", tables()),
+            SkipReason::NoRecipient => f.write_str("no match: none of the accepted recipients"),
+            SkipReason::Counted => f.write_str("the message is counted already"),
+            SkipReason::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+
+impl Condition {
+    /// Returns the key in the configuration.
+    fn name(&self) -> Cow<'static, str> {
+        match self {
+            Self::Field(field, _) => field.name(),
+            Self::Client(_) => "client".into(),
+            Self::Group(_) => "group".into(),
+            Self::Tls(_) => "tls".into(),
+            Self::Authenticated(_) => "authenticated".into(),
+            Self::OwnSender(_) => "own-sender".into(),
+            Self::MessageRecipients(_) => "message-recipients".into(),
+            Self::Time(_) => "time".into(),
+        }
+    }
+
+    /// Returns the value that the condition checks; `None` if it is unknown.
+    fn found(&self, Subject { facts, recipient, recipients }: Subject<'_, '_>) -> Option<String> {
+        match self {
+            Self::Field(field, _) => field.value(facts, recipient).map(Cow::into_owned),
+            Self::Client(_) => facts.client().map(|client| client.to_string()),
+            Self::Group(_) => Some(facts.groups().collect::<Vec<_>>().join(", ")).filter(|groups| !groups.is_empty()),
+            Self::Tls(_) => facts.tls().map(|tls| tls.to_string()),
+            Self::Authenticated(_) => Some(facts.authenticated().to_string()),
+            Self::OwnSender(_) => facts.own_sender().map(|own| own.to_string()),
+            Self::MessageRecipients(_) => recipients.map(|count| count.to_string()),
+            Self::Time(_) => {
+                let (day, minute) = facts.civil();
+                Some(format!("{day:?} {:02}:{:02}", minute / 60, minute % 60))
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Cache of match conditions for a run of events. Each condition, matcher, owner and override is evaluated once,
+//! however many limits use it.
+
+use crate::policy::limit::{OverrideRow, OverrideRows, OwnerFields};
+use crate::policy::matching::{AllOf, Condition, Field, Matcher, SkipReason, Subject};
+use std::cell::{Cell, OnceCell};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Distinct conditions, matchers, owners and overrides of all limits of a policy.
+#[derive(Debug, Default)]
+pub struct MatcherSet {
+    conditions: Vec<Condition>,
+    /// Matchers, each a range of `steps`.
+    matchers: Vec<ByEvent<Range<usize>>>,
+    steps: Vec<Step>,
+    rows: Vec<ByEvent<Arc<OverrideRows>>>,
+    /// Fields of owners.
+    owners: Vec<ByEvent<OwnerFields>>,
+}
+
+/// Entry, and whether its result can differ between the events of a run.
+#[derive(Debug)]
+struct ByEvent<T> {
+    entry: T,
+    is_of_event: bool,
+}
+
+impl<T> ByEvent<T> {
+    /// Returns the index of the result for the event at index `at`. `number` is the index of this entry among `count`
+    /// entries.
+    fn index(&self, number: usize, count: usize, at: usize) -> usize {
+        number + if self.is_of_event { at * count } else { 0 }
+    }
+}
+
+impl MatcherSet {
+    /// Adds a matcher, and returns its index.
+    pub fn matcher(&mut self, matcher: &Matcher) -> usize {
+        let mut steps = Vec::new();
+        let mut add = |steps: &mut Vec<Step>, table: &AllOf, end| {
+            steps.extend(table.0.iter().map(|condition| self.step(condition)));
+            steps.push(end);
+        };
+        matcher.matches.iter().for_each(|table| add(&mut steps, table, Step::Match));
+        if !matcher.matches.is_empty() {
+            steps.push(Step::Matched);
+        }
+        matcher.except.iter().for_each(|table| add(&mut steps, table, Step::Except));
+        let known = self.matchers.iter().position(|known| self.steps[known.entry.clone()] == *steps);
+        known.unwrap_or_else(|| {
+            let began = self.steps.len();
+            self.steps.extend(&steps);
+            let is_of_event = steps.iter().any(|step| matches!(step, Step::And { is_of_event: true, .. }));
+            self.matchers.push(ByEvent { entry: began..self.steps.len(), is_of_event });
+            self.matchers.len() - 1
+        })
+    }
+
+    fn step(&mut self, condition: &Condition) -> Step {
+        let index = self.conditions.iter().position(|known| known == condition).unwrap_or_else(|| {
+            self.conditions.push(condition.clone());
+            self.conditions.len() - 1
+        });
+        // No configuration has this many conditions.
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        Step::And { number, is_of_event: condition.is_of_event() }
+    }
+
+    /// Adds the owner fields of a limit, and returns their index.
+    pub fn owners(&mut self, per: &[Field]) -> usize {
+        self.owners.iter().position(|known| *known.entry.fields() == *per).unwrap_or_else(|| {
+            let is_of_event = per.iter().any(|field| field.is_of_recipient());
+            self.owners.push(ByEvent { entry: OwnerFields::new(per), is_of_event });
+            self.owners.len() - 1
+        })
+    }
+
+    /// Adds a table of overrides, and returns its index.
+    pub fn rows(&mut self, rows: &Arc<OverrideRows>) -> usize {
+        self.rows.iter().position(|known| Arc::ptr_eq(&known.entry, rows)).unwrap_or_else(|| {
+            self.rows.push(ByEvent { entry: rows.clone(), is_of_event: rows.is_by_recipient() });
+            self.rows.len() - 1
+        })
+    }
+}
+
+/// Step in the evaluation of a [`Matcher`]. Equal conditions have the same index in the whole policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// One more condition of a table.
+    And { number: u32, is_of_event: bool },
+    /// End of a table of `match`.
+    Match,
+    /// End of all tables of `match`.
+    Matched,
+    /// End of a table of `except`.
+    Except,
+}
+
+/// Evaluates a matcher; the error is the reason why it does not match. A condition on an unknown field is false.
+fn check(steps: &[Step], holds: impl Fn(usize, bool) -> bool) -> Result<(), SkipReason> {
+    let (mut all_hold, mut is_matched, mut excepts) = (true, false, 0);
+    for step in steps {
+        match *step {
+            Step::And { number, is_of_event } => all_hold = all_hold && holds(number as usize, is_of_event),
+            Step::Match => {
+                is_matched |= all_hold;
+                all_hold = true;
+            }
+            Step::Matched if !is_matched => return Err(SkipReason::NoMatch),
+            Step::Matched => {}
+            Step::Except if all_hold => return Err(SkipReason::Except(excepts)),
+            Step::Except => {
+                excepts += 1;
+                all_hold = true;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Cached results for a run of events.
+pub struct MatchCache<'a> {
+    matcher_set: &'a MatcherSet,
+    /// One for each event and condition. A result that is the same for all events is stored with the first event.
+    given: Vec<Cell<Option<bool>>>,
+    /// One for each event and matcher.
+    matchers: Vec<Cell<Option<Result<(), SkipReason>>>>,
+    /// One for each event and table of overrides.
+    rows: Vec<Cell<Option<Option<OverrideRow>>>>,
+    /// One for each event and set of owner fields.
+    owners: Vec<OnceCell<Result<String, Field>>>,
+}
+
+impl<'a> MatchCache<'a> {
+    pub fn new(matcher_set: &'a MatcherSet, events: usize) -> Self {
+        let given = vec![Cell::new(None); matcher_set.conditions.len() * events];
+        let matchers = vec![Cell::new(None); matcher_set.matchers.len() * events];
+        let rows = vec![Cell::new(None); matcher_set.rows.len() * events];
+        Self { matcher_set, given, matchers, rows, owners: vec![OnceCell::new(); matcher_set.owners.len() * events] }
+    }
+
+    /// Evaluates the matcher at this index for `subject`, the event at index `at`. The error is the reason why it does
+    /// not match.
+    pub fn check(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
+        let matchers = &self.matcher_set.matchers;
+        let matcher = &matchers[number];
+        let cached = &self.matchers[matcher.index(number, matchers.len(), at)];
+        cached.get().unwrap_or_else(|| {
+            let said = check(&self.matcher_set.steps[matcher.entry.clone()], |number, is_of_event| {
+                self.holds(number, if is_of_event { at } else { 0 }, subject)
+            });
+            cached.set(Some(said));
+            said
+        })
+    }
+
+    fn holds(&self, number: usize, event: usize, subject: &Subject<'_, '_>) -> bool {
+        let conditions = &self.matcher_set.conditions;
+        let cached = &self.given[event * conditions.len() + number];
+        cached.get().unwrap_or_else(|| {
+            let holds = conditions[number].holds(*subject);
+            cached.set(Some(holds));
+            holds
+        })
+    }
+
+    /// Evaluates the matcher at this index for a subject that is no event of the run. Not cached.
+    pub fn hold(&self, number: usize, subject: Subject<'_, '_>) -> bool {
+        let steps = &self.matcher_set.steps[self.matcher_set.matchers[number].entry.clone()];
+        check(steps, |number, _| self.matcher_set.conditions[number].holds(subject)).is_ok()
+    }
+
+    /// Returns the override row for the event at index `at`, from the table at this index.
+    pub fn row(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Option<OverrideRow> {
+        let rows = &self.matcher_set.rows;
+        let cached = &self.rows[rows[number].index(number, rows.len(), at)];
+        cached.get().unwrap_or_else(|| {
+            let row = rows[number].entry.find(*subject);
+            cached.set(Some(row));
+            row
+        })
+    }
+
+    /// Returns the owner part of keys for the event at index `at`; the error is the unknown field.
+    pub fn owners(&self, number: usize, at: usize, subject: &Subject<'_, '_>) -> Result<&str, Field> {
+        let owners = &self.matcher_set.owners;
+        let cached = &self.owners[owners[number].index(number, owners.len(), at)];
+        cached.get_or_init(|| owners[number].entry.name(*subject)).as_deref().map_err(|field| *field)
+    }
+}

@@ -1,0 +1,280 @@
+//! Plan of a decision: the limits that apply to a run of events, and their budgets. Made before any budget is loaded.
+
+mod explain;
+mod match_cache;
+mod planner;
+mod prepare;
+
+pub(super) use match_cache::MatcherSet;
+
+use crate::engine::distinct::{self, Value};
+use crate::policy::Policy;
+use crate::policy::budgets::{Key, KeyRef, Keys, Loaded, Owner};
+use crate::policy::exception::Suspension;
+use crate::policy::limit::{Effect, Limit, Quota, Scope};
+use crate::policy::matching::{SkipReason, Subject};
+use crate::policy::request::{Event, PolicyRequest};
+use crate::time::Timestamp;
+use planner::Planner;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Plan of a run of events. A store loads its budgets before the decision.
+#[derive(Default)]
+pub struct Plan<'a> {
+    /// Sorted by the index of the event.
+    pub(super) checks: Vec<Check>,
+    pub(super) budgets: Vec<PlannedBudget<'a>>,
+    /// Keys of stored budgets.
+    pub(super) keys: Keys,
+    /// Keys of the session's counters.
+    pub(super) own: Keys,
+    /// Suspension of the sender.
+    pub(super) suspension: Option<Arc<Suspension>>,
+}
+
+/// Limit that applies to one event.
+pub(super) struct Check {
+    pub event: usize,
+    /// Index in [`Plan::budgets`].
+    pub budget: usize,
+    pub effect: Effect,
+    /// Units of what is counted.
+    pub amount: f64,
+    pub values: Values,
+}
+
+/// Budget of a limit, and its quota.
+pub(super) struct PlannedBudget<'a> {
+    /// Index in the policy.
+    pub limit: usize,
+    pub quota: Allowed<'a>,
+    pub slot: BudgetRef,
+    /// Index of the key of the total, if the limit counts a share.
+    pub total: Option<usize>,
+    /// Rule of the filter, if only new values count.
+    pub filter: Option<distinct::Rule>,
+    /// The shared budget of new keys may replace this one, if it is unused.
+    may_share: bool,
+}
+
+/// Unused budget whose key a client can choose freely.
+pub struct NewBudget<'a> {
+    pub limit: &'a Limit,
+    /// Index in [`Plan::keys`].
+    pub index: usize,
+    pub key: KeyRef<'a>,
+}
+
+/// Quota of a budget. By reference, since a run may need many.
+pub(super) enum Allowed<'a> {
+    Written(&'a Quota),
+    Granted(Box<Quota>),
+}
+
+impl Deref for Allowed<'_> {
+    type Target = Quota;
+
+    fn deref(&self) -> &Quota {
+        match self {
+            Self::Written(quota) => quota,
+            Self::Granted(quota) => quota,
+        }
+    }
+}
+
+/// Reference to a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BudgetRef {
+    /// In the store: index in [`Plan::keys`].
+    Stored(usize),
+    /// In the session: index in [`Plan::own`].
+    Message(usize),
+    Connection(usize),
+    /// Nothing is remembered.
+    None,
+}
+
+/// Values of an event that have to be new.
+pub(super) enum Values {
+    /// The limit counts all events.
+    All,
+    One(Value),
+    Many(Vec<Value>),
+}
+
+/// Initial capacity for budgets.
+const INITIAL_BUDGETS: usize = 64;
+
+impl<'a> Plan<'a> {
+    pub fn new(policy: &'a Policy, request: &PolicyRequest, now: Timestamp) -> Self {
+        Self::with_shared(policy, request, now, None)
+    }
+
+    /// Makes a plan in which the keys of `shared` get no budgets of their own. The new keys of a limit share one
+    /// budget, in whose key [`NEW`](super::budgets::NEW) replaces the values that clients can choose.
+    pub fn with_shared(
+        policy: &'a Policy,
+        request: &PolicyRequest,
+        now: Timestamp,
+        shared: Option<&HashSet<Key>>,
+    ) -> Self {
+        let mut plan = Self::default();
+        let kinds = request.events.iter().fold(0, |all, event| all | event.kind());
+        let mut of_interest =
+            policy.limits.iter().enumerate().filter(|(_, limit)| limit.derived.interests & kinds != 0).peekable();
+        if of_interest.peek().is_none() && !policy.exceptions.has_suspensions() {
+            return plan;
+        }
+        // A run seldom needs more, whatever the size of the policy.
+        let most = policy.limits.len().min(INITIAL_BUDGETS);
+        plan.checks.reserve(most);
+        plan.budgets.reserve(most);
+        plan.keys = Keys::with_capacity(most);
+        let planner = Planner { shared, ..Planner::new(policy, request, now) };
+        plan.suspension = policy.exceptions.suspended(&planner.facts, now).cloned();
+        // Limits that watch other budgets come last in the policy.
+        of_interest.for_each(|(index, limit)| plan.apply(&planner, index, limit));
+        plan.checks.sort_by_key(|check| check.event);
+        plan
+    }
+
+    /// Returns the keys of the stored budgets that the events check or charge.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
+        self.keys.iter()
+    }
+
+    /// Returns the unused budgets whose keys clients can choose freely, except those with overrides or grants.
+    pub fn new_budgets(&self, policy: &'a Policy, loaded: &Loaded) -> Vec<NewBudget<'_>> {
+        let is_absent = |index: usize| loaded.0.get(index).is_some_and(|slot| slot.budget.is_none() && !slot.is_unread);
+        let mut absent: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
+        for planned in &self.budgets {
+            let BudgetRef::Stored(index) = planned.slot else { continue };
+            if is_absent(index) && planned.total.is_none_or(is_absent) {
+                absent.entry(index).or_insert((planned.limit, true)).1 &= planned.may_share;
+            }
+        }
+        let may_share = absent.into_iter().filter(|(_, (_, may_share))| *may_share);
+        let new = may_share.map(|(index, (limit, _))| {
+            let limit = policy.limits[limit].watch.unwrap_or(limit);
+            NewBudget { limit: &policy.limits[limit], index, key: self.keys.get(index) }
+        });
+        new.collect()
+    }
+
+    /// Returns the limits that count or watch an event, as indices in the policy: one for each event.
+    pub fn limits(&self) -> impl Iterator<Item = usize> {
+        let is_counted = |check: &&Check| check.effect != Effect::Peek;
+        self.checks.iter().filter(is_counted).map(|check| self.budgets[check.budget].limit)
+    }
+
+    /// Returns the same, with limits that only peek.
+    pub fn limits_with_peeks(&self) -> impl Iterator<Item = usize> {
+        self.checks.iter().map(|check| self.budgets[check.budget].limit)
+    }
+
+    /// Adds the checks of one limit for all events. `index` is the limit's in the policy.
+    fn apply(&mut self, planner: &Planner<'a, '_>, index: usize, limit: &'a Limit) {
+        let depends = limit.derived.depends_on_recipient
+            || limit.watch.is_some_and(|at| planner.policy.limits[at].derived.depends_on_recipient);
+        // Otherwise all events have the same budget, or none.
+        let mut known: Option<Option<usize>> = None;
+        let began = self.budgets.len();
+        for (at, event) in planner.request.events.iter().enumerate() {
+            let Some(effect) = limit.effect(event) else { continue };
+            // Too early to know whether later recipients are excepted or have overrides; or the user's groups.
+            let is_early = match (effect, event) {
+                (Effect::Peek, Event::Mail) => depends || limit.derived.waits_for_recipients,
+                (Effect::Peek, Event::Auth) => limit.derived.waits_for_login,
+                _ => false,
+            };
+            if is_early {
+                continue;
+            }
+            let budget = match known.filter(|_| !depends) {
+                Some(budget) => budget,
+                None => {
+                    let subject = planner.subject(at);
+                    let holds = planner.holds(limit, at, &subject);
+                    let budget =
+                        holds.and_then(|()| self.budget_index(planner, index, limit, (at, &subject), began)).ok();
+                    known = Some(budget);
+                    budget
+                }
+            };
+            let Some(budget) = budget else { continue };
+            let (Ok(amount), Ok(values)) = (planner.amount(limit, effect, at), planner.values(limit, at)) else {
+                continue;
+            };
+            self.checks.push(Check { event: at, budget, effect, amount, values });
+        }
+    }
+
+    /// Returns the index of the limit's budget for an event, and adds it if it is new. Budgets from `began` on belong
+    /// to the same limit.
+    fn budget_index(
+        &mut self,
+        planner: &Planner<'a, '_>,
+        index: usize,
+        limit: &'a Limit,
+        (at, subject): (usize, &Subject<'_, '_>),
+        began: usize,
+    ) -> Result<usize, SkipReason> {
+        let charging = limit.watch.map_or(limit, |watched| &planner.policy.limits[watched]);
+        let owners = planner.cache.owners(charging.derived.owners, at, subject).map_err(SkipReason::Unknown)?;
+        let granted = planner.policy.exceptions.granted(charging, Owner::text(owners), planner.facts.now());
+        let (quota, since) = match granted.and_then(|grant| Some((grant.quota(charging)?, grant.term.since))) {
+            Some((quota, since)) => (Allowed::Granted(quota.into()), Some(since)),
+            None => (Allowed::Written(planner.quota(charging, at, subject)), None),
+        };
+        let mut buffer = planner.buffer.borrow_mut();
+        let has_account = planner.request.facts.has_account;
+        let has_chosen_key =
+            charging.derived.has_chosen_keys && since.is_none() && (!has_account || charging.has_chosen_key(true));
+        let shared = if has_chosen_key { planner.shared_owners(charging, owners, &mut buffer) } else { None };
+        let has_own_numbers =
+            !matches!(quota, Allowed::Written(quota) if std::ptr::eq(quota, &raw const charging.quota));
+        let may_share = has_chosen_key && shared.is_none() && !has_own_numbers;
+        let owners = shared.as_deref().unwrap_or(owners);
+        let key = Key::of(&charging.derived.prefix, owners, since, &mut buffer);
+        // Limits share no budgets, except that one may watch another's.
+        let first = if limit.watch.is_some() { 0 } else { began };
+        let same = |planned: &PlannedBudget<'_>| self.key(planned.slot).is_some_and(|known| known == key);
+        let known = self.budgets[first..].iter().find(|planned| same(planned));
+        let known = known.map(|known| (known.slot, known.total));
+        // Recipients of one message may have different overrides, and yet share a budget.
+        let is_it = |planned: &PlannedBudget<'_>| planned.limit == index && *planned.quota == *quota && same(planned);
+        if let Some(it) = self.budgets[first..].iter().position(is_it) {
+            return Ok(first + it);
+        }
+        let (slot, total) = known.unwrap_or_else(|| self.add_key(&quota, key, &charging.derived.prefix));
+        let filter = limit.distinct.and_then(|distinct| distinct.filter(&quota));
+        self.budgets.push(PlannedBudget { limit: index, quota, slot, total, filter, may_share });
+        Ok(self.budgets.len() - 1)
+    }
+
+    /// Adds the key of a new budget; if the quota is a share, also the key of the total, whose index it returns too.
+    fn add_key(&mut self, quota: &Quota, key: KeyRef<'_>, prefix: &str) -> (BudgetRef, Option<usize>) {
+        match quota {
+            Quota::Never | Quota::Unlimited => (BudgetRef::None, None),
+            Quota::Counter { scope: Scope::Message, .. } => (BudgetRef::Message(self.own.push(key)), None),
+            Quota::Counter { scope: Scope::Connection, .. } => (BudgetRef::Connection(self.own.push(key)), None),
+            Quota::Rate { .. } | Quota::Counter { scope: Scope::AtOnce, .. } => {
+                (BudgetRef::Stored(self.keys.push(key)), None)
+            }
+            Quota::Share(_) => {
+                let total = key.of_total(prefix);
+                (BudgetRef::Stored(self.keys.push(key)), Some(self.keys.push(total.borrowed())))
+            }
+        }
+    }
+
+    pub(super) fn key(&self, slot: BudgetRef) -> Option<KeyRef<'_>> {
+        match slot {
+            BudgetRef::Stored(index) => Some(self.keys.get(index)),
+            BudgetRef::Message(index) | BudgetRef::Connection(index) => Some(self.own.get(index)),
+            BudgetRef::None => None,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Planner: finds out for each event of a run whether a limit applies, with which quota, and how much the event counts.
+
+use super::Values;
+use super::match_cache::MatchCache;
+use crate::policy::Policy;
+use crate::policy::budgets::{Key, KeyRef};
+use crate::policy::limit::{Count, Effect, Limit, Overrides, Quota};
+use crate::policy::matching::{NormalizedFacts, SkipReason, Subject};
+use crate::policy::request::{Event, PolicyRequest};
+use crate::time::Timestamp;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+/// Planner of a run of events.
+pub struct Planner<'a: 'b, 'b> {
+    pub policy: &'a Policy,
+    pub request: &'b PolicyRequest,
+    pub facts: NormalizedFacts<'b>,
+    /// Normalized recipient of each event.
+    pub recipients: Vec<Option<Cow<'b, str>>>,
+    pub cache: MatchCache<'a>,
+    /// New keys that share a budget.
+    pub shared: Option<&'b HashSet<Key>>,
+    /// Buffer for keys.
+    pub buffer: RefCell<String>,
+}
+
+impl<'a: 'b, 'b> Planner<'a, 'b> {
+    pub fn new(policy: &'a Policy, request: &'b PolicyRequest, now: Timestamp) -> Self {
+        let facts = NormalizedFacts::new(&request.facts, &policy.normalizer, &policy.zone, now);
+        let named = request.events.iter().map(Event::recipient);
+        let recipients = named.map(|recipient| Some(policy.normalizer.address(recipient?))).collect();
+        let cache = MatchCache::new(&policy.matcher_set, request.events.len());
+        Self { policy, request, facts, recipients, cache, shared: None, buffer: String::with_capacity(160).into() }
+    }
+
+    /// Returns the owner part of the budget that new keys share, if that budget is to be charged: if the key is in
+    /// `shared`, or if the declared size was charged there. `buffer` is a buffer for keys.
+    pub fn shared_owners(&self, limit: &Limit, owners: &str, buffer: &mut String) -> Option<String> {
+        let is_declared = |key: KeyRef<'_>| self.request.declared.iter().any(|charged| charged.key.borrowed() == key);
+        if self.shared.is_none_or(HashSet::is_empty) && self.request.declared.is_empty() {
+            return None;
+        }
+        let own = Key::of(&limit.derived.prefix, owners, None, buffer);
+        let is_listed = self.shared.is_some_and(|shared| shared.contains(own.as_str()));
+        if !is_listed && (self.request.declared.is_empty() || is_declared(own)) {
+            return None;
+        }
+        let shared = limit.shared_owners(owners, self.request.facts.has_account);
+        (is_listed || is_declared(Key::of(&limit.derived.prefix, &shared, None, buffer))).then_some(shared)
+    }
+
+    /// Checks whether the limit applies to an event; the error is the reason why not.
+    pub fn holds(&self, limit: &Limit, at: usize, subject: &Subject<'_, '_>) -> Result<(), SkipReason> {
+        let is_of_message = subject.recipients.is_some();
+        let unknown = limit.distinct.map(|distinct| distinct.what).filter(|what| {
+            // The values of the accepted recipients are checked with the message.
+            let comes_later = is_of_message && what.is_of_recipient();
+            !comes_later && !what.is_known(&self.facts, subject.recipient)
+        });
+        if let Some(what) = unknown {
+            return Err(SkipReason::Unknown(what));
+        }
+        if is_of_message && limit.matcher.needs_recipient() {
+            return self.passing(limit).next().map(|_| ()).ok_or(SkipReason::NoRecipient);
+        }
+        self.cache.check(limit.derived.matcher, at, subject)
+    }
+
+    /// Returns the limit's quota for an event, with overrides.
+    pub fn quota(&self, limit: &'a Limit, at: usize, subject: &Subject<'_, '_>) -> &'a Quota {
+        let row = |overrides: &'a Overrides| {
+            let row = self.cache.row(limit.derived.rows, at, subject)?;
+            overrides.quota(row, limit.ordinal)
+        };
+        limit.overrides.as_deref().and_then(row).unwrap_or(&limit.quota)
+    }
+
+    /// Returns the facts of an event for conditions.
+    pub fn subject(&self, at: usize) -> Subject<'_, 'b> {
+        let is_of_message = matches!(self.request.events[at], Event::Message | Event::End { .. });
+        let recipients = is_of_message.then_some(self.request.facts.recipients.len());
+        Subject { facts: &self.facts, recipient: self.recipients[at].as_deref(), recipients }
+    }
+
+    /// Returns the accepted recipients that the limit's matcher matches.
+    fn passing<'c>(&'c self, limit: &'c Limit) -> impl Iterator<Item = &'c str> {
+        let recipients = Some(self.request.facts.recipients.len());
+        let all = self.facts.recipients().iter().map(|recipient| &**recipient);
+        all.filter(move |recipient| {
+            let subject = Subject { facts: &self.facts, recipient: Some(recipient), recipients };
+            self.cache.hold(limit.derived.matcher, subject)
+        })
+    }
+
+    /// Returns the amount that an event counts; the error is the unknown fact.
+    pub fn amount(&self, limit: &Limit, effect: Effect, at: usize) -> Result<f64, SkipReason> {
+        Ok(match (limit.count, &self.request.events[at]) {
+            _ if effect == Effect::Watch => 0.0,
+            (Count::Bytes, Event::End { size }) => size.ok_or(SkipReason::UnknownSize)? as f64,
+            (Count::Bytes, _) => self.facts.size().ok_or(SkipReason::UnknownSize)? as f64,
+            (Count::Recipients, Event::Message | Event::End { .. }) => match limit.distinct {
+                None => self.passing(limit).count() as f64,
+                // The number of new values is the amount.
+                Some(_) => 0.0,
+            },
+            _ => 1.0,
+        })
+    }
+
+    /// Returns the values of an event that have to be new; the error is the unknown fact.
+    pub fn values(&self, limit: &Limit, at: usize) -> Result<Values, SkipReason> {
+        let Some(distinct) = limit.distinct else { return Ok(Values::All) };
+        if let (Count::Recipients, Event::Message | Event::End { .. }) = (limit.count, &self.request.events[at]) {
+            let values = self.passing(limit).filter_map(|recipient| limit.value(&self.facts, Some(recipient)));
+            return Ok(Values::Many(values.collect()));
+        }
+        let value = limit.value(&self.facts, self.recipients[at].as_deref());
+        Ok(Values::One(value.ok_or(SkipReason::Unknown(distinct.what))?))
+    }
+}

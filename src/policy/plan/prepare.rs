@@ -1,0 +1,30 @@
+//! Preparation of a limit for plans: the values that follow from its fields, computed once for all events.
+
+use super::match_cache::MatcherSet;
+use crate::policy::limit::{Derived, Limit, Quota};
+use crate::policy::request::Event;
+
+impl Limit {
+    /// Computes the values of [`Derived`], and adds the limit's matcher, owner fields and overrides to the policy's set.
+    pub(in crate::policy) fn prepare(&mut self, matcher_set: &mut MatcherSet) {
+        self.stage = self.stage_for(self.stage);
+        let of_interest = Event::samples().into_iter().filter(|event| self.effect(event).is_some());
+        self.derived = Derived {
+            prefix: self.key_prefix(),
+            matcher: matcher_set.matcher(&self.matcher),
+            owners: matcher_set.owners(&self.per),
+            rows: self.overrides.as_ref().map_or(0, |overrides| matcher_set.rows(&overrides.rows)),
+            interests: of_interest.fold(0, |all, event| all | event.kind()),
+            depends_on_recipient: self.is_per_recipient()
+                || self.matcher.needs_recipient()
+                || self.distinct.is_some_and(|distinct| distinct.what.is_of_recipient())
+                || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_recipient()),
+            has_chosen_keys: self.is_stored()
+                && !matches!(self.quota, Quota::Counter { .. })
+                && self.has_chosen_key(false),
+            waits_for_recipients: self.matcher.needs_recipients(),
+            waits_for_login: self.matcher.needs_login()
+                || self.overrides.as_ref().is_some_and(|overrides| overrides.rows.is_by_group()),
+        };
+    }
+}

@@ -1,0 +1,120 @@
+//! Events of a session that limits count or check.
+
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client connects.
+    Connect,
+    /// A command line of no other kind.
+    Command,
+    /// A password is about to be checked.
+    Auth,
+    /// The password was correct.
+    Login,
+    /// MAIL. Charged by no limit by default; limits check whether one more fits.
+    Mail,
+    /// RCPT, with one recipient.
+    Recipient(Arc<str>),
+    /// DATA: a message begins.
+    Message,
+    /// The whole message has arrived, `size` octets; its last line is not yet forwarded. The size is unknown only in
+    /// replayed history.
+    End { size: Option<u64> },
+    /// The upstream has rejected permanently: this recipient, or MAIL or the message. A past event: nothing can refuse
+    /// it.
+    Rejected(Option<Arc<str>>),
+}
+
+/// Stage of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Connect,
+    Auth,
+    Mail,
+    Rcpt,
+    Data,
+    End,
+    /// A command without a stage of its own.
+    Command,
+}
+
+impl Stage {
+    /// Stages that a limit can name.
+    pub const NAMED: [Self; 6] = [Self::Connect, Self::Auth, Self::Mail, Self::Rcpt, Self::Data, Self::End];
+
+    /// Returns the word in the configuration, the log and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Auth => "auth",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+            Self::End => "end",
+            Self::Command => "command",
+        }
+    }
+}
+
+impl Event {
+    /// Returns the stage of the event. A rejection is a past event and has none.
+    pub fn stage(&self) -> Option<Stage> {
+        match self {
+            Self::Connect => Some(Stage::Connect),
+            Self::Command => Some(Stage::Command),
+            Self::Auth | Self::Login => Some(Stage::Auth),
+            Self::Mail => Some(Stage::Mail),
+            Self::Recipient(_) => Some(Stage::Rcpt),
+            Self::Message => Some(Stage::Data),
+            Self::End { .. } => Some(Stage::End),
+            Self::Rejected(_) => None,
+        }
+    }
+
+    /// Returns one event of each kind, in the order of [`Event::kind`].
+    pub(in crate::policy) fn samples() -> [Self; 9] {
+        let nobody = || Arc::from("");
+        [
+            Self::Connect,
+            Self::Command,
+            Self::Auth,
+            Self::Login,
+            Self::Mail,
+            Self::Recipient(nobody()),
+            Self::Message,
+            Self::End { size: None },
+            Self::Rejected(None),
+        ]
+    }
+
+    /// Returns a bit for the kind of event.
+    pub(in crate::policy) fn kind(&self) -> u16 {
+        let bit = match self {
+            Self::Connect => 0,
+            Self::Command => 1,
+            Self::Auth => 2,
+            Self::Login => 3,
+            Self::Mail => 4,
+            Self::Recipient(_) => 5,
+            Self::Message => 6,
+            Self::End { .. } => 7,
+            Self::Rejected(_) => 8,
+        };
+        1 << bit
+    }
+
+    /// Returns whether the event is a command line.
+    pub fn is_command(&self) -> bool {
+        matches!(self, Self::Command | Self::Auth | Self::Mail | Self::Recipient(_) | Self::Message)
+    }
+
+    /// Returns the recipient that the event concerns.
+    pub fn recipient(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Recipient(recipient) => Some(recipient),
+            Self::Rejected(recipient) => recipient.as_ref(),
+            _ => None,
+        }
+    }
+}

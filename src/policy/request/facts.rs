@@ -1,0 +1,31 @@
+//! Facts about a session and its transaction, as the client stated them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Facts for limits to check. A condition on an absent fact is false.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Listener's name; unknown in replayed history.
+    pub listener: Option<Arc<str>>,
+    /// Client's address; IPv4 if it came as IPv4 over IPv6. Unknown only in replayed history.
+    pub client: Option<IpAddr>,
+    /// Whether the connection is encrypted.
+    pub tls: Option<bool>,
+    /// Name in EHLO or HELO.
+    pub helo: Option<Arc<str>>,
+    /// Login. Until the password is checked, the claimed one.
+    pub user: Option<Arc<str>>,
+    /// Whether that login has succeeded.
+    pub authenticated: bool,
+    /// Whether the user has an account here, so that the client cannot have invented the name.
+    pub has_account: bool,
+    /// Groups of the user.
+    pub groups: Arc<[Box<str>]>,
+    /// Sender, from MAIL on; [`NULL_SENDER`](super::NULL_SENDER) for bounces.
+    pub sender: Option<Arc<str>>,
+    /// Size that MAIL declares, in octets.
+    pub size: Option<u64>,
+    /// Accepted recipients, from DATA on.
+    pub recipients: Vec<Arc<str>>,
+}

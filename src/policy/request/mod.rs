@@ -1,0 +1,19 @@
+//! Request to policy: a run of events, with the facts about the session.
+
+mod event;
+mod facts;
+
+pub use super::address::NULL_SENDER;
+pub use event::{Event, Stage};
+pub use facts::Facts;
+
+use crate::policy::budgets::RefundableCharge;
+
+/// Run of pipelined events, to be decided together and in order.
+#[derive(Clone, Debug, Default)]
+pub struct PolicyRequest {
+    pub facts: Facts,
+    pub events: Vec<Event>,
+    /// Charges for a declared size that the true size replaces.
+    pub declared: Vec<RefundableCharge>,
+}

@@ -1,0 +1,90 @@
+//! Verdict of policy on an event.
+
+mod refusal;
+
+pub use super::limit::{Code, Verb};
+pub use refusal::{Meaning, Refusal, Suspended};
+
+use super::budgets::{Key, RefundableCharge};
+use super::exception::Suspension;
+use super::limit::{Mode, Notification, Quota};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Verdict on one event.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    pub ruling: Ruling,
+    /// Limit hits for the log, not for the client.
+    pub limit_hits: Vec<LimitHit>,
+    /// Charges that may be refunded.
+    pub charges: Vec<RefundableCharge>,
+    /// Keys of budgets whose declared size was trued up.
+    pub trued_up: Vec<Key>,
+    /// Keys of the budgets in which this session holds a slot until it ends.
+    pub held: Vec<Key>,
+    /// Delay of the reply.
+    pub delay: Duration,
+    /// Upstream for the mail: at MAIL for this message, otherwise for the next.
+    pub route: Option<Arc<str>>,
+    /// New suspensions.
+    pub suspensions: Vec<Arc<Suspension>>,
+    /// Notifications to send.
+    pub notices: Vec<Notice>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub enum Ruling {
+    /// Accept; the event is charged.
+    #[default]
+    Pass,
+    /// Refuse; only limits that count attempts charge the event.
+    Refuse(Box<Refusal>),
+    /// Refuse a suspended sender; nothing is charged.
+    Suspended(Box<Suspended>),
+    /// Skip an event that cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is
+    /// charged.
+    Skipped,
+}
+
+/// Notification to send.
+#[derive(Clone, Debug)]
+pub struct Notice {
+    pub notification: Arc<Notification>,
+    /// Key of the full budget.
+    pub key: Option<Key>,
+    pub limit: Arc<str>,
+    pub mode: Mode,
+    pub level: String,
+    pub quota: Quota,
+}
+
+/// Limit hit, for the log.
+#[derive(Clone, Debug)]
+pub struct LimitHit {
+    /// Name of the limit that the event exceeds.
+    pub limit: Arc<str>,
+    /// Index in the policy: several rates of a limit share its name.
+    pub index: usize,
+    pub mode: Mode,
+    pub level: String,
+    pub quota: Quota,
+    /// Actions: `warn, delay 2s`; with the verb of a refusal that only the log shows.
+    pub actions: String,
+    /// Whether there is such a refusal.
+    pub refuses: bool,
+}
+
+impl Notice {
+    /// Formats the level for the log: `97/100`.
+    pub fn level_text(&self) -> String {
+        self.quota.beside(&self.level)
+    }
+}
+
+impl LimitHit {
+    /// Formats the level for the log: `97/100`.
+    pub fn level_text(&self) -> String {
+        self.quota.beside(&self.level)
+    }
+}
