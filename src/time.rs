@@ -1,6 +1,9 @@
 //! Points in time, durations and rates, as integers and as text for people. Reads no clock.
 
+mod spelling;
 pub mod steady;
+
+pub use spelling::unambiguous;
 
 use std::fmt;
 use std::time::Duration;
@@ -74,43 +77,51 @@ impl std::error::Error for Unreadable {}
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
 /// Parses a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may
-/// have a fraction of up to six digits (`0.25s`), like Exim's timeouts.
+/// have a fraction of up to six digits (`0.25s`), like Exim's timeouts. Units may also be words, with spaces: `5 min`,
+/// `1 day 2 hours`.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
-    let bad = |why: &str| Unreadable(format!("\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"));
+    let bad = |why: &str| {
+        let right = spelling::duration(text).filter(|right| right != text);
+        let right = right.map_or("30s, 15m, 8h, 1d, 1d2h30m".to_owned(), |right| format!("\"{right}\""));
+        Unreadable(format!("\"{text}\" is not a duration: {why} (write {right})"))
+    };
     let mut rest = text;
     let mut total = Duration::ZERO;
     if rest.is_empty() {
         return Err(bad("it is empty"));
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("a number lacks its unit"))?;
-        if digits == 0 {
-            return Err(bad("a number was expected"));
-        }
-        let count: u64 = rest[..digits].parse().map_err(|_| bad("the number is too large"))?;
-        rest = &rest[digits..];
-        if let Some(fraction) = rest.strip_prefix('.') {
-            let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-            if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
-                return Err(bad("only seconds have a fraction, of at most six digits"));
-            }
-            let micros: u64 =
-                format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| bad("the fraction is unreadable"))?;
-            total += Duration::from_micros(micros);
-            rest = &fraction[digits..];
-        }
-        let unit = rest.chars().next().unwrap_or(' ');
-        let (_, seconds) =
-            UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| bad("the units are w, d, h, m and s"))?;
-        let part =
-            count.checked_mul(*seconds).filter(|s| *s <= LONGEST.as_secs()).ok_or_else(|| bad("it is too long"))?;
-        total += Duration::from_secs(part);
-        rest = &rest[1..];
+        let (part, after) = duration_part(rest).map_err(bad)?;
+        total += part;
+        rest = if after.trim().is_empty() { "" } else { after.trim_start() };
     }
-    if total > LONGEST {
-        return Err(bad("it is too long"));
+    if total > LONGEST || text.ends_with(' ') {
+        return Err(bad(if total > LONGEST { "it is too long" } else { "a space follows it" }));
     }
     Ok(total)
+}
+
+/// Parses a number with its unit; returns also the text after them.
+fn duration_part(text: &str) -> Result<(Duration, &str), &'static str> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or("a number lacks its unit")?;
+    if digits == 0 {
+        return Err("a number was expected");
+    }
+    let count: u64 = text[..digits].parse().map_err(|_| "the number is too large")?;
+    let (mut rest, mut micros) = (&text[digits..], 0);
+    if let Some(fraction) = rest.strip_prefix('.') {
+        let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+        if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
+            return Err("only seconds have a fraction, of at most six digits");
+        }
+        micros = format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| "the fraction is unreadable")?;
+        rest = &fraction[digits..];
+    }
+    rest = rest.trim_start_matches(' ');
+    let word = rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len());
+    let unit = spelling::unit(&rest[..word]).ok_or("the units are w, d, h, m and s")?;
+    let seconds = count.checked_mul(unit).filter(|s| *s <= LONGEST.as_secs()).ok_or("it is too long")?;
+    Ok((Duration::from_secs(seconds) + Duration::from_micros(micros), &rest[word..]))
 }
 
 /// Longest duration, a thousand years: a timestamp plus a few durations then stays far from the end of an i64.
@@ -186,21 +197,30 @@ pub enum Units {
 }
 
 /// Parses an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; for octets powers of
-/// 1024).
+/// 1024, which may also be written KiB, MiB, GiB), also after a space. Digits may be grouped with `_`.
 pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let kilo: f64 = if units == Units::Octets { 1024.0 } else { 1000.0 };
-    let (digits, scale) = match text.chars().last() {
-        Some('K') => (&text[..text.len() - 1], kilo),
-        Some('M') => (&text[..text.len() - 1], kilo.powi(2)),
-        Some('G') => (&text[..text.len() - 1], kilo.powi(3)),
-        _ => (text, 1.0),
-    };
-    let plain = !digits.is_empty() && digits.len() <= 18 && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let amount = Some(digits)
-        .filter(|_| plain)
-        .and_then(|digits| digits.parse::<f64>().ok())
-        .map(|number| number * scale)
-        .ok_or_else(|| Unreadable(format!("\"{text}\" is not an amount")))?;
+    let binary = Some(text).filter(|_| units == Units::Octets).and_then(|text| text.strip_suffix("iB"));
+    let prefixed = binary.unwrap_or(text);
+    let before = |prefix: char| prefixed.strip_suffix(prefix).map(|digits| digits.trim_end_matches(' '));
+    let scales = [('K', kilo), ('M', kilo.powi(2)), ('G', kilo.powi(3))];
+    let (digits, scale) =
+        scales.into_iter().find_map(|(prefix, scale)| Some((before(prefix)?, scale))).unwrap_or((text, 1.0));
+    if let Some((large, small)) = spelling::ambiguous(digits) {
+        let unit = text[digits.len()..].trim();
+        let why = format!("\"{text}\" may be {large}{unit} or {small}{unit}: write \"{large}{unit}\" or \"{small}{unit}\"");
+        return Err(Unreadable(why));
+    }
+    let is_digit = |b: Option<&u8>| b.is_some_and(u8::is_ascii_digit);
+    let bytes = digits.as_bytes();
+    let groups = |at: usize| is_digit(at.checked_sub(1).and_then(|at| bytes.get(at))) && is_digit(bytes.get(at + 1));
+    let fits = |(at, b): (usize, &u8)| b.is_ascii_digit() || *b == b'.' || *b == b'_' && groups(at);
+    let plain = !digits.is_empty() && digits.len() <= 18 && bytes.iter().enumerate().all(fits);
+    let number = Some(digits.replace('_', "")).filter(|_| plain).and_then(|digits| digits.parse::<f64>().ok());
+    let amount = number.map(|number| number * scale).ok_or_else(|| {
+        let right = spelling::amount(text, units).map_or(String::new(), |right| format!(": write \"{right}\""));
+        Unreadable(format!("\"{text}\" is not an amount{right}"))
+    })?;
     if amount <= 0.0 {
         return Err(Unreadable(format!("\"{text}\": the amount must be above 0")));
     }
@@ -210,8 +230,10 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
 /// Parses a rate: `100 / 1d`.
 pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
-    let (amount, period) =
-        text.split_once('/').ok_or_else(|| bad(&"write an amount and a period, as in \"100 / 1d\""))?;
+    let (amount, period) = text.split_once('/').ok_or_else(|| {
+        let right = spelling::rate(text, units).map_or(String::new(), |right| format!("; here \"{right}\""));
+        bad(&format!("write an amount and a period, as in \"100 / 1d\"{right}"))
+    })?;
     let amount = parse_amount(amount.trim(), units).map_err(|error| bad(&error))?;
     let period = parse_duration(period.trim()).map_err(|error| bad(&error))?;
     if period.is_zero() {
@@ -250,6 +272,14 @@ mod tests {
             ("0s", 0.0),
             ("0.25s", 0.25),
             ("1m0.000001s", 60.000001),
+            ("5min", 300.0),
+            ("5 m", 300.0),
+            ("5 minutes", 300.0),
+            ("1 Day 2 hours", 93_600.0),
+            ("1h 30m", 5_400.0),
+            ("90sec", 90.0),
+            ("1.5sec", 1.5),
+            ("2D", 172_800.0),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
         }
@@ -257,7 +287,7 @@ mod tests {
 
     #[test]
     fn refuses_invalid_durations() {
-        for text in ["", "8", "h", "8 h", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"]
+        for text in ["", "8", "h", " 8h", "8h ", "8M", "8 month", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"]
         {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
@@ -276,6 +306,8 @@ mod tests {
         assert_eq!(parse_rate("100 / 1d", Units::Things), Ok(Rate { amount: 100.0, period: day }));
         assert_eq!(parse_rate("1.5K/1d", Units::Octets), Ok(Rate { amount: 1536.0, period: day }));
         assert_eq!(parse_rate("1.5K/1d", Units::Things), Ok(Rate { amount: 1500.0, period: day }));
+        assert_eq!(parse_rate("1.5 KiB / 1 day", Units::Octets), Ok(Rate { amount: 1536.0, period: day }));
+        assert_eq!(parse_rate("10_000 / 1d", Units::Things), Ok(Rate { amount: 10_000.0, period: day }));
         for text in [
             "100",
             "/ 1d",
@@ -288,6 +320,10 @@ mod tests {
             "inf / 1d",
             "x / 1d",
             "1.2.3 / 1d",
+            "1_ / 1d",
+            "1__0 / 1d",
+            "2.500 / 1d",
+            "1,000 / 1d",
         ] {
             let error = parse_rate(text, Units::Things).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");

@@ -2,7 +2,7 @@
 
 use super::Verb;
 use crate::policy::limit::{Count, LONGEST_PERIOD};
-use crate::time::{Units, parse_amount, parse_duration};
+use crate::time::{Units, parse_amount, parse_duration, unambiguous};
 
 /// Returns the number of events that reach the limit.
 pub fn per_event(most: f64, amount: f64) -> f64 {
@@ -33,8 +33,8 @@ fn amount(number: f64, count: Count) -> Option<String> {
     let units = [("G", 1024.0 * 1024.0 * 1024.0), ("M", 1024.0 * 1024.0), ("K", 1024.0)];
     let unit = units.into_iter().find(|(_, size)| count == Count::Bytes && number >= *size && number % size == 0.0);
     let text = match unit {
-        Some((unit, size)) => format!("{}{unit}", number / size),
-        None => number.to_string(),
+        Some((unit, size)) => format!("{}{unit}", unambiguous((number / size).to_string())),
+        None => unambiguous(number.to_string()),
     };
     let same = parse_amount(&text, if count == Count::Bytes { Units::Octets } else { Units::Things });
     // A long fraction is cut; the difference is too small to matter.
