@@ -231,8 +231,8 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
 pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     let bad = |why: &dyn fmt::Display| Unreadable(format!("\"{text}\" is not a rate: {why}"));
     let (amount, period) = text.split_once('/').ok_or_else(|| {
-        let right = spelling::rate(text, units).map_or(String::new(), |right| format!("; here \"{right}\""));
-        bad(&format!("write an amount and a period, as in \"100 / 1d\"{right}"))
+        let example = "an amount and a period, as in \"100 / 1d\"".to_owned();
+        bad(&format!("write {}", spelling::rate(text, units).map_or(example, |right| format!("\"{right}\""))))
     })?;
     let amount = parse_amount(amount.trim(), units).map_err(|error| bad(&error))?;
     let period = parse_duration(period.trim()).map_err(|error| bad(&error))?;

@@ -2,7 +2,7 @@
 
 use super::{CommandError, counted, draw, exit, read_config, refused};
 use crate::clock;
-use crate::explain::explain;
+use crate::explain::{explain, explain_each};
 use crate::metrics::Metrics;
 use crate::relay::dns::LookupError;
 use crate::relay::{self, Announce, Relay, Upstream, UpstreamOptions};
@@ -18,7 +18,8 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     }
     draw(&problems);
     if print {
-        return super::print(&config.effective());
+        let notes = explain_each(&config);
+        return super::print(&config.effective(|name| notes.get(name).cloned()));
     }
     if explained {
         return super::print(&explain(&config));

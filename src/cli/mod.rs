@@ -25,6 +25,9 @@ use std::process::ExitCode;
 #[command(name = "weir", version, max_term_width = 100)]
 #[command(after_help = "Example:\n  weir demo")]
 struct Arguments {
+    /// The configuration file; may also stand before the command
+    #[arg(short, long, value_name = "FILE", global = true, hide = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -42,7 +45,10 @@ enum Command {
     Check {
         #[command(flatten)]
         config: ConfigArgument,
-        /// Print the configuration in force, with all defaults
+        /// The configuration file, as with --config
+        #[arg(value_name = "FILE", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// Print the configuration in force, with all defaults, and what each limit does
         #[arg(long)]
         print: bool,
         /// Explain each limit in a sentence, with its bursts and its maximum in an hour and in a day
@@ -129,6 +135,12 @@ enum Command {
     },
 }
 
+impl Command {
+    fn reads_configuration(&self) -> bool {
+        !matches!(self, Self::Import { .. } | Self::Demo | Self::Completions { .. } | Self::Man { .. })
+    }
+}
+
 #[derive(Args)]
 struct ConfigArgument {
     /// The configuration file
@@ -187,9 +199,15 @@ pub fn run() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    if arguments.config.is_some() && !arguments.command.reads_configuration() {
+        complain("weir: this command reads no configuration: leave --config out\n");
+        return ExitCode::from(exit::USAGE);
+    }
     let outcome = match arguments.command {
         Command::Serve(argument) => serve::run(&argument.config),
-        Command::Check { config, print, explain, online } => check::run(&config.config, print, explain, online),
+        Command::Check { config, file, print, explain, online } => {
+            check::run(&file.unwrap_or(config.config), print, explain, online)
+        }
         Command::Reload(argument) => {
             control_client::command(&argument.config, "/reload").and_then(|words| print(&words))
         }
