@@ -76,52 +76,58 @@ impl std::error::Error for Unreadable {}
 
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Parses a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may
-/// have a fraction of up to six digits (`0.25s`), like Exim's timeouts. Units may also be words, with spaces: `5 min`,
-/// `1 day 2 hours`.
+/// Parses a duration: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have a fraction of up
+/// to six digits (`0.25s`). Units may also be words, with spaces: `5 min`, `1 day 2 hours`.
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
-    let bad = |why: &str| {
+    let parsed = sum_of_parts(text, |rest| {
+        let rest = rest.trim_start_matches(' ');
+        let (word, after) = rest.split_at(rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len()));
+        let is_last = after.trim_start().is_empty();
+        Some((spelling::unit(word)?, if is_last { after } else { after.trim_start_matches(' ') }))
+    });
+    parsed.map_err(|why| {
         let right = spelling::duration(text).filter(|right| right != text);
         let right = right.map_or("30s, 15m, 8h, 1d, 1d2h30m".to_owned(), |right| format!("\"{right}\""));
         Unreadable(format!("\"{text}\" is not a duration: {why} (write {right})"))
-    };
+    })
+}
+
+/// Parses a duration exactly as Exim does: each unit is one small letter, without spaces.
+pub fn parse_exim_duration(text: &str) -> Result<Duration, Unreadable> {
+    let parsed =
+        sum_of_parts(text, |rest| UNITS.iter().find_map(|(name, seconds)| Some((*seconds, rest.strip_prefix(*name)?))));
+    parsed.map_err(|why| Unreadable(format!("\"{text}\" is not a duration: {why}")))
+}
+
+/// Adds the parts of a duration. `unit` reads the unit at the beginning of a text: its seconds, and the text after it.
+fn sum_of_parts<'t>(text: &'t str, unit: impl Fn(&'t str) -> Option<(u64, &'t str)>) -> Result<Duration, &'static str> {
     let mut rest = text;
     let mut total = Duration::ZERO;
     if rest.is_empty() {
-        return Err(bad("it is empty"));
+        return Err("it is empty");
     }
     while !rest.is_empty() {
-        let (part, after) = duration_part(rest).map_err(bad)?;
-        total += part;
-        rest = if after.trim().is_empty() { "" } else { after.trim_start() };
-    }
-    if total > LONGEST || text.ends_with(' ') {
-        return Err(bad(if total > LONGEST { "it is too long" } else { "a space follows it" }));
-    }
-    Ok(total)
-}
-
-/// Parses a number with its unit; returns also the text after them.
-fn duration_part(text: &str) -> Result<(Duration, &str), &'static str> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or("a number lacks its unit")?;
-    if digits == 0 {
-        return Err("a number was expected");
-    }
-    let count: u64 = text[..digits].parse().map_err(|_| "the number is too large")?;
-    let (mut rest, mut micros) = (&text[digits..], 0);
-    if let Some(fraction) = rest.strip_prefix('.') {
-        let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-        if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
-            return Err("only seconds have a fraction, of at most six digits");
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or("a number lacks its unit")?;
+        if digits == 0 {
+            return Err("a number was expected");
         }
-        micros = format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| "the fraction is unreadable")?;
-        rest = &fraction[digits..];
+        let count: u64 = rest[..digits].parse().map_err(|_| "the number is too large")?;
+        rest = &rest[digits..];
+        if let Some(fraction) = rest.strip_prefix('.') {
+            let digits = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+            if !(1..=6).contains(&digits) || !fraction[digits..].starts_with('s') {
+                return Err("only seconds have a fraction, of at most six digits");
+            }
+            let micros = format!("{:0<6}", &fraction[..digits]).parse().map_err(|_| "the fraction is unreadable")?;
+            total += Duration::from_micros(micros);
+            rest = &fraction[digits..];
+        }
+        let (seconds, after) = unit(rest).ok_or("the units are w, d, h, m and s")?;
+        let part = count.checked_mul(seconds).filter(|s| *s <= LONGEST.as_secs()).ok_or("it is too long")?;
+        total += Duration::from_secs(part);
+        rest = after;
     }
-    rest = rest.trim_start_matches(' ');
-    let word = rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len());
-    let unit = spelling::unit(&rest[..word]).ok_or("the units are w, d, h, m and s")?;
-    let seconds = count.checked_mul(unit).filter(|s| *s <= LONGEST.as_secs()).ok_or("it is too long")?;
-    Ok((Duration::from_secs(seconds) + Duration::from_micros(micros), &rest[word..]))
+    if total > LONGEST { Err("it is too long") } else { Ok(total) }
 }
 
 /// Longest duration, a thousand years: a timestamp plus a few durations then stays far from the end of an i64.
@@ -208,7 +214,8 @@ pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
         scales.into_iter().find_map(|(prefix, scale)| Some((before(prefix)?, scale))).unwrap_or((text, 1.0));
     if let Some((large, small)) = spelling::ambiguous(digits) {
         let unit = text[digits.len()..].trim();
-        let why = format!("\"{text}\" may be {large}{unit} or {small}{unit}: write \"{large}{unit}\" or \"{small}{unit}\"");
+        let why =
+            format!("\"{text}\" may be {large}{unit} or {small}{unit}: write \"{large}{unit}\" or \"{small}{unit}\"");
         return Err(Unreadable(why));
     }
     let is_digit = |b: Option<&u8>| b.is_some_and(u8::is_ascii_digit);
@@ -272,6 +279,15 @@ mod tests {
             ("0s", 0.0),
             ("0.25s", 0.25),
             ("1m0.000001s", 60.000001),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(parse_exim_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_durations_as_people_write_them() {
+        for (text, seconds) in [
             ("5min", 300.0),
             ("5 m", 300.0),
             ("5 minutes", 300.0),
@@ -282,13 +298,29 @@ mod tests {
             ("2D", 172_800.0),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+            assert!(parse_exim_duration(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn refuses_invalid_durations() {
-        for text in ["", "8", "h", " 8h", "8h ", "8M", "8 month", "1h2", "-1h", "1.5h", "1y", "1.s", "99999999999999999999s", "9999999w", "1µ"]
-        {
+        for text in [
+            "",
+            "8",
+            "h",
+            " 8h",
+            "8h ",
+            "8M",
+            "8 month",
+            "1h2",
+            "-1h",
+            "1.5h",
+            "1y",
+            "1.s",
+            "99999999999999999999s",
+            "9999999w",
+            "1µ",
+        ] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }

@@ -31,7 +31,11 @@ pub fn run(path: &Path, print: bool, explained: bool, online: bool) -> Result<()
     let limits = config.policy.limits.chunk_by(|one, next| one.name == next.name).count();
     let listeners = config.listeners.len();
     let (listeners, limits) = (counted(listeners as u64, "listener"), counted(limits as u64, "limit"));
-    super::print(&format!("{}: good: {listeners}, {limits}\n", path.display()))
+    let notices = match config.has_notifications() {
+        true => "notifications have no recipient: they are log lines \"notice\", and no mail is sent\n",
+        false => "",
+    };
+    super::print(&format!("{}: good: {listeners}, {limits}\n{notices}", path.display()))
 }
 
 /// Opens a connection to each upstream, logs in and reads its capabilities, as before a mail.

@@ -55,7 +55,8 @@ fn check_port(s: &Section<'_>, address: &Placed<SocketAddr>, listeners: &[Listen
     for other in listeners.iter().filter(is_same_port) {
         let message = format!("[admin] and listener \"{}\" have the same port, {}", other.name, own.port());
         // An address that stands for all of the machine takes the port of each; [::] also those of IPv4.
-        let has_all = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+        let has_all =
+            |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
         if other.address == *own {
             s.error(span, message, Some(help));
         } else if has_all(own, &other.address) || has_all(&other.address, own) {

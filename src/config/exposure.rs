@@ -51,7 +51,8 @@ impl Listener<'_> {
 /// Warns if others than this machine reach the HTTP address of `[admin]`.
 pub fn warn_of_admin(s: &Section<'_>, address: &Placed<SocketAddr>) {
     if !is_loopback(address.value) {
-        let message = format!("every client that reaches {} can read metrics and health without a password", address.value);
+        let message =
+            format!("every client that reaches {} can read metrics and health without a password", address.value);
         let help = "address = \"127.0.0.1:9587\", or admit only your monitoring with a firewall";
         s.warn(&address.span, message, Some(help));
     }

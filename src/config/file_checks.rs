@@ -26,10 +26,15 @@ impl Config {
         problems
     }
 
-    /// Warns that nobody gets a mail: the name of a notification promises more than a line in the log.
+    /// Returns whether a limit notifies anybody.
+    pub fn has_notifications(&self) -> bool {
+        !self.places.notifications.is_empty()
+    }
+
+    /// Warns that nobody gets a mail, where the name of a notification promises one.
     fn warn_of_notifications(&self, found: &mut Vec<Diagnostic>) {
-        for (name, place) in &self.places.notifications {
-            let message = format!("[notify.{name}] has no recipient: Weir sends no mail yet");
+        for (name, place) in self.places.notifications.iter().filter(|(name, _)| name.contains('@')) {
+            let message = format!("[notify.\"{name}\"] is a name and no recipient: Weir sends no mail yet");
             let help = "watch the log for \"notice\", or the metric weir_notices_total";
             found.push(problem(Severity::Warning, place, message, Some(help)));
         }
@@ -58,9 +63,7 @@ impl Config {
             }
             if let Some(error) = client.and_then(|paths| certificates::encrypted(&paths.key, place)) {
                 found.push(error);
-            } else if let Err(why) =
-                relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics.upstreams)
-            {
+            } else if let Err(why) = relay::Upstream::new(&self.relay, upstream, resolver.clone(), &metrics.upstreams) {
                 found.push(problem(Severity::Error, place, why.to_string(), None));
             }
         }
@@ -71,7 +74,8 @@ impl Config {
         if path.is_dir() {
             let message = format!("{} is a folder, and the state is a file", path.display());
             let help = format!("path = \"{}\"", path.join("state.db").display());
-            found.push(problem(Severity::Error, &self.places.state_path, message, Some(&help)));
+            // Weir serves mail without its state, too.
+            found.push(problem(Severity::Warning, &self.places.state_path, message, Some(&help)));
         }
         if let Some(folder) = self.state_folder().filter(|folder| !folder.is_dir()) {
             let message = format!("there is no folder {} for the state of the limits", folder.display());

@@ -1,8 +1,8 @@
 //! `[session]` and `[listener.NAME]`: where clients connect, and what all sessions share.
 
-use super::{certificates, exposure};
 use super::section::{Placed, Section};
 use super::values::{choice, count, network, octets, socket_address, text, timeout};
+use super::{certificates, exposure};
 use crate::server;
 use crate::session::{self, Requirement, Security};
 use ipnet::IpNet;

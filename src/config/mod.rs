@@ -157,8 +157,7 @@ impl Config {
                 (Some(value), false) => format!("{} = {value}", setting.key),
                 (Some(value), true) => format!("{:40} # default", format!("{} = {value}", setting.key)),
                 (None, _) if this.0.is_empty() && setting.key == "hostname" => {
-                    let name = format!("hostname = {}", values::quoted(&self.relay.hostname));
-                    format!("{name:40} # default: the name of this machine")
+                    format!("# hostname is {}, the name of this machine", values::quoted(&self.relay.hostname))
                 }
                 (None, _) => format!("# {} is not set", setting.key),
             };
@@ -194,8 +193,7 @@ impl Reader {
         let (server, shared) = listeners::session(root.section("session"), hostname);
         let tls = certificates::read(root.section("tls"), &self.folder, &mut places.certificates);
         let accounts = self.accounts(root.section("accounts"), &mut places);
-        let (listeners, listener_names) =
-            listeners::listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
+        let (listeners, listener_names) = listeners::listeners(&mut root, &shared, tls.is_some(), accounts.is_some());
         let upstreams = upstream::read_all(&mut root, &self.folder, &mut places.upstreams);
         let dns = upstream::dns(root.section("dns"), shared.upstream_timeout);
         let mut relay = relay::Options {

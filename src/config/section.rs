@@ -304,13 +304,7 @@ impl<'a> Section<'a> {
         let written = given.and_then(|value| self.source.text.get(value.span())).map(str::to_owned);
         let is_default = written.is_none();
         let value = written.or(default.map(str::to_owned));
-        self.source.record(Setting {
-            section: self.title.clone(),
-            place: self.span.start,
-            key,
-            value,
-            is_default,
-        });
+        self.source.record(Setting { section: self.title.clone(), place: self.span.start, key, value, is_default });
         given
     }
 

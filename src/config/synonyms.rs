@@ -47,10 +47,8 @@ const SYNONYMS: [(&str, &[&str]); 22] = [
 ];
 
 /// Settings that other programs have a single word for.
-const SETTINGS: [(&str, Setting); 2] = [
-    ("strict", Setting { key: "charge", value: "attempts" }),
-    ("leaky", Setting { key: "charge", value: "accepted" }),
-];
+const SETTINGS: [(&str, Setting); 2] =
+    [("strict", Setting { key: "charge", value: "attempts" }), ("leaky", Setting { key: "charge", value: "accepted" })];
 
 /// A key with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +98,9 @@ mod tests {
         }
         assert_eq!(key("rcpt", &["recipients", "messages"]), Some("recipients"));
         assert_eq!(key("strict", &["accepted", "sent", "attempts"]), Some("attempts"));
-        assert_eq!(setting("leaky").map(|setting| setting.help()), Some("Exim's leaky is charge = \"accepted\"".into()));
+        assert_eq!(
+            setting("leaky").map(|setting| setting.help()),
+            Some("Exim's leaky is charge = \"accepted\"".into())
+        );
     }
 }

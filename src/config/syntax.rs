@@ -38,7 +38,8 @@ const LINE: &str = "text needs quotes, numbers have no thousands separators, and
 /// Reports the errors of the parser. `text` is the whole file.
 pub fn report(source: &Source<'_>, text: &str, errors: &[Error]) {
     let mut errors: Vec<(Range<usize>, &Error)> = errors.iter().map(|error| (position(text, error), error)).collect();
-    errors.sort_by_key(|(span, _)| span.start);
+    // Of two errors at one position, a text without its closing quote is the cause.
+    errors.sort_by_key(|(span, error)| (span.start, !error.message().starts_with("invalid")));
     let mut reported: Vec<(Range<usize>, &Error)> = Vec::new();
     for (span, error) in errors {
         if let Some((last, cause)) = reported.last() {
@@ -134,7 +135,8 @@ fn repeated(text: &str, span: &Range<usize>, message: &str) -> (String, Option<S
         true => format!("duplicate key \"{key}\": line {line} has it already"),
         false => format!("\"{key}\" cannot be a table: line {line} gives it a value ({message})"),
     };
-    let is_header = |span: &Range<usize>| text[..span.start].rsplit('\n').next().is_some_and(|line| line.trim().starts_with('['));
+    let is_header =
+        |span: &Range<usize>| text[..span.start].rsplit('\n').next().is_some_and(|line| line.trim().starts_with('['));
     let help = (is_header(span) && !is_header(&first))
         .then(|| format!("write the one in line {line} with a header of its own, too, instead of {key} = …"));
     (said, help)
@@ -223,8 +225,8 @@ mod tests {
 
     #[test]
     fn errors_of_different_causes_are_all_reported() {
-        let said = said("a = x\nb = 1\nc \"y\"\n[d\ne = 2\ne = 3\n");
+        let said = said("a = x\nb = 1\nc \"y\"\n[d]\ne = 2\ne = 3\n[f\n");
         let lines: Vec<usize> = said.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [1, 3, 4, 6], "{said:?}");
+        assert_eq!(lines, [1, 3, 6, 7], "{said:?}");
     }
 }

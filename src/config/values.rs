@@ -50,7 +50,8 @@ pub fn timeout(value: &DeValue<'_>) -> Result<Duration, String> {
 pub fn duration(value: &DeValue<'_>) -> Result<Duration, String> {
     if let Some(number) = value.as_integer().and_then(|number| number.as_str().parse().ok()) {
         let minutes = format_duration(Duration::from_secs(number));
-        let or_minutes = if number % 60 == 0 && number > 0 { format!(", which is \"{minutes}\"") } else { String::new() };
+        let or_minutes =
+            if number % 60 == 0 && number > 0 { format!(", which is \"{minutes}\"") } else { String::new() };
         return Err(format!("a duration is text in quotes, with a unit: write \"{number}s\"{or_minutes}"));
     }
     parse_duration(&text(value)?).map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
 //! Spellings of units, and the right spelling of durations, amounts and rates that are written otherwise.
 
-use super::{Units, format_duration, parse_amount, parse_duration, parse_rate};
+use super::{LONGEST, Units, format_duration, parse_amount, parse_duration, parse_rate};
 use std::time::Duration;
 
 /// Words for units of time, each with its seconds.
@@ -41,9 +41,9 @@ pub(super) fn duration(text: &str) -> Option<String> {
     let is_word = |words: &[&str]| words.contains(&word) || words.contains(&&*lower);
     let other = OTHER_WORDS.iter().find(|(_, words)| is_word(words)).map(|(seconds, _)| *seconds);
     let seconds = number * unit(word).map_or(other, |seconds| Some(seconds as f64))?;
-    let micros = (seconds * 1e6).round() / 1e6;
-    let written = format_duration(Duration::try_from_secs_f64(micros).ok()?);
-    parse_duration(&written).is_ok().then_some(written)
+    let right = Duration::try_from_secs_f64((seconds * 1e6).round() / 1e6).ok();
+    // The parser, which asks for the right spelling, must not be asked in turn.
+    right.filter(|right| *right <= LONGEST).map(format_duration)
 }
 
 /// Reads `1:30:00`, hours with minutes and seconds.

@@ -174,7 +174,12 @@ fn check_order(s: &Section<'_>, rungs: &[Placed]) {
             "the level {} is never reached: from {} on attempts are refused, and refused attempts are not charged",
             rung.at, refusing.at
         );
-        s.error_unless(&["charge"], span, message, Some("use a lower level; or charge = \"attempts\", which does not work with buckets"));
+        s.error_unless(
+            &["charge"],
+            span,
+            message,
+            Some("use a lower level; or charge = \"attempts\", which does not work with buckets"),
+        );
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Context, rate};
 use crate::config::section::{Placed, Section};
+use crate::engine::Rule;
 use crate::engine::distinct::MAX_OCTETS;
 use crate::policy::limit::{Charge, Count, Distinct, Ladder, Limit, Mode, Quota, Scope};
 use crate::policy::matching::Field;
@@ -64,15 +65,16 @@ pub fn check(s: &Section<'_>, draft: &Draft<'_>, cx: &Context<'_>) {
     }
 }
 
-/// A rate that refuses every event is a mistake: "0" says so plainly. Where nothing is refused, it is worth a warning.
+/// A rate that refuses every event is a mistake: "0" says so plainly.
 pub fn check_refusing_all(s: &Section<'_>, draft: &Draft<'_>, ladder: &Ladder) {
     let Some(from) = ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at) else { return };
     let fault = draft.quotas().iter().find_map(|quota| rate::refuses_all(quota, draft.limit.count, from));
     let Some(((message, help), rates)) = fault.zip(draft.rates) else { return };
     let help = format!("{help}; rate = \"0\" if everything is to be refused");
+    let is_average = draft.quotas().iter().any(|quota| matches!(quota, Quota::Rate { rule: Rule::Ewma(_), .. }));
     match draft.limit.mode {
-        Mode::Enforce => s.error(&rates.span, message, Some(&help)),
-        Mode::Soft | Mode::Shadow => s.warn(&rates.span, message, Some(&help)),
+        Mode::Enforce if is_average => s.error(&rates.span, message, Some(&help)),
+        _ => s.warn(&rates.span, message, Some(&help)),
     }
 }
 

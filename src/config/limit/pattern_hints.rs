@@ -15,7 +15,7 @@ pub(super) fn hint(key: Key, pattern: &str) -> Option<(String, String)> {
         let why = format!("\"{pattern}\" is {kind}, and is compared with the {name}");
         return Some((why, "did you mean \"client\"?".to_owned()));
     }
-    if key.shape() == Shape::Domain && pattern.starts_with('.') {
+    if key.shape() == Shape::Domain && pattern.starts_with('.') && !is_expression(pattern) {
         let why = format!("\"{pattern}\" matches no {name}");
         return Some((why, format!("did you mean \"*{pattern}\"?")));
     }
@@ -48,8 +48,10 @@ fn is_expression(pattern: &str) -> bool {
     let (local, domain) = pattern.rsplit_once('@').unwrap_or((pattern, ""));
     let is_literal = domain.starts_with('[') && domain.ends_with(']');
     let begins = pattern.starts_with(['^', '~']) || pattern.starts_with(".*") || pattern.starts_with("regex:");
-    let ends = pattern.ends_with(['$', '\\']) || pattern.len() > 2 && pattern.starts_with('/') && pattern.ends_with('/');
-    let classes = [local, if is_literal { "" } else { domain }].iter().any(|part| part.contains(['[', ']', '(', ')', '|']));
+    let ends =
+        pattern.ends_with(['$', '\\']) || pattern.len() > 2 && pattern.starts_with('/') && pattern.ends_with('/');
+    let classes =
+        [local, if is_literal { "" } else { domain }].iter().any(|part| part.contains(['[', ']', '(', ')', '|']));
     let escapes = ["\\.", "\\d", "\\w", "\\@", "\\+", "@.*", "@.+", ".+@"].iter().any(|sign| pattern.contains(sign));
     let is_quoted = local.starts_with('"');
     !is_quoted && (begins || ends || classes || escapes)
