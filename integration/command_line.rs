@@ -39,6 +39,8 @@ fn the_configuration_may_be_named_before_the_command_and_check_takes_it_alone() 
     let refused = run(weir().args(["-c", file, "completions", "bash"]), "");
     assert_eq!(refused, failure(64, "weir: this command reads no configuration: leave --config out\n"));
     assert_eq!(run(weir().args(["check", file, "-c", file]), "").code, Some(64));
+    let twice = run(weir().args(["-c", file, "check", file]), "");
+    assert_eq!(twice, failure(64, "weir: name the configuration once, with --config or without\n"));
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn check_prints_the_name_of_the_machine_and_each_limit_in_words() {
     assert!(above.last().unwrap().starts_with("# one: each user: at most 9 recipients in 1d"), "{out}");
 }
 
-/// As root, check asks whether the owner of the state's folder, who is the user of the service, can use the files.
+/// As root, check asks whether the owner of the state's folder, which is the user of the service, can use the files.
 #[test]
 fn root_is_told_of_files_that_the_user_of_the_service_cannot_read() {
     use std::os::unix::fs::PermissionsExt as _;

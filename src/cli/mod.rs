@@ -135,16 +135,29 @@ enum Command {
     },
 }
 
-impl Command {
-    fn reads_configuration(&self) -> bool {
-        !matches!(self, Self::Import { .. } | Self::Demo | Self::Completions { .. } | Self::Man { .. })
+impl Arguments {
+    /// Returns why a configuration must not be named before this command.
+    fn contradiction(&self) -> Option<&'static str> {
+        // A command that reads the configuration hands its own --config, or the default, on to here.
+        let is_given = self.config.as_deref().is_some_and(|config| config != Path::new(DEFAULT_CONFIG));
+        match &self.command {
+            Command::Import { .. } | Command::Demo | Command::Completions { .. } | Command::Man { .. } if is_given => {
+                Some("this command reads no configuration: leave --config out")
+            }
+            Command::Check { file: Some(_), .. } if is_given => {
+                Some("name the configuration once, with --config or without")
+            }
+            _ => None,
+        }
     }
 }
+
+const DEFAULT_CONFIG: &str = "/etc/weir/weir.toml";
 
 #[derive(Args)]
 struct ConfigArgument {
     /// The configuration file
-    #[arg(short, long, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 }
 
@@ -199,8 +212,8 @@ pub fn run() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    if arguments.config.is_some() && !arguments.command.reads_configuration() {
-        complain("weir: this command reads no configuration: leave --config out\n");
+    if let Some(why) = arguments.contradiction() {
+        complain(&format!("weir: {why}\n"));
         return ExitCode::from(exit::USAGE);
     }
     let outcome = match arguments.command {

@@ -83,7 +83,7 @@ fn unusable(why: &CertificateError, certificate: &Range<usize>, key: &Range<usiz
     Diagnostic { severity: Severity::Error, span: span.clone(), message: why.to_string(), help: None }
 }
 
-/// Returns an error if a key is encrypted: Weir starts without anybody who could type the passphrase.
+/// Returns an error if a key is encrypted: Weir starts unattended, and nobody types the passphrase.
 pub fn encrypted(key: &Path, span: &Range<usize>) -> Option<Diagnostic> {
     let text = std::fs::read_to_string(key).ok()?;
     // PKCS #8 (RFC 5958), and the older form of OpenSSL (RFC 1421).

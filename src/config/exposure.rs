@@ -67,7 +67,7 @@ fn widest(networks: &[IpNet]) -> Option<IpNet> {
     let all = IpNet::aggregate(&networks.to_vec());
     all.into_iter().find(|network| match network {
         IpNet::V4(network) => network.prefix_len() < 8,
-        IpNet::V6(network) => network.prefix_len() < 16 && !is_private(&network),
+        IpNet::V6(network) => network.prefix_len() < 16 && !is_private(network),
     })
 }
 

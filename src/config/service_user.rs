@@ -19,8 +19,8 @@ const WRITE: u32 = 0o2;
 const PASS: u32 = 0o1;
 
 impl ServiceUser {
-    /// Returns the owner of the state's folder, who is the user of the service. `None` if root does not ask, as any
-    /// other user has found out by reading the files, or if the service runs as root.
+    /// Returns the owner of the state's folder, which is the user of the service. `None` if the process is not root's,
+    /// as any other user has found out by reading the files, or if the service runs as root.
     pub fn of(folder: &Path) -> Option<Self> {
         let folder = std::fs::metadata(folder).ok()?;
         if !rustix::process::geteuid().is_root() || folder.uid() == 0 {

@@ -176,6 +176,9 @@ fn number(value: &DeValue<'_>) -> Result<String, String> {
 
 /// Reads one rate or several.
 fn quotas(value: &DeValue<'_>, terms: RateTerms) -> Result<Vec<Quota>, String> {
+    if value.is_integer() {
+        return Err("a rate is text in quotes, as in \"100 / 1d\"".to_owned());
+    }
     let Some(items) = value.as_array() else { return Ok(vec![terms.quota(&text(value)?)?]) };
     if items.is_empty() {
         return Err("the list is empty: write at least one rate".to_owned());

@@ -46,13 +46,19 @@ fn example(key: Key) -> String {
 /// A local part may have most of these characters, too (RFC 5321 §4.1.2), but hardly any address has them like this.
 fn is_expression(pattern: &str) -> bool {
     let (local, domain) = pattern.rsplit_once('@').unwrap_or((pattern, ""));
-    let is_literal = domain.starts_with('[') && domain.ends_with(']');
+    // An address literal (RFC 5321 §4.1.3), of a domain or of EHLO.
+    let is_literal = |part: &str| {
+        let inner = part.strip_prefix('[').and_then(|part| part.strip_suffix(']'));
+        inner.is_some_and(|inner| network(inner.trim_start_matches("IPv6:")).is_ok())
+    };
     let begins = pattern.starts_with(['^', '~']) || pattern.starts_with(".*") || pattern.starts_with("regex:");
     let ends =
         pattern.ends_with(['$', '\\']) || pattern.len() > 2 && pattern.starts_with('/') && pattern.ends_with('/');
-    let classes =
-        [local, if is_literal { "" } else { domain }].iter().any(|part| part.contains(['[', ']', '(', ')', '|']));
-    let escapes = ["\\.", "\\d", "\\w", "\\@", "\\+", "@.*", "@.+", ".+@"].iter().any(|sign| pattern.contains(sign));
+    let has_class = |part: &&str| !is_literal(part) && part.contains(['[', ']', '(', ')', '|']);
+    let classes = [local, domain].iter().any(has_class);
+    // A user may be DOMAIN\dave: a backslash with a letter alone is no sign.
+    let signs = ["\\.", "\\@", "\\d+", "\\w+", "\\d*", "\\w*", "@.*", "@.+", ".+@"];
+    let escapes = signs.iter().any(|sign| pattern.contains(sign));
     let is_quoted = local.starts_with('"');
     !is_quoted && (begins || ends || classes || escapes)
 }
@@ -98,6 +104,8 @@ mod tests {
             ("user", "first.last", None),
             ("user", "bob.*@example.org", None),
             ("helo", "[192.0.2.1]", None),
+            ("helo", "[IPv6:2001:db8::1]", None),
+            ("user", r"CORP\dave", None),
             ("helo", "mx1.example.org", None),
             ("sender-domain", "*.example.org", None),
         ] {
