@@ -48,7 +48,7 @@
 //! 3. The client says MAIL and RCPT, often several in one piece. The session gathers them (`session/pipeline.rs`) and asks
 //!    policy about all of them, as it did at the connection and at the login. [`policy::Plan`] finds the limits that hold
 //!    and their budgets, [`store`] loads these, [`policy::decide`] decides with the arithmetic of [`engine`], and the
-//!    charges are durable before the client hears the reply. `session/refusal.rs` words the reply of a refusal, with the
+//!    charges are durable before the client hears the reply. `session/refusal_reply.rs` words the reply of a refusal, with the
 //!    texts of `policy/verdict/refusal.rs`.
 //! 4. [`relay`] passes the envelope to an upstream: it selects a healthy one, takes an idle connection or opens one, says
 //!    MAIL and RCPT, and returns the answers. If that upstream fails before the message is on its way, another one gets

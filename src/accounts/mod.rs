@@ -3,21 +3,22 @@
 mod cache;
 pub mod file_state;
 mod in_flight;
-mod reload;
+mod password_hash;
 mod turns;
 pub mod users_file;
+mod watched_users_file;
 
 use crate::metrics::Metrics;
 use crate::smtp::sasl::{Credentials, Verified};
 use cache::LoginCache;
 use in_flight::{Check, InFlight, Joined};
-use reload::WatchedUsers;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turns::{Turn, Turns};
 use users_file::ReadError;
+use watched_users_file::WatchedUsers;
 
 /// Configuration of the accounts.
 #[derive(Clone, Debug)]

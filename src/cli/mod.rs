@@ -1,5 +1,6 @@
 //! Command line: parses the arguments, runs one command, prints its error and returns the exit code.
 
+mod administrator;
 mod check;
 mod control_client;
 mod demo;

@@ -1,4 +1,5 @@
-//! Failures to accept connections: logged at intervals with their number, and reported by `/readyz`.
+//! Failures to accept connections: logged at intervals with their number, followed by a pause, and reported by
+//! `/readyz`.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,9 +25,20 @@ const BETWEEN_LINES: Duration = Duration::from_secs(5);
 /// earlier.
 const PRESENT_FOR: Duration = Duration::from_secs(2);
 
+/// Pause of a listener after a failure, mostly of file descriptors: further tries would fail at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
 impl AcceptErrors {
+    /// Notes a failure of this listener, logs it if a line is due, and sleeps for a while.
+    pub async fn log_and_pause(&self, listener: &str, error: &io::Error) {
+        if let Some(failures) = self.fail(error, Instant::now()) {
+            tracing::error!(listener, %error, failures, "cannot accept a connection");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+
     /// Notes a failure. Returns the number of failures since the last log line if a new line is due.
-    pub fn fail(&self, error: &io::Error, now: Instant) -> Option<u64> {
+    fn fail(&self, error: &io::Error, now: Instant) -> Option<u64> {
         let mut failures = self.failures();
         failures.last = Some((error.to_string(), now));
         failures.unlogged += 1;

@@ -1,17 +1,15 @@
-//! TLS towards clients: chooses the certificate by the client's server name, issues session tickets, reloads changed
-//! certificate files.
+//! TLS towards clients: issues session tickets, reloads changed certificate files.
 
 use super::certificate::{Certificate, CertificateError, Paths};
+use super::certificate_chooser::CertificateChooser;
 use crate::accounts::file_state::FileState;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use rustls::server::NoServerSessionStorage;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
@@ -29,7 +27,7 @@ pub struct Options {
 pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
-    chooser: Arc<Chooser>,
+    chooser: Arc<CertificateChooser>,
     /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
     read: Mutex<Vec<FileState>>,
     /// Error of bad files: logged once, not at each check.
@@ -60,7 +58,7 @@ impl Certificates {
         let files = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
         log(&certificates, "certificate read", clock::now());
-        let chooser = Arc::new(Chooser(RwLock::new(Choice::new(&certificates))));
+        let chooser = Arc::new(CertificateChooser::new(&certificates));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
         Ok(Self { options, acceptor, chooser, read: Mutex::new(files), error: LoggedState::default() })
     }
@@ -105,7 +103,7 @@ impl Certificates {
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {
             Ok(certificates) => {
-                self.chooser.replace(Choice::new(&certificates));
+                self.chooser.replace(&certificates);
                 log(&certificates, "certificate read again", clock::now());
                 *read = files;
             }
@@ -117,7 +115,7 @@ impl Certificates {
 
 /// Creates the acceptor, for TLS 1.2 and 1.3. It lives as long as the process, so session tickets stay valid when
 /// certificates change.
-fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
+fn acceptor(chooser: Arc<CertificateChooser>) -> Result<TlsAcceptor, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_no_client_auth().with_cert_resolver(chooser);
@@ -139,63 +137,10 @@ fn log(certificates: &[Certificate], message: &str, now: Timestamp) {
     }
 }
 
-/// Resolver of the certificate in each handshake.
-#[derive(Debug)]
-struct Chooser(
-    /// Locked to look up or replace, never over an `.await`.
-    RwLock<Choice>,
-);
-
-impl Chooser {
-    fn replace(&self, choice: Choice) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = choice;
-    }
-}
-
-impl ResolvesServerCert for Chooser {
-    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let choice = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        choice.of(client.server_name())
-    }
-}
-
-/// Certificates by name.
-#[derive(Debug)]
-struct Choice {
-    /// Always set.
-    default: Option<Arc<CertifiedKey>>,
-    /// Keys are names in lower case.
-    named: HashMap<String, Arc<CertifiedKey>>,
-}
-
-impl Choice {
-    /// Creates the choice. The first certificate is the default.
-    fn new(certificates: &[Certificate]) -> Self {
-        let default = certificates.first().map(|certificate| certificate.key.clone());
-        let mut named = HashMap::new();
-        for Certificate { names, key, .. } in certificates {
-            for name in names {
-                named.entry(name.clone()).or_insert_with(|| key.clone());
-            }
-        }
-        Self { default, named }
-    }
-
-    /// Returns the certificate for a name. An exact name is preferred to a wildcard, which stands for one label (RFC
-    /// 9525 §6.3).
-    fn of(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
-        let named = name.and_then(|name| {
-            let name = name.to_ascii_lowercase();
-            let wildcard = || name.split_once('.').and_then(|(_, domain)| self.named.get(&format!("*.{domain}")));
-            self.named.get(&name).or_else(wildcard)
-        });
-        named.or(self.default.as_ref()).cloned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::sign::CertifiedKey;
     use std::path::Path;
 
     /// Makes a certificate for these names; returns it and its key.
@@ -228,7 +173,7 @@ mod tests {
     }
 
     fn shown(certificates: &Certificates, name: Option<&str>) -> Arc<CertifiedKey> {
-        certificates.chooser.0.read().unwrap().of(name).unwrap()
+        certificates.chooser.choose(name).unwrap()
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod pipeline;
 mod rcpt;
 mod record;
 mod refusal;
+mod refusal_reply;
 mod replies;
 mod state;
 mod step;
@@ -36,7 +37,7 @@ pub use message_outcome::MessageOutcome;
 pub use options::{Options, Requirement, Security, Tls};
 pub use pipeline::Request;
 pub use record::{Delivery, Record, Refused, RefusedBy};
-pub use replies::{refusal_reply, suspended_reply};
+pub use refusal_reply::{refusal_reply, suspended_reply};
 pub use step::{Admit, Body, Chunk, Delayed, GroupLookup, Login, Relay, Session, StartTls, Step};
 
 use crate::smtp::command::{self, Command, Hello};

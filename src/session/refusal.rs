@@ -1,7 +1,7 @@
 //! Refusals by limits and suspensions: the reply and the record.
 
 use super::record::{Record, Refused, RefusedBy};
-use super::replies::{refusal_reply, suspended_reply};
+use super::refusal_reply::{refusal_reply, suspended_reply};
 use super::state::{MAX_RECORDED, State};
 use crate::policy::request::Stage;
 use crate::policy::verdict::{Refusal, Suspended, Verdict};

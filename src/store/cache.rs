@@ -4,8 +4,8 @@ mod eviction;
 mod folding;
 mod unread;
 
+use super::commit_queue::{Commit, NEVER_WRITTEN, Queue};
 use super::hashed_key::{HashedKey, HashedKeyRef};
-use super::queue::{Commit, NEVER_WRITTEN, Queue};
 use crate::policy::budgets::{Budget, Change, Key, Loaded};
 use crate::time::Timestamp;
 use std::collections::HashMap;

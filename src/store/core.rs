@@ -1,11 +1,11 @@
 //! State shared by the threads of a store.
 
 use super::cache::BudgetCache;
+use super::commit_queue::{Queue, WriterJob};
 use super::health::{Attempt, HealthMonitor};
 use super::new_budgets::{Excess, NewBudgets};
 use super::options::Options;
 use super::pending_exceptions::{PendingExceptions, warn_inert_grants};
-use super::queue::{Queue, WriterJob};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::policy::budgets::Key;

@@ -1,12 +1,12 @@
 //! Grants, suspensions and resets: changed in memory at once, and written to the file by the writer.
 
 use super::audit::{Act, AuditRecord};
+use super::commit_queue::WriterJob;
 use super::core::{COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::pending_exceptions::{Batch, Kept, warn_inert_grants};
-use super::queue::WriterJob;
 use super::{Store, Unavailable};
 use crate::policy::Policy;
 use crate::policy::budgets::{Key, Loaded, Owner};

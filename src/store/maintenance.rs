@@ -1,12 +1,12 @@
 //! The maintenance thread: checkpoints the write-ahead log, sees whether the file is still at its path, checks the
 //! whole file once, and has expired budgets deleted.
 
+use super::commit_queue::WriterJob;
 use super::core::{Core, KEEP};
 use super::file::{self, BudgetRow, File};
 use super::hashed_key::HashedKey;
 use super::health::Attempt;
 use super::options::Durability;
-use super::queue::WriterJob;
 use crate::policy::limit::Limit;
 use crate::time::Timestamp;
 use std::collections::{HashMap, HashSet};

@@ -6,6 +6,7 @@
 
 pub mod audit;
 mod cache;
+mod commit_queue;
 mod core;
 pub mod dump;
 mod exceptions;
@@ -19,7 +20,6 @@ mod maintenance;
 mod new_budgets;
 mod options;
 mod pending_exceptions;
-mod queue;
 mod recovery;
 mod schema;
 mod session_slots;

@@ -4,12 +4,12 @@
 mod folding;
 mod pass;
 
+use super::commit_queue::WriterJob;
 use super::core::{CATCHING_UP, COMMIT_TIMEOUT, Core, slow_disk};
 use super::file::{self, File};
 use super::hashed_key::HashedKey;
 use super::health::{Attempt, HealthChange};
 use super::journal::Entry;
-use super::queue::WriterJob;
 use crate::policy::budgets::Budget;
 use pass::Pass;
 use std::collections::BTreeMap;

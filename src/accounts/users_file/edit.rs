@@ -1,8 +1,7 @@
 //! Edits of the users file, as `weir user` makes them: each locks the file, reads it, and replaces it as a whole.
 
 use super::{GROUP_NAMES, Line, ReadError, User, Users, check_name, sorted};
-use crate::smtp::sasl;
-use argon2::{Argon2, PasswordHasher as _};
+use crate::accounts::password_hash::{self, HashError};
 use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -107,16 +106,11 @@ impl Users {
 }
 
 fn hash(password: &str) -> Result<String, EditError> {
-    if !(1..=sasl::MAX_PASSWORD).contains(&password.len()) || password.contains(['\0', '\r', '\n']) {
-        return Err(EditError::Password("a password has 1 to 1024 octets, and no line break or NUL"));
-    }
-    let prepared = sasl::saslprep(password).ok_or(EditError::Password(PROHIBITED))?;
-    let hash = Argon2::default().hash_password(prepared.as_bytes());
-    hash.map(|hash| hash.to_string()).map_err(|error| EditError::Hash(error.to_string()))
+    password_hash::hash(password).map_err(|error| match error {
+        HashError::Password(why) => EditError::Password(why),
+        HashError::Hash(why) => EditError::Hash(why),
+    })
 }
-
-const PROHIBITED: &str = "SASLprep (RFC 4013) prohibits this password: it is empty without its invisible characters, mixes scripts \
-    written from the right with others, or has a control character or one that Unicode 3.2 does not have (as most emoji)";
 
 fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

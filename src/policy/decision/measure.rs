@@ -1,6 +1,6 @@
 //! Measurement of an event against a budget: the level with the event, and whether a rung of the ladder is reached.
 
-use super::ladder::Overage;
+use super::delay::Overage;
 use super::{Decision, Step};
 use crate::engine::distinct::{Seen, Value};
 use crate::engine::{Rule, Wait};

@@ -1,6 +1,7 @@
 //! Decision: checks each event against the budgets of all limits that apply, and charges them.
 
 mod charge;
+mod delay;
 mod explain;
 mod ladder;
 mod measure;

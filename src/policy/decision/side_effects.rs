@@ -1,6 +1,7 @@
 //! Side effects of a decision beside charges: delays, suspensions, notifications.
 
-use super::ladder::{Overage, Reached, Room};
+use super::delay::{Overage, Room};
+use super::ladder::Reached;
 use super::{Decision, Step};
 use crate::engine::Wait;
 use crate::policy::Lateness;

@@ -2,8 +2,8 @@
 
 use super::{BudgetCache, SHARDS, Slot, Stage, octets, shard_of};
 use crate::policy::budgets::Budget;
+use crate::store::commit_queue::NEVER_WRITTEN;
 use crate::store::hashed_key::{HashedKey, HashedKeyRef};
-use crate::store::queue::NEVER_WRITTEN;
 use std::sync::atomic::Ordering;
 
 impl BudgetCache {

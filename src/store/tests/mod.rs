@@ -11,8 +11,8 @@ mod session_slots;
 mod versions;
 
 use super::cache::BudgetCache;
+use super::commit_queue::Queue;
 use super::file::File;
-use super::queue::Queue;
 use super::*;
 use crate::engine::distinct::{Filter, Generation};
 use crate::policy::address::AddressNormalizer;
@@ -64,7 +64,7 @@ async fn admit_with(store: &Store, seen: &Arc<Filter>, user: &str) {
         store.core.cache.replay(
             HashedKey::of(key.owned()),
             budget.clone(),
-            crate::store::queue::NEVER_WRITTEN,
+            crate::store::commit_queue::NEVER_WRITTEN,
             |stored, _| stored,
         );
     }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::engine::State;
 use crate::policy::budgets::Change;
+use crate::store::commit_queue::{Commit, NEVER_WRITTEN};
 use crate::store::journal::Entry;
-use crate::store::queue::{Commit, NEVER_WRITTEN};
 
 /// Appends a change to a budget, as a transaction does.
 fn append(queue: &Queue, user: &str) -> Commit {
