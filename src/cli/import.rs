@@ -1,43 +1,100 @@
 //! `weir import`: prints the rate limits of another program's configuration as limits of Weir.
 
 use super::{CommandError, complain, exit};
-use crate::import::{self, ImportError, Program};
-use clap::Subcommand;
-use std::path::PathBuf;
+use crate::config::{self, ConfigError};
+use crate::import::{self, ImportError, Program, Report};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Import the ratelimit conditions of an Exim configuration
     #[command(after_help = "Example:\n  weir import exim /etc/exim4/exim4.conf > limits.toml")]
-    Exim { file: PathBuf },
+    Exim(Files),
     /// Import the ratelimit section of an rspamd configuration
     #[command(after_help = "Example:\n  weir import rspamd /etc/rspamd/local.d/ratelimit.conf > limits.toml")]
-    Rspamd { file: PathBuf },
+    Rspamd(Files),
     /// Import the rules with rate(), rcpt() and size() of a postfwd configuration
     #[command(after_help = "Example:\n  weir import postfwd /etc/postfix/postfwd.cf > limits.toml")]
-    Postfwd { file: PathBuf },
+    Postfwd(Files),
 }
 
-/// Prints the imported limits. Names on standard error all that is not translated; the exit code is 65 then.
+#[derive(Args)]
+pub struct Files {
+    file: PathBuf,
+    /// Folder in which to save override tables: that of weir.toml
+    #[arg(long, value_name = "FOLDER")]
+    tables: Option<PathBuf>,
+}
+
+/// Prints the imported limits, with a comment for all that is not translated. The exit code is 65 then.
 pub fn run(command: &Command) -> Result<(), CommandError> {
-    let (file, program) = match command {
-        Command::Exim { file } => (file, Program::Exim),
-        Command::Rspamd { file } => (file, Program::Rspamd),
-        Command::Postfwd { file } => (file, Program::Postfwd),
+    let (files, program) = match command {
+        Command::Exim(files) => (files, Program::Exim),
+        Command::Rspamd(files) => (files, Program::Rspamd),
+        Command::Postfwd(files) => (files, Program::Postfwd),
     };
-    let name = file.display();
-    let report = import::read(program, file).map_err(|error| {
+    let name = files.file.display();
+    let mut report = import::read(program, &files.file, files.tables.is_some()).map_err(|error| {
         let code = if matches!(error, ImportError::Io(_)) { exit::NO_INPUT } else { exit::DATA };
         CommandError::new(code, format!("{name}: {error}"))
     })?;
+    let folder = files.tables.as_deref().unwrap_or(Path::new(""));
+    save_tables(&report, folder)?;
+    withdraw_refused(&mut report, folder);
     super::print(&report.to_string())?;
-    let complaints = report.complaints();
-    for (place, words) in &complaints {
-        complain(&format!("{place}: {words}\n"));
+    match report.is_complete() {
+        true => Ok(()),
+        false => {
+            let words = format!("{name}: {}; see the comments in the output", report.summary());
+            Err(CommandError::new(exit::DATA, words))
+        }
     }
-    match complaints.len() {
-        0 => Ok(()),
-        1 => Err(CommandError::new(exit::DATA, format!("{name}: 1 thing is not translated"))),
-        count => Err(CommandError::new(exit::DATA, format!("{name}: {count} things are not translated"))),
+}
+
+/// Saves the override tables. An existing file is not replaced.
+fn save_tables(report: &Report, folder: &Path) -> Result<(), CommandError> {
+    for table in report.tables() {
+        let path = folder.join(&table.file);
+        let is_same = std::fs::read_to_string(&path).is_ok_and(|text| text == table.text);
+        let saved = if is_same { Ok(()) } else { save(&path, &table.text) };
+        saved.map_err(|error| CommandError::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
+        complain(&format!("{}: saved\n", path.display()));
     }
+    Ok(())
+}
+
+fn save(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    std::fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
+}
+
+/// What a configuration needs beside the limits. The listener has logins, as the limits of users need them.
+const REST: &str = "hostname = \"import.invalid\"\n\
+    listener.import = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
+    upstream = [{ address = \"127.0.0.1:25\", tls = \"none\" }]\nstate = { path = \"state.db\" }\n";
+
+/// Withdraws each limit that `weir check` would refuse. This can make others wrong, that watch its budget.
+fn withdraw_refused(report: &mut Report, folder: &Path) {
+    while let Some((name, why)) = refused(report, folder) {
+        report.withdraw(&name, &why);
+    }
+}
+
+/// Returns the first limit that `weir check` would refuse, and the reason.
+fn refused(report: &Report, folder: &Path) -> Option<(String, String)> {
+    let (mut text, mut ends) = (REST.to_owned(), Vec::new());
+    for (name, limit) in report.limits() {
+        text += &limit;
+        ends.push((text.len(), name));
+    }
+    let problems = match config::parse(&folder.join("weir.toml"), text) {
+        Err(ConfigError::Diagnostics(problems)) => problems,
+        Ok(_) | Err(ConfigError::Io(..)) => return None,
+    };
+    let mut errors: Vec<_> = problems.found.iter().filter(|problem| problem.severity == config::Severity::Error).collect();
+    errors.sort_by_key(|problem| problem.span.start);
+    let limit = |at: usize| ends.iter().find(|(end, _)| at < *end).or(ends.last()).map(|(_, name)| (*name).to_owned());
+    let first = errors.iter().find(|problem| !problem.span.is_empty()).or(errors.first())?;
+    Some((limit(first.span.start)?, first.message.clone()))
 }

@@ -19,6 +19,8 @@ pub struct Line {
 pub struct Source {
     pub lines: Vec<Line>,
     pub problems: Vec<(SourceLine, String)>,
+    /// Conditions `ratelimit` in branches that `.ifdef` leaves out.
+    pub inactive: Vec<SourceLine>,
     /// Name and value, in the order of definition: Exim replaces them in this order.
     macros: Vec<(String, String)>,
     /// Index of each macro in `macros`.
@@ -68,7 +70,7 @@ impl Source {
             match line.strip_prefix('.').filter(|directive| directive.starts_with(|c: char| c.is_ascii_lowercase())) {
                 Some(directive) => self.directive(directive, &place, path, depth),
                 None if self.branches.iter().all(|branch| branch.is_on) => self.line(line, place),
-                None => {}
+                None => self.inactive.extend((0..mentions(line)).map(|_| place.clone())),
             }
         }
     }
@@ -185,6 +187,16 @@ impl Source {
         }
         Some(text)
     }
+}
+
+/// Returns how often a text has a condition `ratelimit =`.
+pub fn mentions(text: &str) -> usize {
+    let is_condition = |(at, word): (usize, &str)| {
+        let before = text[..at].chars().next_back();
+        before.is_none_or(|c| c.is_whitespace() || matches!(c, '!' | '{' | '"' | 'n'))
+            && text[at + word.len()..].trim_start().starts_with('=')
+    };
+    text.match_indices("ratelimit").filter(|found| is_condition(*found)).count()
 }
 
 /// Returns the macro name that a line defines: it begins with a capital letter or `_`, and `=` follows.

@@ -1,9 +1,10 @@
 //! Import of postfwd rules with `rate()`, `rcpt()` and `size()`.
 
+mod conditions;
 mod rules;
 
 use super::budget::Allowance;
-use super::limit::{Budget, Condition, Limit, MatchValue, quoted};
+use super::limit::{Budget, Condition, Limit, quoted};
 use super::report::Report;
 use super::source_line::SourceLine;
 use crate::policy::algorithm::Algorithm;
@@ -14,9 +15,8 @@ use crate::policy::limit::Charge;
 use crate::policy::networks::Widths;
 use crate::policy::template::Template;
 use crate::time::{Units, format_duration, parse_rate};
-use ipnet::IpNet;
-use rules::{Item, Rule};
-use std::net::IpAddr;
+use conditions::Narrowed;
+use rules::{Ignored, Item, Rule};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,8 +24,10 @@ use std::time::Duration;
 /// Earlier rules that let mail through, so that postfwd does not reach the limit.
 #[derive(Default)]
 struct EarlierAccepts {
-    first: Option<(SourceLine, String)>,
-    count: usize,
+    /// Conditions of those that limits can express.
+    except: Vec<Vec<Condition>>,
+    /// The others, each with its action.
+    unknown: Vec<(SourceLine, String)>,
 }
 
 /// Action of a rule.
@@ -34,44 +36,58 @@ enum Action<'a> {
     Limit(&'static str, &'a str),
     /// Answer for Postfix, and whether it lets mail through.
     Answer(bool),
-    /// Another command, and why it is not imported.
-    Other(String),
+    /// Command of a limit that postfwd does not run, and why.
+    BadLimit(String),
+    /// Another command.
+    Other(&'a str),
 }
 
 /// Reads a file of rules.
 pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     let text = allowance.read(path)?;
     let file: Rc<str> = path.display().to_string().into();
-    let mut report = Report::default();
+    let mut report = Report::new("rule", false);
     let (mut earlier, mut others) = (EarlierAccepts::default(), Vec::new());
     for rule in rules::rules(&file, &text, allowance) {
         let rule = match rule {
             Ok(rule) => rule,
-            Err((place, why)) => {
-                report.refuse(&place, why);
+            Err(Ignored { place, why, is_limit: true }) => {
+                let number = report.number();
+                report.refuse(number, &place, why);
+                continue;
+            }
+            Err(Ignored { place, why, .. }) => {
+                report.leave_out(&place, why);
                 continue;
             }
         };
         let action = rule.action().unwrap_or_default();
         match self::action(action) {
-            Action::Limit(word, arguments) => match limit(&rule, word, arguments) {
-                Ok(mut limit) => {
-                    earlier.broaden(&mut limit);
-                    report.add(limit);
+            Action::Limit(word, arguments) => {
+                let number = report.number();
+                match limit(&rule, word, arguments) {
+                    Ok(mut limit) => {
+                        earlier.apply(&mut limit);
+                        report.add(number, limit);
+                    }
+                    Err(why) => report.refuse(number, &rule.place, format!("{action}: {why}")),
                 }
-                Err(why) => report.refuse(&rule.place, format!("{action}: {why}")),
-            },
+            }
+            Action::BadLimit(why) => {
+                let number = report.number();
+                report.refuse(number, &rule.place, format!("{action}: {why}"));
+            }
             Action::Answer(passes) => {
                 if passes {
-                    earlier.add(&rule.place, action);
+                    earlier.add(&rule, action, allowance);
                 }
                 others.push(rule.place);
             }
-            Action::Other(why) => {
-                if action.starts_with("jump") {
-                    earlier.add(&rule.place, action);
+            Action::Other(word) => {
+                if word == "jump" {
+                    earlier.unknown.push((rule.place.clone(), action.to_owned()));
                 }
-                report.refuse(&rule.place, format!("{action}: {why}"));
+                report.leave_out(&rule.place, format!("{action}: this command is not followed"));
             }
         }
     }
@@ -85,16 +101,23 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
 }
 
 impl EarlierAccepts {
-    fn add(&mut self, place: &SourceLine, action: &str) {
-        self.first.get_or_insert_with(|| (place.clone(), action.to_owned()));
-        self.count += 1;
+    fn add(&mut self, rule: &Rule, action: &str, allowance: &Allowance) {
+        let mut narrowed = Narrowed::default();
+        rule.conditions().for_each(|item| narrowed.add(item));
+        // Each limit after the rule repeats its conditions.
+        let is_bounded = allowance.items(narrowed.matches.len()).is_ok();
+        if narrowed.unknown.is_empty() && narrowed.except.is_empty() && !narrowed.matches.is_empty() && is_bounded {
+            self.except.push(narrowed.matches);
+        } else {
+            self.unknown.push((rule.place.clone(), action.to_owned()));
+        }
     }
 
-    fn broaden(&self, limit: &mut Limit) {
-        let Some((place, action)) = &self.first else { return };
-        let more =
-            if self.count > 1 { format!(" and {} more before the limit", self.count - 1) } else { String::new() };
-        limit.broaden(place, format!("an earlier rule{more} lets others through ({action}), which is not translated"));
+    fn apply(&self, limit: &mut Limit) {
+        limit.except.extend(self.except.iter().cloned());
+        for (place, action) in &self.unknown {
+            limit.shadow(place, format!("an earlier rule lets others through ({action})"));
+        }
     }
 }
 
@@ -111,11 +134,11 @@ fn action(text: &str) -> Action<'_> {
     let known = ["rate", "rcpt", "size"].into_iter().find(|known| word.strip_suffix("5321").unwrap_or(word) == *known);
     match (known, inner.strip_suffix(')')) {
         (Some(known), Some(arguments)) => Action::Limit(known, arguments),
-        (Some(_), None) => Action::Other("its last ) is missing, so that postfwd runs no command".to_owned()),
+        (Some(_), None) => Action::BadLimit("its last ) is missing, so that postfwd runs no command".to_owned()),
         (None, _) if ["rate", "rcpt", "size"].iter().any(|known| word.to_ascii_lowercase().starts_with(known)) => {
-            Action::Other(format!("{word} is no command of postfwd's, which are in small letters"))
+            Action::BadLimit(format!("{word} is no command of postfwd's, which are in small letters"))
         }
-        (None, _) => Action::Other("this command is not followed".to_owned()),
+        (None, _) => Action::Other(word),
     }
 }
 
@@ -129,19 +152,28 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     };
     // Older configurations write the item with `$$`.
     let whose = whose.strip_prefix("$$").unwrap_or(whose);
-    let field = field(whose).ok_or_else(|| format!("limits have no key field for {whose}"))?;
+    // postfwd has one budget for all requests, or for all of this server.
+    let is_for_all = matches!(whose, "global" | "server");
+    let field = field(whose);
+    if field.is_none() && !is_for_all {
+        return Err(format!("limits have no key field for {whose}"));
+    }
     let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
     let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
-    let is_at_end = rule.conditions().any(|item| item.key == "protocol_state" && item.value.starts_with("END"));
+    let is_at = |state: &str| {
+        let is_state = |item: &Item| item.key == "protocol_state" && item.value.starts_with(state);
+        rule.conditions().any(is_state)
+    };
+    let is_of_message = is_at("END") || is_at("DATA");
     let (count, stage) = match word {
         "size" => (Count::Bytes, None),
         "rcpt" => (Count::Recipients, Some(Stage::Data)),
-        _ if is_at_end => (Count::Messages, None),
+        _ if is_of_message => (Count::Messages, None),
         _ => (Count::Recipients, None),
     };
     let is_at_rcpt = count == Count::Recipients && stage.is_none();
-    if field.is_of_recipient() && !is_at_rcpt && count != Count::Messages {
+    if let Some(field) = field.filter(|field| field.is_of_recipient() && !is_at_rcpt) {
         return Err(format!("{} of a whole message are not counted per {}", count.name(), field.name()));
     }
     let rate = if most == 0 { "0".to_owned() } else { format!("{most} / {}", format_duration(time)) };
@@ -150,7 +182,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     }
     let mut limit = Limit::new(Budget::Own {
         count,
-        per: vec![field],
+        per: field.into_iter().collect(),
         rate,
         algorithm: Algorithm::TokenBucket,
         burst: None,
@@ -160,19 +192,23 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     limit.stage = stage;
     limit.comment(format!("{}: {word}({arguments})", rule.place));
     limit.comment("postfwd counts from the first mail on and begins anew when the time is over; here what is used comes back little by little.");
-    if word == "rate" && !is_at_end {
+    if word == "rate" && !is_of_message {
         limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
     }
+    let mut narrowed = Narrowed::default();
     for item in rule.items.iter().filter(|item| item.key != "action") {
         match &*item.key {
             "id" if item.value.contains('=') => {
-                limit.broaden(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
+                limit.shadow(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
             }
             "id" => {}
-            "protocol_state" => at_state(&mut limit, &rule.place, word, item),
-            _ => narrow(&mut limit, &rule.place, item),
+            "protocol_state" => at_state(&mut limit, &rule.place, item),
+            _ => narrowed.add(item),
         }
     }
+    limit.matches = narrowed.matches;
+    limit.except = narrowed.except;
+    narrowed.unknown.iter().for_each(|item| limit.shadow(&rule.place, format!("{item} cannot be expressed")));
     if arguments.matches('(').count() != arguments.matches(')').count() {
         limit.lose(
             &rule.place,
@@ -197,51 +233,13 @@ fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// Checks the protocol state: limits translate RCPT, DATA (not for rate) and the end of the message.
-fn at_state(limit: &mut Limit, place: &SourceLine, word: &str, item: &Item) {
+/// Checks the protocol state: limits translate RCPT, DATA and the end of the message.
+fn at_state(limit: &mut Limit, place: &SourceLine, item: &Item) {
     let Item { operator, value, .. } = item;
-    let is_usual = value == "RCPT" || value.starts_with("END") || (value == "DATA" && word != "rate");
-    if !matches!(&**operator, "=" | "==") || !is_usual {
-        limit.broaden(place, format!("protocol_state{operator}{value} cannot be expressed"));
+    let is_usual = value == "RCPT" || value.starts_with("END") || value == "DATA";
+    if !matches!(&**operator, "=" | "==" | "=~" | "~=") || !is_usual {
+        limit.shadow(place, format!("protocol_state{operator}{value} cannot be expressed"));
     }
-}
-
-/// Adds an item to `match`. An item that cannot be expressed broadens the limit.
-fn narrow(limit: &mut Limit, place: &SourceLine, item: &Item) {
-    let Item { key, operator, value } = item;
-    let (key, value) = (&**key, &**value);
-    let written = format!("{key}{operator}{value}");
-    let any = ["/./", "/.+/", "/^.+$/", "/^(.+)$/", "^.+$", "."].contains(&value);
-    let items: Vec<String> = match &**operator {
-        "=~" | "~=" if any => vec!["*".to_owned()],
-        "=" | "=="
-            if !value.contains(['$', ':', '!', '(', ')', '*', '&', '/'])
-                || (key == "client_address" && is_addresses(value)) =>
-        {
-            value.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
-        }
-        _ => Vec::new(),
-    };
-    let names =
-        ["client_address", "sasl_username", "sender", "sender_domain", "recipient", "recipient_domain", "helo_name"];
-    let keys = ["client", "user", "sender", "sender-domain", "recipient", "recipient-domain", "helo"];
-    let known = names.into_iter().zip(keys).find(|(name, _)| *name == key);
-    let is_plain = !items.iter().any(|item| item.contains(char::is_whitespace));
-    let is_good = key != "client_address" || items == ["*"] || is_addresses(value);
-    let Some((_, known)) = known.filter(|_| is_good && is_plain && !items.is_empty()) else {
-        return limit.broaden(place, format!("{written} cannot be expressed"));
-    };
-    // Every client has an address.
-    let is_everybody = known == "client" && items == ["*"];
-    if !is_everybody && !limit.add_match(Condition { key: known, value: MatchValue::Texts(items) }) {
-        limit.broaden(place, format!("{written}: there is an item with this key already"));
-    }
-}
-
-/// Returns whether a text is a list of addresses and networks, separated by commas.
-fn is_addresses(text: &str) -> bool {
-    let mut items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.all(|item| item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok())
 }
 
 /// Adds the action on mail that exceeds the limit.
