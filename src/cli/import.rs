@@ -1,9 +1,10 @@
 //! `weir import`: prints the rate limits of another program's configuration as limits of Weir.
 
 use super::{CommandError, complain, exit};
-use crate::config::{self, ConfigError};
+use crate::config::{self, ConfigError, Severity};
 use crate::import::{self, ImportError, Program, Report};
 use clap::{Args, Subcommand};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -69,20 +70,24 @@ fn save(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// What a configuration needs beside the limits. The listener has logins, as the limits of users need them.
+/// Parts of a configuration beside the limits.
 const REST: &str = "hostname = \"import.invalid\"\n\
     listener.import = { address = \"127.0.0.1:0\", tls = \"none\", auth = \"none\" }\n\
     upstream = [{ address = \"127.0.0.1:25\", tls = \"none\" }]\nstate = { path = \"state.db\" }\n";
 
-/// Withdraws each limit that `weir check` would refuse. This can make others wrong, that watch its budget.
+/// Withdraws the limits that `weir check` would refuse. This can make others wrong, which watch their budgets.
 fn withdraw_refused(report: &mut Report, folder: &Path) {
-    while let Some((name, why)) = refused(report, folder) {
-        report.withdraw(&name, &why);
+    loop {
+        let refused = refused(report, folder);
+        if refused.is_empty() {
+            return;
+        }
+        refused.iter().for_each(|(name, why)| report.withdraw(name, why));
     }
 }
 
-/// Returns the first limit that `weir check` would refuse, and the reason.
-fn refused(report: &Report, folder: &Path) -> Option<(String, String)> {
+/// Returns the limits that `weir check` would refuse, each with the first reason.
+fn refused(report: &Report, folder: &Path) -> BTreeMap<String, String> {
     let (mut text, mut ends) = (REST.to_owned(), Vec::new());
     for (name, limit) in report.limits() {
         text += &limit;
@@ -90,11 +95,14 @@ fn refused(report: &Report, folder: &Path) -> Option<(String, String)> {
     }
     let problems = match config::parse(&folder.join("weir.toml"), text) {
         Err(ConfigError::Diagnostics(problems)) => problems,
-        Ok(_) | Err(ConfigError::Io(..)) => return None,
+        Ok(_) | Err(ConfigError::Io(..)) => return BTreeMap::new(),
     };
-    let mut errors: Vec<_> = problems.found.iter().filter(|problem| problem.severity == config::Severity::Error).collect();
-    errors.sort_by_key(|problem| problem.span.start);
-    let limit = |at: usize| ends.iter().find(|(end, _)| at < *end).or(ends.last()).map(|(_, name)| (*name).to_owned());
-    let first = errors.iter().find(|problem| !problem.span.is_empty()).or(errors.first())?;
-    Some((limit(first.span.start)?, first.message.clone()))
+    let mut refused = BTreeMap::new();
+    for error in problems.found.iter().filter(|problem| problem.severity == Severity::Error) {
+        let at = ends.partition_point(|(end, _)| *end <= error.span.start);
+        if let Some((_, name)) = ends.get(at).or(ends.last()) {
+            refused.entry((*name).to_owned()).or_insert_with(|| error.message.clone());
+        }
+    }
+    refused
 }

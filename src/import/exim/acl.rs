@@ -219,7 +219,7 @@ impl Configuration {
         let text = match from_file {
             false => value.replace("\\n", "\n").replace("\\$", "$"),
             true => match self.named.allowance.read(Path::new(value)) {
-                Ok(text) => text.replace("\\\n", " "),
+                Ok(text) => text.split("\\\n").map(str::trim_start).collect(),
                 Err(error) => return self.unread.push((place, format!("{option}: {}", table::unread(value, &error)))),
             },
         };

@@ -21,10 +21,12 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
             Part::Modifier(modifier) => modifier,
         };
         match &*modifier.name {
-            "message" if !matches!(one.verb, Verb::Warn | Verb::Suspend) => match texts::text(&modifier.value, one.verb) {
-                Ok(words) => text = quoted(&words),
-                Err(why) => limit.lose(&modifier.place, why),
-            },
+            "message" if !matches!(one.verb, Verb::Warn | Verb::Suspend) => {
+                match texts::text(&modifier.value, one.verb) {
+                    Ok(words) => text = quoted(&words),
+                    Err(why) => limit.lose(&modifier.place, why),
+                }
+            }
             "delay" if one.verb == Verb::Warn && is_after => delay = waiting(limit, modifier),
             // The variable is followed where it is used.
             _ if modifier.name.starts_with("set") && !is_after => {}
@@ -50,7 +52,9 @@ pub fn act(limit: &mut Limit, one: &RatelimitUse<'_>) {
 fn suspend(limit: &mut Limit, one: &RatelimitUse<'_>) {
     let is_one = matches!(&limit.budget, Budget::Own { per, .. } if matches!(per[..], [Field::User | Field::Client(_) | Field::Sender | Field::UserDomain]));
     if is_one {
-        limit.comment("Exim holds the mail until an administrator has looked at it; Weir suspends for a day: see weir release.");
+        limit.comment(
+            "Exim holds the mail until an administrator has looked at it; Weir suspends for a day: see weir release.",
+        );
         return limit.act("suspend", quoted("1d"));
     }
     limit.shadow(&one.statement().place, "only one user, client or sender can be suspended");

@@ -323,7 +323,11 @@ mod tests {
             ("${unclosed $ ${", "${unclosed $ ${"),
         ] {
             let folder = folder.path().display().to_string();
-            assert_eq!(scope.simplified(&text.replace("FOLDER", &folder)), expected.replace("FOLDER", &folder), "{text}");
+            assert_eq!(
+                scope.simplified(&text.replace("FOLDER", &folder)),
+                expected.replace("FOLDER", &folder),
+                "{text}"
+            );
         }
     }
 

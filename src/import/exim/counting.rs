@@ -150,13 +150,14 @@ fn other(event: &str) -> String {
 
 /// Translates a count that is an expansion, such as `$recipients_count`.
 fn computed(count: &str, event: Event) -> Result<Plain, String> {
-    let (count, stage) = match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
-        ("recipients_count" | "rcpt_count", Event::Predata) => (Count::Recipients, Some(Stage::Data)),
-        ("recipients_count" | "rcpt_count", Event::Data) => (Count::Recipients, Some(Stage::End)),
-        ("message_size", Event::Mail | Event::Rcpt | Event::Predata) => (Count::Bytes, None),
-        ("message_size", Event::Data) => (Count::Bytes, Some(Stage::End)),
-        _ => return Err(format!("limits count no {count} at {}", event.name())),
-    };
+    let (count, stage) =
+        match (count.trim().trim_start_matches("${").trim_start_matches('$').trim_end_matches('}'), event) {
+            ("recipients_count" | "rcpt_count", Event::Predata) => (Count::Recipients, Some(Stage::Data)),
+            ("recipients_count" | "rcpt_count", Event::Data) => (Count::Recipients, Some(Stage::End)),
+            ("message_size", Event::Mail | Event::Rcpt | Event::Predata) => (Count::Bytes, None),
+            ("message_size", Event::Data) => (Count::Bytes, Some(Stage::End)),
+            _ => return Err(format!("limits count no {count} at {}", event.name())),
+        };
     Ok((count, stage, None))
 }
 
@@ -186,11 +187,14 @@ fn comments(count: Count, per: Option<Per>, event: Event, distinct: Option<Field
     if count == Count::Bytes && event != Event::Data {
         comments.push("Exim counts what MAIL declares; Weir, too, but corrects it at the end of the message.");
     }
-    if per == Some(Per::Conn) && event != Event::Connect {
-        comments.push(match count {
-            Count::Sessions => "Exim counts a connection when it gets to this list; Weir when its login has succeeded.",
-            _ => "Exim counts a connection when it gets to this list; Weir counts and refuses it at once.",
-        });
+    match count {
+        Count::Sessions => {
+            comments.push("Exim counts a connection when it gets to this list; Weir when its login has succeeded.");
+        }
+        Count::Connections if per == Some(Per::Conn) && event != Event::Connect => {
+            comments.push("Exim counts a connection when it gets to this list; Weir counts and refuses it at once.");
+        }
+        _ => {}
     }
     if distinct.is_some_and(Field::is_of_recipient) {
         comments.push("Sub-addresses are cut: bob+lists is bob, unless [addresses] says otherwise.");

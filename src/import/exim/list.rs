@@ -106,7 +106,9 @@ fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, St
         return Err(format!("{name} is known only to Exim"));
     }
     let names = match name.split_once(';') {
-        _ if name.starts_with('/') => table::items(name, matches!(kind, Kind::Addresses | Kind::LocalParts), allowance)?,
+        _ if name.starts_with('/') => {
+            table::items(name, matches!(kind, Kind::Addresses | Kind::LocalParts), allowance)?
+        }
         Some((lookup, file)) if !name.starts_with(['^', '@']) => keys(kind, lookup, file.trim(), allowance)?,
         _ => return Ok(item(kind, name)?.into_iter().collect()),
     };
@@ -130,7 +132,9 @@ fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<V
     match keys.iter().find(|key| !is_exact(key) && !(is_pattern && key.starts_with('*'))) {
         Some(key) => Err(format!("{lookup};{file}: the key {key} is no plain item")),
         // A lookup of an address finds no key without a domain.
-        None if kind == Kind::Addresses && !is_pattern => Ok(keys.into_iter().filter(|key| key.contains('@')).collect()),
+        None if kind == Kind::Addresses && !is_pattern => {
+            Ok(keys.into_iter().filter(|key| key.contains('@')).collect())
+        }
         None => Ok(keys),
     }
 }

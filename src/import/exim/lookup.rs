@@ -17,6 +17,8 @@ pub struct Lookup {
     tables: Vec<(String, String)>,
     /// Value for keys without a row, if the table has no row `*`.
     default: Option<String>,
+    /// Divisor of all numbers: `${eval:… / 2}`.
+    divisor: Option<u32>,
 }
 
 /// Value of a key that has no limit.
@@ -28,7 +30,19 @@ pub const MAX_ROWS: usize = 1000;
 impl Lookup {
     /// Parses a text that is one lookup by one field and uses the value unchanged.
     pub fn parse(text: &str) -> Option<Self> {
-        Self::value(text, 0).filter(|lookup| !lookup.tables.is_empty())
+        let divided = whole(text).and_then(|inner| inner.strip_prefix("eval:")?.rsplit_once('/'));
+        let (text, divisor) = match divided.and_then(|(text, by)| Some((text, by.trim().parse().ok()?))) {
+            Some((_, 0)) => return None,
+            Some((text, by)) => (text, Some(by)),
+            None => (text, None),
+        };
+        let lookup = Self::value(text, 0).filter(|lookup| !lookup.tables.is_empty())?;
+        Some(Self { divisor, ..lookup })
+    }
+
+    /// Divides a number of the table.
+    pub fn divided(&self, number: f64) -> f64 {
+        self.divisor.map_or(number, |by| (number / f64::from(by)).floor())
     }
 
     /// Parses a constant, a lookup, or `${if exists{FILE}{A}{B}}` of them.
@@ -59,7 +73,8 @@ impl Lookup {
         };
         let owners = key::owners(by).ok()?;
         let [by] = owners.first()?.per[..] else { return None };
-        let table = Self { by: Some(by), tables: vec![(kind.trim().to_owned(), file.trim().to_owned())], default: None };
+        let table =
+            Self { by: Some(by), tables: vec![(kind.trim().to_owned(), file.trim().to_owned())], ..Self::default() };
         matches!(found.trim(), "$value" | "${value}").then_some(())?;
         table.or(others)
     }
@@ -77,7 +92,7 @@ impl Lookup {
     fn or(mut self, others: Self) -> Option<Self> {
         let is_same = self.by.is_none() || others.by.is_none() || self.by == others.by;
         self.tables.extend(others.tables);
-        is_same.then(|| Self { by: self.by.or(others.by), tables: self.tables, default: others.default })
+        is_same.then(|| Self { by: self.by.or(others.by), tables: self.tables, default: others.default, divisor: None })
     }
 
     /// Returns the file of the first table.
@@ -143,6 +158,7 @@ mod tests {
                 by: Some(Field::Client(Default::default())),
                 tables: vec![(kind.into(), file.into())],
                 default: default.map(str::to_owned),
+                divisor: None,
             };
             assert_eq!(Lookup::parse(text), Some(expected), "{text}");
         }

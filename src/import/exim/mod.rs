@@ -8,6 +8,7 @@ mod conditions;
 mod constant;
 mod counting;
 mod key;
+mod known;
 mod list;
 mod lookup;
 mod number;
@@ -106,48 +107,56 @@ fn ratelimit_uses<'a>(configuration: &'a Configuration, report: &mut Report) -> 
             for (n, condition) in statement.conditions.iter().enumerate().filter(|(_, one)| one.name == "ratelimit") {
                 let number = report.number();
                 let text = variables.at(at, n).simplified(&condition.value);
-                let read = argument(&text, &configuration.named.allowance);
-                let mut refuse = |why: &str| {
-                    report.refuse(number, &condition.place, format!("{}: {why}", conditions::short(condition)));
-                };
-                let (argument, lookup) = match read {
-                    Ok(read) => read,
-                    Err(why) => {
-                        refuse(&why);
-                        continue;
-                    }
-                };
+                let written = Written { number, acl, at, condition, is_guessed };
                 for event in &events {
-                    let (argument, lookup) = (argument.clone(), lookup.clone());
-                    let events = Events::of(statement, *event);
-                    let fits = counting::fits(argument.per, *event);
-                    let one = verb(statement, condition, events).and_then(|(verb, mut differences)| {
-                        let is_read_only = argument.is_read_only(fits, event.name())?;
-                        differences.extend(several(statement));
-                        Ok(RatelimitUse {
-                            number,
-                            event: *event,
-                            acl,
-                            at,
-                            condition,
-                            argument,
-                            lookup,
-                            verb,
-                            events,
-                            differences,
-                            is_read_only,
-                            is_guessed,
-                        })
-                    });
-                    match one {
+                    match written.at_event(*event, &text, &configuration.named.allowance) {
                         Ok(one) => found.push(one),
-                        Err(why) => refuse(&why),
+                        Err(why) => {
+                            report.refuse(number, &condition.place, format!("{}: {why}", conditions::short(condition)));
+                        }
                     }
                 }
             }
         }
     }
     found
+}
+
+/// `ratelimit` condition as written.
+#[derive(Clone, Copy)]
+struct Written<'a> {
+    number: Number,
+    acl: &'a Acl,
+    at: usize,
+    condition: &'a Condition,
+    is_guessed: bool,
+}
+
+impl<'a> Written<'a> {
+    /// Parses the condition as it is at one event. `text`: its argument with constant parts evaluated.
+    fn at_event(&self, event: Event, text: &str, allowance: &Allowance) -> Result<RatelimitUse<'a>, String> {
+        let Self { number, acl, at, condition, is_guessed } = *self;
+        let (argument, lookup) = argument(text, allowance)?;
+        let statement = &acl.statements[at];
+        let events = Events::of(statement, event);
+        let (verb, difference) = verb(statement, condition, events)?;
+        let is_read_only = argument.is_read_only(counting::fits(argument.per, event), event.name())?;
+        let differences = difference.into_iter().chain(several(statement)).collect();
+        Ok(RatelimitUse {
+            number,
+            event,
+            acl,
+            at,
+            condition,
+            argument,
+            lookup,
+            verb,
+            events,
+            differences,
+            is_read_only,
+            is_guessed,
+        })
+    }
 }
 
 /// Returns the difference of a statement with several `ratelimit` conditions.
@@ -173,21 +182,23 @@ fn argument(text: &str, allowance: &Allowance) -> Result<(Argument, Option<Looku
     }
 }
 
-/// Returns the action of a statement on mail that exceeds the limit, and the differences of this action.
+/// Returns the action of a statement on mail that exceeds the limit, and a difference of this action.
 fn verb(
     statement: &Statement,
     condition: &Condition,
     events: Events,
-) -> Result<(Verb, Vec<&'static str>), String> {
+) -> Result<(Verb, Option<&'static str>), &'static str> {
     Ok(match (&*statement.verb, condition.negated) {
-        ("accept" | "warn", false) if events == Events::Rejections => (Verb::Suspend, Vec::new()),
-        ("warn", false) => (Verb::Warn, Vec::new()),
-        ("defer", false) => (Verb::Defer, Vec::new()),
-        ("deny", false) | ("require", true) => (Verb::Deny, Vec::new()),
-        ("drop", false) => (Verb::Drop, Vec::new()),
-        ("accept", false) => (Verb::Warn, vec!["accept lets mail through that exceeds the limit"]),
-        ("accept", true) => (Verb::Defer, vec!["accept lets mail through below the limit; later statements decide about the rest"]),
-        ("discard", false) => (Verb::Deny, vec!["discard accepts a message and drops it silently; Weir never does so"]),
-        _ => return Err("it acts on mail below the limit, and limits of Weir act on mail that exceeds it".to_owned()),
+        ("accept" | "warn", false) if events == Events::Rejections => (Verb::Suspend, None),
+        ("warn", false) => (Verb::Warn, None),
+        ("defer", false) => (Verb::Defer, None),
+        ("deny", false) | ("require", true) => (Verb::Deny, None),
+        ("drop", false) => (Verb::Drop, None),
+        ("accept", false) => (Verb::Warn, Some("accept lets mail through that exceeds the limit")),
+        ("accept", true) => {
+            (Verb::Defer, Some("accept lets mail through below the limit; later statements decide about the rest"))
+        }
+        ("discard", false) => (Verb::Deny, Some("discard accepts a message and drops it silently; Weir never does so")),
+        _ => return Err("it acts on mail below the limit, and limits of Weir act on mail that exceeds it"),
     })
 }

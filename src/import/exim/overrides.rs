@@ -36,7 +36,9 @@ pub fn add(
     for (who, value) in rows.iter().filter(|(who, _)| who != "*") {
         let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", one.argument.period) };
         let row = Argument::parse(&whole).and_then(|row| match row.limit {
-            Amount::Number(number) => rate(per_event(number, counted.amount), &row.period, counted.count, Verb::Deny),
+            Amount::Number(number) => {
+                rate(per_event(lookup.divided(number), counted.amount), &row.period, counted.count, Verb::Deny)
+            }
             Amount::Expansion(text) => Err(format!("{text} is known only to Exim")),
         });
         match row {
@@ -44,7 +46,8 @@ pub fn add(
             Err(why) => limit.shadow(place, format!("{file}: {who}: {why}")),
         }
     }
-    let stem = Path::new(file).file_stem().map_or_else(|| limit.name.clone(), |stem| stem.to_string_lossy().into_owned());
+    let stem =
+        Path::new(file).file_stem().map_or_else(|| limit.name.clone(), |stem| stem.to_string_lossy().into_owned());
     if report.saves_tables {
         limit.overrides = Some(report.table(&stem, table));
         return;

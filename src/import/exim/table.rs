@@ -38,7 +38,11 @@ pub fn items(file: &str, has_addresses: bool, allowance: &Allowance) -> Result<V
         line[..end.unwrap_or(line.len())].trim().to_owned()
     });
     let items: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
-    if allowance.take(Resource::Lines, items.len()) { Ok(items) } else { Err("the import exceeds its bounds".to_owned()) }
+    if allowance.take(Resource::Lines, items.len()) {
+        Ok(items)
+    } else {
+        Err("the import exceeds its bounds".to_owned())
+    }
 }
 
 /// Returns a reason why a file is not read.
@@ -132,7 +136,10 @@ mod tests {
         let path = folder.path().join("list");
         std::fs::write(&path, "a#b@c # note\n# note\n\n!d@e\n").unwrap();
         let read = |has_addresses| items(&path.display().to_string(), has_addresses, &Allowance::default());
-        assert_eq!((read(true).unwrap(), read(false).unwrap()), (vec!["a#b@c".into(), "!d@e".into()], vec!["a".into(), "!d@e".into()]));
+        assert_eq!(
+            (read(true).unwrap(), read(false).unwrap()),
+            (vec!["a#b@c".into(), "!d@e".into()], vec!["a".into(), "!d@e".into()])
+        );
         assert_eq!(items("/none", true, &Allowance::default()), Err("there is no /none here".to_owned()));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::limit::{Budget, Limit};
 use super::super::report::Report;
-use super::acl::{Configuration, Event};
+use super::acl::Configuration;
 use super::argument::{Amount, Argument};
 use super::conditions;
 use super::counting::{self, Counted, Events};
@@ -10,7 +10,7 @@ use super::key::{self, Owner};
 use super::lookup::{Lookup, UNLIMITED};
 use super::number::{per_event, rate};
 use super::variables::Variables;
-use super::{RatelimitUse, Verb, actions, overrides};
+use super::{RatelimitUse, Verb, actions, known, overrides};
 use crate::policy::algorithm::Algorithm;
 use crate::policy::count::Count;
 use crate::policy::event::Stage;
@@ -86,7 +86,7 @@ impl<'a> Translation<'a> {
         let mut limits = Vec::new();
         for owner in owners {
             let counted = counting::counted(argument, one.event, one.events, &owner.per)?;
-            check_owner(&counted, &owner.per, one.event)?;
+            known::check_owner(&counted, &owner.per, one.event)?;
             let rate = rate(per_event(most, counted.amount), &argument.period, counted.count, one.verb)?;
             let mut limit = Limit::new(Budget::Own {
                 count: counted.count,
@@ -149,7 +149,7 @@ impl<'a> Translation<'a> {
         match lookup.default_value(&self.configuration.named.allowance).as_deref() {
             Some(UNLIMITED) => Ok(Some(f64::INFINITY)),
             Some(default) => match Argument::parse(&format!("{default} / 1s"))?.limit {
-                Amount::Number(number) => Ok(Some(number)),
+                Amount::Number(number) => Ok(Some(lookup.divided(number))),
                 Amount::Expansion(_) => Ok(None),
             },
             None => Err("there is no default for keys that are not in the table".to_owned()),
@@ -188,7 +188,7 @@ impl<'a> Translation<'a> {
                 limit.comment("Exim reads the record at HELO; Weir does not limit HELO, and reads its budget at MAIL.");
             }
             let stage = stage.unwrap_or(Stage::Mail);
-            if let Some(field) = owner.per.iter().find(|field| !is_known(**field, stage)) {
+            if let Some(field) = owner.per.iter().find(|field| !known::is_known(**field, stage)) {
                 return Err(format!("{} is not known at {}", field.name(), one.event.name()));
             }
             limit.stage = Some(stage);
@@ -213,7 +213,8 @@ impl<'a> Translation<'a> {
             limit.comment(format!("{part} is no option of Exim's: it takes it for a part of the key."));
         }
         counted.comments.iter().for_each(|words| limit.comment(words));
-        if counted.charge == Charge::Accepted && one.verb == Verb::Warn {
+        let is_of_mail = !matches!(counted.count, Count::Rejections | Count::LoginFailures);
+        if counted.charge == Charge::Accepted && one.verb == Verb::Warn && is_of_mail {
             limit.comment(
                 "Leaky: Exim charges nothing while the limit is exceeded; Weir charges all that it lets through,",
             );
@@ -264,6 +265,7 @@ impl<'a> Translation<'a> {
         let variables = Variables::of(one.acl, self.configuration);
         self.narrow(limit, one, &variables);
         self.except_accepted(limit, one, &variables);
+        known::leave_unknown_out(limit, one);
         actions::act(limit, one);
     }
 
@@ -302,29 +304,4 @@ impl<'a> Translation<'a> {
 /// Returns the table that gives the limit's number.
 fn table(argument: &Argument) -> Option<Lookup> {
     if let Amount::Expansion(text) = &argument.limit { Lookup::parse(text) } else { None }
-}
-
-/// Refuses key fields that are unknown when the limit charges.
-fn check_owner(counted: &Counted, per: &[Field], event: Event) -> Result<(), String> {
-    let (name, stage) = (counted.count.name(), counted.stage);
-    let at = match counted.count {
-        Count::Connections => Stage::Connect,
-        Count::Sessions => Stage::Auth,
-        Count::Recipients => stage.unwrap_or(Stage::Rcpt),
-        _ => stage.unwrap_or(Stage::Data),
-    };
-    match per.iter().find(|field| !is_known(**field, at)) {
-        Some(field) => Err(format!("{name} per {} cannot be counted at {}", field.name(), event.name())),
-        None => Ok(()),
-    }
-}
-
-/// Returns whether a field is known at a stage.
-fn is_known(field: Field, stage: Stage) -> bool {
-    match field {
-        Field::Listener | Field::Client(_) => true,
-        Field::Helo | Field::User | Field::UserDomain => stage > Stage::Connect,
-        Field::Sender | Field::SenderDomain => stage > Stage::Auth,
-        Field::Recipient | Field::RecipientDomain => stage == Stage::Rcpt,
-    }
 }

@@ -56,4 +56,3 @@ impl<'a> Variables<'a> {
         scope
     }
 }
-

@@ -79,10 +79,11 @@ impl Narrowed {
 /// Returns the meaning of an item; `None`: limits cannot express it.
 fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
     match operator {
+        // For postfwd, = is a regular expression, except for addresses of clients.
         "=~" | "~=" => regular(key, expression(value)),
         "!~" | "~!" => empty(expression(value)),
         "=" | "==" if value.starts_with("!!") => empty(expression(value[2..].trim().trim_matches(['(', ')']))),
-        "=" if value.starts_with('/') && value.len() > 1 && value.ends_with('/') => regular(key, expression(value)),
+        "=" if key != "client" => regular(key, expression(value)),
         "!=" | "=!" if matches!(value, "" | "^$") => Some(Meaning::Present),
         "=" | "==" => {
             let is_address = key == "client";

@@ -1,5 +1,6 @@
 //! Import of rspamd's ratelimit section, in its old and new forms (rspamd 4.1).
 
+mod map;
 mod owner;
 mod rate;
 mod selector;
@@ -34,8 +35,10 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
         report.leave_out(&SourceLine::new(&file, error.line), format!("{}; nothing is read from here on", error.why));
     }
     for (line, directive) in read.included.iter().filter(|(_, directive)| may_exist(path, directive)) {
-        report
-            .leave_out(&SourceLine::new(&file, *line), format!("{directive}: it is not followed; import that file, too"));
+        report.leave_out(
+            &SourceLine::new(&file, *line),
+            format!("{directive}: it is not followed; import that file, too"),
+        );
     }
     let (sections, others): (Vec<_>, Vec<_>) = read.entries.into_iter().partition(|entry| entry.key == "ratelimit");
     let is_section = sections.is_empty();
@@ -55,14 +58,7 @@ fn may_exist(path: &Path, directive: &str) -> bool {
         return true;
     }
     let name = directive.split(['"', '\'']).nth(1).unwrap_or_default();
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let is_part = folder.extension().is_some_and(|extension| extension == "d");
-    let root = if is_part { folder.parent().unwrap_or(folder) } else { folder }.display().to_string();
-    let name = ["$LOCAL_CONFDIR", "${LOCAL_CONFDIR}", "$CONFDIR", "${CONFDIR}"]
-        .into_iter()
-        .fold(name.to_owned(), |name, variable| name.replace(variable, &root));
-    let name = name.replace("${DBDIR}", "/var/lib/rspamd").replace("$DBDIR", "/var/lib/rspamd");
-    folder.join(name).exists()
+    map::resolved(path, name).exists()
 }
 
 /// Settings of a section that apply to all its limits.
@@ -144,34 +140,34 @@ impl<'a> Section<'a> {
     /// Reads a key about exceptions or actions.
     fn option(&mut self, entry: &Entry, recipients: &mut Vec<String>) {
         let items = texts(&entry.value);
-        match &*entry.key {
+        let key = match &*entry.key {
             "bounce_senders" => {
                 let null = |text: String| if text.is_empty() { "<>".to_owned() } else { text };
                 self.bounce_senders = items.into_iter().map(null).collect();
+                return;
             }
-            "whitelisted_rcpts" if !is_map(&items) => *recipients = items,
-            "whitelisted_ip" if !is_map(&items) => {
-                self.except.push(Condition { key: "client", value: MatchValue::Texts(items) });
+            "symbol" => {
+                self.marks = Some(format!("symbol = {}", items.join(", ")));
+                return;
             }
-            "whitelisted_user" if !is_map(&items) => {
-                self.except.push(Condition { key: "user", value: MatchValue::Texts(items) });
-            }
-            "symbol" => self.marks = Some(format!("symbol = {}", items.join(", "))),
-            "whitelisted_rcpts" | "whitelisted_ip" | "whitelisted_user" => {
-                let key = match &*entry.key {
-                    "whitelisted_ip" => "client",
-                    "whitelisted_user" => "user",
-                    _ => "recipient",
-                };
+            "whitelisted_rcpts" => "recipient",
+            "whitelisted_ip" => "client",
+            "whitelisted_user" => "user",
+            _ => return,
+        };
+        match map::items(&items, self.file, self.allowance) {
+            Ok(items) if key == "recipient" => *recipients = items,
+            Ok(items) if items.is_empty() => {}
+            Ok(items) => self.except.push(Condition { key, value: MatchValue::Texts(items) }),
+            Err(why) => {
                 let words = format!(
-                    "{} = {}: the map is not read; write [list.NAME] with file = \"PATH\", one item a line, and add \
+                    "{} = {}: {why}; write [list.NAME] with file = \"PATH\", one item a line, and add \
                      except = {{ {key} = \"list:NAME\" }}",
                     entry.key,
                     items.join(", ")
                 );
                 self.lost.push((self.place(entry.line), words));
             }
-            _ => {}
         }
     }
 
@@ -240,7 +236,8 @@ impl<'a> Section<'a> {
                     None => owner::of_name(&entry.key, &self.bounce_senders),
                 };
                 for other in inner.iter().filter(|one| !matches!(&*one.key, "bucket" | "selector")) {
-                    report.leave_out(&self.place(other.line), format!("{}: {} is not understood", entry.key, other.key));
+                    report
+                        .leave_out(&self.place(other.line), format!("{}: {} is not understood", entry.key, other.key));
                 }
                 let buckets = inner.iter().filter(|one| one.key == "bucket").flat_map(|one| match &one.value {
                     Value::Array(many) if !rate::is_pair(many) => {
@@ -344,9 +341,4 @@ fn texts(value: &Value) -> Vec<String> {
         Value::Object(_) => Vec::new(),
         Value::Quoted(text) | Value::Bare(text) => text.split(',').map(|item| item.trim().to_owned()).collect(),
     }
-}
-
-/// Returns whether a list is the name of a map.
-fn is_map(items: &[String]) -> bool {
-    items.is_empty() || items.iter().any(|item| item.starts_with('/') || item.contains("://") || item.starts_with('$'))
 }

@@ -74,8 +74,8 @@ fn apply(selected: &mut Selected, step: &Step) -> Option<()> {
     match (&*step.name, &arguments[..]) {
         // These keep different values different.
         (
-            "lower" | "first" | "last" | "uniq" | "sort" | "digest" | "to_string" | "id" | "tolower" | "append" | "prepend"
-            | "join" | "identity" | "hex" | "base32" | "base64",
+            "lower" | "first" | "last" | "uniq" | "sort" | "digest" | "to_string" | "id" | "tolower" | "append"
+            | "prepend" | "join" | "identity" | "hex" | "base32" | "base64",
             _,
         ) => {}
         ("nth" | "take_n", ["1"]) => {}
