@@ -110,6 +110,7 @@ fn read(kind: Kind, name: &str, allowance: &Allowance) -> Result<Vec<String>, St
             table::items(name, matches!(kind, Kind::Addresses | Kind::LocalParts), allowance)?
         }
         Some((lookup, file)) if !name.starts_with(['^', '@']) => keys(kind, lookup, file.trim(), allowance)?,
+        _ if kind == Kind::Hosts && name == "localhost" => vec!["127.0.0.1".to_owned(), "::1".to_owned()],
         _ => return Ok(item(kind, name)?.into_iter().collect()),
     };
     let mut items = Vec::new();
@@ -227,6 +228,7 @@ mod tests {
             (Kind::Hosts, "+all", list(Some(&["127.0.0.1", "::1", "192.0.2.0/24"]), &[])),
             (Kind::Hosts, "<; ::1 ; 10.0.0.0/8", list(Some(&["::1", "10.0.0.0/8"]), &[])),
             (Kind::Hosts, ":", list(Some(&[]), &[])),
+            (Kind::Hosts, ": localhost", list(Some(&["127.0.0.1", "::1"]), &[])),
             (Kind::Hosts, "!10.0.0.1 : 10.0.0.0/8", list(Some(&["10.0.0.0/8"]), &["10.0.0.1"])),
             (Kind::Hosts, "!+relay", list(None, &["127.0.0.1", "::1"])),
             (Kind::Hosts, "!10.0.0.1 : *", list(None, &["10.0.0.1"])),

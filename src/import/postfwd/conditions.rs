@@ -79,10 +79,11 @@ impl Narrowed {
 /// Returns the meaning of an item; `None`: limits cannot express it.
 fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
     match operator {
+        // The negation of a value: `=!!^$`.
+        "=!!" | "==!!" | "=~!!" | "~=!!" => empty(expression(value.trim_matches(['(', ')']))),
         // For postfwd, = is a regular expression, except for addresses of clients.
         "=~" | "~=" => regular(key, expression(value)),
         "!~" | "~!" => empty(expression(value)),
-        "=" | "==" if value.starts_with("!!") => empty(expression(value[2..].trim().trim_matches(['(', ')']))),
         "=" if key != "client" => regular(key, expression(value)),
         "!=" | "=!" if matches!(value, "" | "^$") => Some(Meaning::Present),
         "=" | "==" => {
@@ -171,8 +172,9 @@ mod tests {
         let among = |items: &[&str]| Some(Meaning::Among(items.iter().map(|item| (*item).to_owned()).collect()));
         for (key, operator, value, expected) in [
             ("user", "=~", "/^(.+)$/", Some(Meaning::Present)),
-            ("user", "=", "!!^$", Some(Meaning::Present)),
-            ("user", "==", "!!(^$)", Some(Meaning::Present)),
+            ("user", "=!!", "^$", Some(Meaning::Present)),
+            ("user", "==!!", "(^$)", Some(Meaning::Present)),
+            ("user", "=!!", "bob", None),
             ("user", "!~", "/^$/", Some(Meaning::Present)),
             ("user", "=~", "/^(\\S+)$/", Some(Meaning::Present)),
             ("recipient-domain", "=~", "/.*/", Some(Meaning::Always)),

@@ -152,10 +152,8 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     };
     // Older configurations write the item with `$$`.
     let whose = whose.strip_prefix("$$").unwrap_or(whose);
-    // postfwd has one budget for all requests, or for all of this server.
-    let is_for_all = matches!(whose, "global" | "server");
     let field = field(whose);
-    if field.is_none() && !is_for_all {
+    if field.is_none() && is_attribute(whose) {
         return Err(format!("limits have no key field for {whose}"));
     }
     let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
@@ -231,6 +229,33 @@ fn field(name: &str) -> Option<Field> {
         "helo_name" => Field::Helo,
         _ => return None,
     })
+}
+
+/// Returns whether a word is an attribute of requests. Any other word, such as `global` or `server`, is one budget for
+/// all requests of the rule.
+fn is_attribute(name: &str) -> bool {
+    const PREFIXES: [&str; 16] = [
+        "ccert_",
+        "client_",
+        "encryption_",
+        "etrn_",
+        "helo_",
+        "policy_",
+        "protocol_",
+        "queue_",
+        "recipient_",
+        "reverse_",
+        "rhsbl",
+        "rbl",
+        "sasl_",
+        "sender_",
+        "server_",
+        "postfwd_",
+    ];
+    let others = ["request", "instance", "size", "stress", "mail_version", "compatibility_level", "version"];
+    others.contains(&name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@'))
 }
 
 /// Checks the protocol state: limits translate RCPT, DATA and the end of the message.
