@@ -608,7 +608,7 @@ fn every_condition_of_a_file_is_counted() {
     );
     assert_eq!(said.code, Some(65));
     for words in [
-        "per = []\nrate = \"100 / 1h\"\nstage = \"data\"",
+        "per = []\nrate = \"100 / 1h\"\ncharge = \"accepted\"\nstage = \"data\"",
         "defer = \"450 4.7.0 wait\"",
         "an ACL in an expansion is not read",
         "deny = \"too much\"",
@@ -667,7 +667,7 @@ fn variables_of_an_acl_and_tables_are_followed() {
     for words in [
         "per = [\"user\"]\nrate = \"200 / 1h\"\ncharge = \"attempts\"\nstage = \"rcpt\"\noverrides = \"limits.csv\"",
         "rate = \"100 / 1h\"\ncharge = \"attempts\"\nstage = \"rcpt\"\noverrides = \"limits-2.csv\"",
-        "per = [\"client\"]\nrate = \"10 / 1h\"\nmatch = { authenticated = true }",
+        "per = [\"client\"]\nrate = \"10 / 1h\"\ncharge = \"accepted\"\nmatch = { authenticated = true }",
         // The variable has a value only after a login.
         "20 / 1h / per_rcpt / $acl_m_key: limits have no key field for $acl_m_key",
         "# 4 conditions: 3 translated, 0 in shadow, 1 named",
@@ -680,7 +680,7 @@ fn variables_of_an_acl_and_tables_are_followed() {
     site.configure(&said.out);
     // Another file of this name is not replaced.
     site.write("limits.csv", "user,rate\n");
-    assert_eq!(site.run(&["import", "exim", "exim", "--tables", "."], "").code, Some(66));
+    assert_eq!(site.run(&["import", "exim", "exim", "--tables", "."], "").code, Some(73));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{CommandError, complain, exit};
 use crate::config::{self, ConfigError, Severity};
 use crate::import::{self, ImportError, Program, Report};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -11,36 +11,33 @@ use std::path::{Path, PathBuf};
 pub enum Command {
     /// Import the ratelimit conditions of an Exim configuration
     #[command(after_help = "Example:\n  weir import exim /etc/exim4/exim4.conf > limits.toml")]
-    Exim(Files),
+    Exim {
+        file: PathBuf,
+        /// Folder in which to save tables of numbers as override tables: that of weir.toml
+        #[arg(long, value_name = "FOLDER")]
+        tables: Option<PathBuf>,
+    },
     /// Import the ratelimit section of an rspamd configuration
     #[command(after_help = "Example:\n  weir import rspamd /etc/rspamd/local.d/ratelimit.conf > limits.toml")]
-    Rspamd(Files),
+    Rspamd { file: PathBuf },
     /// Import the rules with rate(), rcpt() and size() of a postfwd configuration
     #[command(after_help = "Example:\n  weir import postfwd /etc/postfix/postfwd.cf > limits.toml")]
-    Postfwd(Files),
-}
-
-#[derive(Args)]
-pub struct Files {
-    file: PathBuf,
-    /// Folder in which to save override tables: that of weir.toml
-    #[arg(long, value_name = "FOLDER")]
-    tables: Option<PathBuf>,
+    Postfwd { file: PathBuf },
 }
 
 /// Prints the imported limits, with a comment for all that is not translated. The exit code is 65 then.
 pub fn run(command: &Command) -> Result<(), CommandError> {
-    let (files, program) = match command {
-        Command::Exim(files) => (files, Program::Exim),
-        Command::Rspamd(files) => (files, Program::Rspamd),
-        Command::Postfwd(files) => (files, Program::Postfwd),
+    let (file, tables, program) = match command {
+        Command::Exim { file, tables } => (file, tables.as_deref(), Program::Exim),
+        Command::Rspamd { file } => (file, None, Program::Rspamd),
+        Command::Postfwd { file } => (file, None, Program::Postfwd),
     };
-    let name = files.file.display();
-    let mut report = import::read(program, &files.file, files.tables.is_some()).map_err(|error| {
+    let name = file.display();
+    let mut report = import::read(program, file, tables.is_some()).map_err(|error| {
         let code = if matches!(error, ImportError::Io(_)) { exit::NO_INPUT } else { exit::DATA };
         CommandError::new(code, format!("{name}: {error}"))
     })?;
-    let folder = files.tables.as_deref().unwrap_or(Path::new(""));
+    let folder = tables.unwrap_or(Path::new(""));
     save_tables(&report, folder)?;
     withdraw_refused(&mut report, folder);
     super::print(&report.to_string())?;
@@ -59,7 +56,7 @@ fn save_tables(report: &Report, folder: &Path) -> Result<(), CommandError> {
         let path = folder.join(&table.file);
         let is_same = std::fs::read_to_string(&path).is_ok_and(|text| text == table.text);
         let saved = if is_same { Ok(()) } else { save(&path, &table.text) };
-        saved.map_err(|error| CommandError::new(exit::NO_INPUT, format!("{}: {error}", path.display())))?;
+        saved.map_err(|error| CommandError::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
         complain(&format!("{}: saved\n", path.display()));
     }
     Ok(())

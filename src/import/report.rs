@@ -161,7 +161,7 @@ impl Report {
     }
 }
 
-/// Comment lines that are printed already, each with the name of the limit beside it.
+/// Comments that are printed already, each with the name of the limit beside it.
 type Printed = HashMap<String, String>;
 
 impl fmt::Display for Report {
@@ -194,48 +194,56 @@ impl fmt::Display for Report {
 
 /// Writes the comments of a limit, except those that are printed already.
 fn write_comments(f: &mut fmt::Formatter<'_>, limit: &Limit, printed: &mut Printed) -> fmt::Result {
-    let mut is_new = |line: &String| printed.insert(line.clone(), limit.name.clone()).is_none();
-    let lost = grouped(&limit.lost);
-    for line in limit.comments.iter().chain(&lost).filter(|line| is_new(line)) {
-        writeln!(f, "# {line}")?;
+    for line in &limit.comments {
+        if printed.insert(line.clone(), limit.name.clone()).is_none() {
+            writeln!(f, "# {line}")?;
+        }
     }
+    let (_, lost) = new_reasons(&limit.lost, limit, printed);
+    lost.iter().try_for_each(|line| writeln!(f, "# {line}"))?;
     if !limit.is_in_shadow() {
         return Ok(());
     }
-    let (known, new): (Vec<_>, Vec<_>) =
-        grouped(&limit.shadow_reasons).into_iter().partition(|line| printed.contains_key(line));
-    let like = known.first().and_then(|line| printed.get(line)).map(|name| format!(", like {name}"));
-    let like = like.unwrap_or_default();
-    match new.is_empty() {
+    let (like, reasons) = new_reasons(&limit.shadow_reasons, limit, printed);
+    let like = like.map(|name| format!(", like {name}")).unwrap_or_default();
+    match reasons.is_empty() {
         true => writeln!(f, "# In shadow mode{like}.")?,
         false => writeln!(f, "# In shadow mode{like}, because of:")?,
     }
-    for line in new {
-        writeln!(f, "#   {line}")?;
-        printed.insert(line, limit.name.clone());
+    reasons.iter().try_for_each(|line| writeln!(f, "#   {line}"))
+}
+
+/// Returns the reasons that are not printed yet, and the name of the limit beside a reason that is.
+fn new_reasons(
+    reasons: &[(SourceLine, String)],
+    limit: &Limit,
+    printed: &mut Printed,
+) -> (Option<String>, Vec<String>) {
+    let (mut like, mut new) = (None, Vec::new());
+    for (place, words) in reasons {
+        match printed.insert(format!("{place}: {words}"), limit.name.clone()) {
+            Some(name) if name == limit.name => {}
+            Some(name) => {
+                like.get_or_insert_with(|| name.clone());
+                printed.insert(format!("{place}: {words}"), name);
+            }
+            None => new.push((place, &**words)),
+        }
     }
-    Ok(())
+    (like, grouped(new))
 }
 
 /// Joins the places of equal words: `exim.conf:3, 7: …`.
-fn grouped(lost: &[(SourceLine, String)]) -> Vec<String> {
-    let mut groups: Vec<(&str, Vec<&SourceLine>)> = Vec::new();
-    for (place, words) in lost {
-        match groups.iter_mut().find(|(known, _)| known == words) {
-            Some((_, places)) if places.contains(&place) => {}
-            Some((_, places)) => places.push(place),
-            None => groups.push((words, vec![place])),
+fn grouped(reasons: Vec<(&SourceLine, &str)>) -> Vec<String> {
+    let mut groups: Vec<(&str, &SourceLine, String)> = Vec::new();
+    for (place, words) in reasons {
+        match groups.iter_mut().find(|(known, ..)| *known == words) {
+            Some((_, first, places)) if first.file == place.file => *places += &format!(", {}", place.line),
+            Some((_, _, places)) => *places += &format!(", {place}"),
+            None => groups.push((words, place, place.to_string())),
         }
     }
-    let line = |(words, places): (&str, Vec<&SourceLine>)| {
-        let (first, others) = places.split_first()?;
-        let others = others.iter().map(|place| match place.file == first.file {
-            true => format!(", {}", place.line),
-            false => format!(", {place}"),
-        });
-        Some(format!("{first}{}: {words}", others.collect::<String>()))
-    };
-    groups.into_iter().filter_map(line).collect()
+    groups.into_iter().map(|(words, _, places)| format!("{places}: {words}")).collect()
 }
 
 #[cfg(test)]

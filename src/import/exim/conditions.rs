@@ -199,8 +199,12 @@ pub fn narrow(limit: &mut Limit, condition: &Condition, named: &Named, scope: &S
 }
 
 /// Returns the mail that an earlier `accept` lets through: Exim does not reach the limit for it. `None`: it lets no
-/// mail of the network through. The error names the condition that limits cannot express.
-pub fn accepted(accept: &Statement, named: &Named, scope: &Scope<'_>) -> Result<Option<Vec<limit::Condition>>, String> {
+/// mail of the network through. The error says why limits cannot express it.
+pub fn accepted(
+    accept: &Statement,
+    named: &Named,
+    scope: &Scope<'_>,
+) -> Result<Option<Vec<limit::Condition>>, &'static str> {
     let is_frozen = |one: &Condition| one.name == "control" && one.value.starts_with("freeze");
     if accept.conditions.iter().any(is_frozen) {
         // Exim holds this mail: it passes as little as mail that a limit refuses.
@@ -221,10 +225,13 @@ pub fn accepted(accept: &Statement, named: &Named, scope: &Scope<'_>) -> Result<
             {
                 table.extend(holds);
             }
-            _ => return Err(short(condition)),
+            _ => return Err("an earlier accept lets others through, under conditions that limits do not have"),
         }
     }
-    if table.is_empty() { Err("all mail".to_owned()) } else { Ok(Some(table)) }
+    match table.is_empty() {
+        true => Err("an earlier accept lets all mail through, so Exim never gets here"),
+        false => Ok(Some(table)),
+    }
 }
 
 /// Returns the condition as written, cut to a readable length.

@@ -50,8 +50,8 @@ pub fn leave_unknown_out(limit: &mut Limit, one: &RatelimitUse<'_>) {
         && stage == Stage::Rcpt
         && limit.matches.iter().chain(limit.except.iter().flatten()).any(is_of_recipient)
     {
-        // A limit of messages that is about recipients is charged at DATA.
         limit.stage = None;
+        limit.comment("Exim counts a message at its first recipient; Weir at DATA, as the limit is about recipients.");
     }
     let is_unknown = |condition: &Condition| !is_key_known(condition.key, count, stage);
     if stage == Stage::Connect {

@@ -130,7 +130,7 @@ fn keys(kind: Kind, lookup: &str, file: &str, allowance: &Allowance) -> Result<V
     let rows = table::rows(lookup, file, allowance).map_err(|why| format!("{lookup};{file}: {why}"))?;
     let keys: Vec<String> = rows.into_iter().map(|(key, _)| key).collect();
     let is_pattern = table::base(lookup).contains("wild");
-    match keys.iter().find(|key| !is_exact(key) && !(is_pattern && key.starts_with('*'))) {
+    match keys.iter().find(|key| !(is_exact(key) || is_pattern && key.starts_with('*'))) {
         Some(key) => Err(format!("{lookup};{file}: the key {key} is no plain item")),
         // A lookup of an address finds no key without a domain.
         None if kind == Kind::Addresses && !is_pattern => {

@@ -53,11 +53,11 @@ impl Lookup {
         let inner = whole(text).filter(|_| depth < MAX_DEPTH)?;
         match after_word(inner, "if") {
             Some(rest) => Self::if_exists(rest, depth),
-            None => Self::lookup(after_word(inner, "lookup")?, depth),
+            None => Self::of_table(after_word(inner, "lookup")?, depth),
         }
     }
 
-    fn lookup(inner: &str, depth: usize) -> Option<Self> {
+    fn of_table(inner: &str, depth: usize) -> Option<Self> {
         let (by, inner) = braced(inner)?;
         let (kind, inner) = inner.split_at(inner.find('{')?);
         let (file, inner) = braced(inner)?;

@@ -42,6 +42,7 @@ pub fn add(
             Amount::Expansion(text) => Err(format!("{text} is known only to Exim")),
         });
         match row {
+            _ if who.starts_with('^') => limit.shadow(place, format!("{file}: {who}: it is a regular expression")),
             Ok(rate) => table += &format!("{who},{rate}\n"),
             Err(why) => limit.shadow(place, format!("{file}: {who}: {why}")),
         }

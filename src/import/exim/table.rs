@@ -6,8 +6,11 @@ use std::path::Path;
 
 /// Reads the rows of a table, as key and value. The error says why they are not known here.
 pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String, String)>, String> {
+    // Partial matching also finds the rows of other domains.
+    let is_partial = kind.trim_start().starts_with("partial");
     let kind = base(kind);
     let rows = match kind {
+        _ if is_partial => return Err("partial matching is not translated".to_owned()),
         "cdb" => {
             let bytes = allowance.bytes(Path::new(file)).map_err(|error| unread(file, &error))?;
             cdb(&bytes).ok_or_else(|| format!("{file} is not a cdb file"))?
@@ -53,7 +56,7 @@ pub fn unread(file: &str, error: &std::io::Error) -> String {
     }
 }
 
-/// Returns the type of a lookup without its partial matching, default and options: `partial-lsearch*` is `lsearch`.
+/// Returns the type of a lookup without its network, default and options: `net-iplsearch` is `iplsearch`.
 pub fn base(kind: &str) -> &str {
     let kind = kind.trim().split(['*', ',']).next().unwrap_or_default();
     kind.rsplit('-').next().unwrap_or_default()

@@ -249,8 +249,8 @@ impl<'a> Translation<'a> {
         let place = &one.statement().place;
         one.differences.iter().for_each(|words| limit.shadow(place, words));
         if one.is_guessed {
-            let words =
-                format!("no option says when the ACL \"{}\" runs: taken as that of {}", one.acl.name, one.event.name());
+            let acl = if one.acl.name.is_empty() { "it".to_owned() } else { format!("the ACL \"{}\"", one.acl.name) };
+            let words = format!("no option says when {acl} runs: taken as that of {}", one.event.name());
             match self.configuration.is_whole() {
                 true => limit.shadow(place, words),
                 false => limit.comment(words),
@@ -295,7 +295,7 @@ impl<'a> Translation<'a> {
                 Ok(Some(table)) if limit.except.contains(&table) => {}
                 Ok(Some(table)) => limit.except.push(table),
                 Ok(None) => {}
-                Err(what) => limit.shadow(&accept.place, format!("an earlier accept lets others through: {what}")),
+                Err(words) => limit.shadow(&accept.place, words),
             }
         }
     }
