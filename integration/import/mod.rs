@@ -614,7 +614,7 @@ fn every_condition_of_a_file_is_counted() {
         "deny = \"too much\"",
         "there is no /none/acl here",
         "its ACL runs from an expansion",
-        "exim:14: not translated: ratelimit: .ifdef leaves it out",
+        "exim:14: not translated: ratelimit: Exim does not use it: .ifdef leaves it out",
         "# 6 conditions: 2 translated, 0 in shadow, 4 named\n",
     ] {
         assert!(said.out.contains(words), "{words}\n{}", said.out);

@@ -231,8 +231,11 @@ impl Configuration {
 
     /// Records the conditions `ratelimit` in a text that is not read.
     fn leave_out(&mut self, text: &str, place: &SourceLine) {
-        let why = format!("{}: an ACL in an expansion is not read", text.chars().take(60).collect::<String>());
-        self.unread.extend((0..mentions(text)).map(|_| (place.clone(), why.clone())));
+        let is_in_expansion = text.contains("${");
+        let why =
+            if is_in_expansion { "an ACL in an expansion is not read" } else { "it stands in no statement of an ACL" };
+        let words = format!("{}: {why}", text.chars().take(60).collect::<String>());
+        self.unread.extend((0..mentions(text)).map(|_| (place.clone(), words.clone())));
     }
 
     fn acl_line(&mut self, text: &str, place: SourceLine) {

@@ -77,7 +77,11 @@ pub fn read(path: &Path, saves_tables: bool, allowance: &Rc<Allowance>) -> std::
     source.problems.iter().for_each(|(place, why)| report.leave_out(place, why));
     for place in &source.inactive {
         let number = report.number();
-        report.refuse(number, place, "ratelimit: .ifdef leaves it out, so that Exim does not use it");
+        report.refuse(
+            number,
+            place,
+            "ratelimit: Exim does not use it: .ifdef leaves it out, or it is in a macro that nothing names",
+        );
     }
     let configuration = Configuration::parse(source.lines, allowance);
     for (place, why) in &configuration.unread {

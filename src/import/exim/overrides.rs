@@ -32,21 +32,7 @@ pub fn add(
             return limit.shadow(place, words);
         }
     };
-    let mut table = format!("{by},rate\n");
-    for (who, value) in rows.iter().filter(|(who, _)| who != "*") {
-        let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", one.argument.period) };
-        let row = Argument::parse(&whole).and_then(|row| match row.limit {
-            Amount::Number(number) => {
-                rate(per_event(lookup.divided(number), counted.amount), &row.period, counted.count, Verb::Deny)
-            }
-            Amount::Expansion(text) => Err(format!("{text} is known only to Exim")),
-        });
-        match row {
-            _ if who.starts_with('^') => limit.shadow(place, format!("{file}: {who}: it is a regular expression")),
-            Ok(rate) => table += &format!("{who},{rate}\n"),
-            Err(why) => limit.shadow(place, format!("{file}: {who}: {why}")),
-        }
-    }
+    let table = csv(limit, one, lookup, counted, &rows);
     let stem =
         Path::new(file).file_stem().map_or_else(|| limit.name.clone(), |stem| stem.to_string_lossy().into_owned());
     if report.saves_tables {
@@ -58,4 +44,31 @@ pub fn add(
     if rows.len() > MAX_ROWS {
         limit.comment(format!("... and {} more rows of {file}", rows.len() - MAX_ROWS));
     }
+}
+
+/// Returns the rows as an override table. A row that limits cannot express puts the limit in shadow mode.
+fn csv(
+    limit: &mut Limit,
+    one: &RatelimitUse<'_>,
+    lookup: &Lookup,
+    counted: &Counted,
+    rows: &[(String, String)],
+) -> String {
+    let mut table = format!("{},rate\n", lookup.by.map_or("", |by| by.word()));
+    for (who, value) in rows.iter().filter(|(who, _)| who != "*") {
+        let whole = if one.lookup.is_some() { value.clone() } else { format!("{value} / {}", one.argument.period) };
+        let row = Argument::parse(&whole).and_then(|row| match row.limit {
+            _ if who.starts_with('^') => Err("it is a regular expression".to_owned()),
+            _ if who.contains([',', '"']) => Err("it has a comma or a quote".to_owned()),
+            Amount::Number(number) => {
+                rate(per_event(lookup.divided(number), counted.amount), &row.period, counted.count, Verb::Deny)
+            }
+            Amount::Expansion(text) => Err(format!("{text} is known only to Exim")),
+        });
+        match row {
+            Ok(rate) => table += &format!("{who},{rate}\n"),
+            Err(why) => limit.shadow(&one.condition.place, format!("{}: {who}: {why}", lookup.file())),
+        }
+    }
+    table
 }

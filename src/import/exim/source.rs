@@ -29,6 +29,8 @@ pub struct Source {
     /// Open `.ifdef` branches.
     branches: Vec<Branch>,
     unfinished: Option<Line>,
+    /// Macros with a condition `ratelimit` that are not used yet.
+    unused: HashMap<String, SourceLine>,
 }
 
 /// Branch of a conditional.
@@ -50,6 +52,7 @@ impl Source {
         let text = allowance.read(path)?;
         let mut source = Self { allowance: allowance.clone(), ..Self::default() };
         source.file(path, &text, 0);
+        source.inactive.extend(source.unused.drain().map(|(_, place)| place));
         let last = source.unfinished.take();
         source.lines.extend(last);
         Ok(source)
@@ -153,14 +156,17 @@ impl Source {
         }
         whole.text = whole.text.trim().to_owned();
         match macro_name(&whole.text).map(str::to_owned) {
-            Some(name) => self.define(&name, whole.text[name.len()..].trim_start()),
+            Some(name) => self.define(&name, whole.text[name.len()..].trim_start(), whole.place),
             None => self.lines.push(whole),
         }
     }
 
     /// Defines a macro: `= VALUE`, or `== VALUE` for one that exists already.
-    fn define(&mut self, name: &str, rest: &str) {
+    fn define(&mut self, name: &str, rest: &str, place: SourceLine) {
         let value = rest.trim_start_matches('=').trim().to_owned();
+        if mentions(&value) > 0 {
+            self.unused.insert(name.to_owned(), place);
+        }
         match self.known.get(name) {
             Some(at) => self.macros[*at].1 = value,
             None => {
@@ -172,7 +178,7 @@ impl Source {
 
     /// Replaces the macros in a text, one after the other: a macro's value may name another that is defined later.
     /// `None`: the result would be too long.
-    fn replaced(&self, text: &str) -> Option<String> {
+    fn replaced(&mut self, text: &str) -> Option<String> {
         let mut text = text.to_owned();
         for (name, value) in &self.macros {
             if !self.names(&text, name) {
@@ -184,6 +190,7 @@ impl Source {
                 return None;
             }
             text = text.replace(&**name, value);
+            self.unused.remove(name);
         }
         Some(text)
     }

@@ -51,32 +51,26 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
     for rule in rules::rules(&file, &text, allowance) {
         let rule = match rule {
             Ok(rule) => rule,
-            Err(Ignored { place, why, is_limit: true }) => {
-                let number = report.number();
-                report.refuse(number, &place, why);
-                continue;
-            }
-            Err(Ignored { place, why, .. }) => {
-                report.leave_out(&place, why);
+            Err(ignored) => {
+                refuse_ignored(&ignored, &mut report);
                 continue;
             }
         };
         let action = rule.action().unwrap_or_default();
+        let refuse = |report: &mut Report, why: &str| {
+            let number = report.number();
+            report.refuse(number, &rule.place, format!("{action}: {why}"));
+        };
         match self::action(action) {
-            Action::Limit(word, arguments) => {
-                let number = report.number();
-                match limit(&rule, word, arguments) {
-                    Ok(mut limit) => {
-                        earlier.apply(&mut limit);
-                        report.add(number, limit);
-                    }
-                    Err(why) => report.refuse(number, &rule.place, format!("{action}: {why}")),
+            Action::Limit(word, arguments) => match limit(&rule, word, arguments) {
+                Ok(mut limit) => {
+                    earlier.apply(&mut limit);
+                    let number = report.number();
+                    report.add(number, limit);
                 }
-            }
-            Action::BadLimit(why) => {
-                let number = report.number();
-                report.refuse(number, &rule.place, format!("{action}: {why}"));
-            }
+                Err(why) => refuse(&mut report, &why),
+            },
+            Action::BadLimit(why) => refuse(&mut report, &why),
             Action::Answer(passes) => {
                 if passes {
                     earlier.add(&rule, action, allowance);
@@ -91,13 +85,26 @@ pub fn read(path: &Path, allowance: &Rc<Allowance>) -> std::io::Result<Report> {
             }
         }
     }
-    if let Some(first) = others.first().filter(|_| !report.is_empty()) {
-        let lines: Vec<String> = others.iter().take(20).map(|place| place.line.to_string()).collect();
-        let more = if others.len() > 20 { format!(" and {} more", others.len() - 20) } else { String::new() };
-        report
-            .note(first, format!("rules that are no limits are left out: those of lines {}{more}.", lines.join(", ")));
-    }
+    note_others(&others, &mut report);
     Ok(report)
+}
+
+fn refuse_ignored(Ignored { place, why, is_limit }: &Ignored, report: &mut Report) {
+    match is_limit {
+        true => {
+            let number = report.number();
+            report.refuse(number, place, why);
+        }
+        false => report.leave_out(place, why),
+    }
+}
+
+/// Notes the rules that are no limits.
+fn note_others(others: &[SourceLine], report: &mut Report) {
+    let Some(first) = others.first().filter(|_| !report.is_empty()) else { return };
+    let lines: Vec<String> = others.iter().take(20).map(|place| place.line.to_string()).collect();
+    let more = if others.len() > 20 { format!(" and {} more", others.len() - 20) } else { String::new() };
+    report.note(first, format!("rules that are no limits are left out: those of lines {}{more}.", lines.join(", ")));
 }
 
 impl EarlierAccepts {
@@ -156,9 +163,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     if field.is_none() && is_attribute(whose) {
         return Err(format!("limits have no key field for {whose}"));
     }
-    let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
-    let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
+    let rate = rate(most, seconds)?;
     let is_at = |state: &str| {
         let is_state = |item: &Item| item.key == "protocol_state" && item.value.starts_with(state);
         rule.conditions().any(is_state)
@@ -173,10 +178,6 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     let is_at_rcpt = count == Count::Recipients && stage.is_none();
     if let Some(field) = field.filter(|field| field.is_of_recipient() && !is_at_rcpt) {
         return Err(format!("{} of a whole message are not counted per {}", count.name(), field.name()));
-    }
-    let rate = if most == 0 { "0".to_owned() } else { format!("{most} / {}", format_duration(time)) };
-    if most > 0 {
-        parse_rate(&rate, Units::Things).map_err(|error| error.to_string())?;
     }
     let mut limit = Limit::new(Budget::Own {
         count,
@@ -193,20 +194,7 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     if word == "rate" && !is_of_message {
         limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
     }
-    let mut narrowed = Narrowed::default();
-    for item in rule.items.iter().filter(|item| item.key != "action") {
-        match &*item.key {
-            "id" if item.value.contains('=') => {
-                limit.shadow(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
-            }
-            "id" => {}
-            "protocol_state" => at_state(&mut limit, &rule.place, item),
-            _ => narrowed.add(item),
-        }
-    }
-    limit.matches = narrowed.matches;
-    limit.except = narrowed.except;
-    narrowed.unknown.iter().for_each(|item| limit.shadow(&rule.place, format!("{item} cannot be expressed")));
+    narrow(&mut limit, rule);
     if arguments.matches('(').count() != arguments.matches(')').count() {
         limit.lose(
             &rule.place,
@@ -215,6 +203,37 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     }
     act(&mut limit, &rule.place, action);
     Ok(limit)
+}
+
+/// Translates a number and a number of seconds to a rate.
+fn rate(most: &str, seconds: &str) -> Result<String, String> {
+    let most: u64 = most.parse().map_err(|_| format!("\"{most}\" is not a number"))?;
+    let time = seconds.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let time = time.ok_or_else(|| format!("\"{seconds}\" is not a number of seconds"))?;
+    if most == 0 {
+        return Ok("0".to_owned());
+    }
+    let rate = format!("{most} / {}", format_duration(time));
+    parse_rate(&rate, Units::Things).map_err(|error| error.to_string())?;
+    Ok(rate)
+}
+
+/// Adds the conditions of the rule.
+fn narrow(limit: &mut Limit, rule: &Rule) {
+    let mut narrowed = Narrowed::default();
+    for item in rule.items.iter().filter(|item| item.key != "action") {
+        match &*item.key {
+            "id" if item.value.contains('=') => {
+                limit.shadow(&rule.place, format!("id={}: a ; is missing, so that this is all the id", item.value));
+            }
+            "id" => {}
+            "protocol_state" => at_state(limit, &rule.place, item),
+            _ => narrowed.add(item),
+        }
+    }
+    limit.matches = narrowed.matches;
+    limit.except = narrowed.except;
+    narrowed.unknown.iter().for_each(|item| limit.shadow(&rule.place, format!("{item} cannot be expressed")));
 }
 
 /// Returns the field of a Postfix attribute.
