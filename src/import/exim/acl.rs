@@ -111,6 +111,9 @@ impl Event {
     /// Guesses the event from the usual names of ACLs, such as `acl_check_rcpt`.
     fn guess(name: &str) -> Option<Self> {
         let known = [
+            ("not_smtp", Self::Other("not_smtp")),
+            ("notsmtp", Self::Other("not_smtp")),
+            ("quit", Self::Other("smtp_quit")),
             ("connect", Self::Connect),
             ("helo", Self::Helo),
             ("auth", Self::Auth),
@@ -131,6 +134,13 @@ enum Section {
     Main,
     Acls,
     Other,
+}
+
+impl Condition {
+    /// Returns the names of the ACLs that the condition runs.
+    pub fn called_acls(&self) -> Vec<&str> {
+        if self.name == "acl" { words(&self.value).collect() } else { called(&self.value) }
+    }
 }
 
 impl Configuration {
@@ -166,11 +176,7 @@ impl Configuration {
                     if let Some(variable) = set(&condition.name) {
                         self.variables.entry(acl.name.clone()).or_default().push(variable.to_owned());
                     }
-                    let names: Vec<&str> = match condition.name == "acl" {
-                        true => words(&condition.value).collect(),
-                        false => called(&condition.value),
-                    };
-                    for name in names {
+                    for name in condition.called_acls() {
                         let calls = self.callers.entry(name.to_owned()).or_default();
                         if calls.last().is_none_or(|(caller, _)| *caller != at) {
                             calls.push((at, n));
@@ -318,7 +324,7 @@ pub fn set(modifier: &str) -> Option<&str> {
 }
 
 /// Returns the words of a text that can be names of ACLs.
-pub fn words(text: &str) -> impl Iterator<Item = &str> {
+fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-'));
     words.filter(|word| !word.is_empty())
 }

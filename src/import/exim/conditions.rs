@@ -142,12 +142,9 @@ fn of_test(test: &Test<'_>, negated: bool, named: &Named) -> Option<Result<Trans
 /// Returns the key of `match` for an expansion that is one field.
 fn key_of(variable: &str) -> Option<&'static str> {
     whole(variable)?;
-    let owners = key::owners(variable).ok()?;
-    match owners.first()?.per[..] {
-        // Weir's listeners have names, where Exim has ports and addresses.
-        [field] if field != Field::Listener && field.name() == field.word() => Some(field.word()),
-        _ => None,
-    }
+    // Weir's listeners have names, where Exim has ports and addresses.
+    let field = key::plain(variable).filter(|field| *field != Field::Listener)?;
+    (field.name() == field.word()).then(|| field.word())
 }
 
 /// Returns the flag that tells whether a variable is set.

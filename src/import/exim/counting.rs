@@ -171,7 +171,7 @@ fn distinct(argument: &Argument, count: Count, per: &[Field]) -> Result<Option<F
     };
     let owners = key::owners(unique).map_err(|why| format!("unique={unique}: {why}"))?;
     let what = match owners.first().map(|owner| &owner.per[..]) {
-        Some([what]) if owners.len() == 1 => *what,
+        Some([what]) if owners.len() == 1 && owners[0].difference.is_none() => *what,
         Some([]) => return Err(format!("unique={unique} is the same each time, so that it counts once in a period")),
         _ => return Err(format!("unique={unique}: only one thing can be distinct")),
     };

@@ -10,18 +10,42 @@ use crate::policy::networks::Widths;
 pub struct Owner {
     pub per: Vec<Field>,
     pub only: Option<Condition>,
+    /// Difference for which a limit is in shadow mode.
+    pub difference: Option<&'static str>,
 }
 
 /// Parses a key. `${if def:authenticated_id {…}{…}}` has two branches, which become two limits.
 pub fn owners(key: &str) -> Result<Vec<Owner>, String> {
     if let Some([known, unknown]) = by_login(key) {
-        let owner = |key: &str, flag| {
+        let one = |key: &str, flag| {
             let only = Condition { key: "authenticated", value: MatchValue::Flag(flag) };
-            Ok::<_, String>(Owner { per: fields(key)?, only: Some(only) })
+            Ok::<_, String>(Owner { only: Some(only), ..owner(key)? })
         };
-        return Ok(vec![owner(known, true)?, owner(unknown, false)?]);
+        return Ok(vec![one(known, true)?, one(unknown, false)?]);
     }
-    Ok(vec![Owner { per: fields(key)?, only: None }])
+    Ok(vec![owner(key)?])
+}
+
+/// Parses a key that is the same expression for all mail.
+fn owner(key: &str) -> Result<Owner, String> {
+    let whole = ["$authenticated_id", "$sender_address"]
+        .into_iter()
+        .fold(key.to_owned(), |key, name| key.replace(&format!("${{local_part:{name}}}"), name));
+    let difference =
+        (whole != key).then_some("Exim counts equal local parts of all domains together; Weir each address");
+    Ok(Owner { per: fields(&whole)?, only: None, difference })
+}
+
+/// Returns the field of a key that is the plain value of one field, and not made of it, such as `${md5:$domain}`.
+pub fn plain(key: &str) -> Option<Field> {
+    let is_whole = whole(key).is_some() || key.trim() == "$local_part@$domain";
+    let is_made =
+        ["md5:", "sha1:", "sha256:", "base64:", "escape:", "quote:", "sg{"].iter().any(|one| key.contains(one));
+    let owners = owners(key).ok().filter(|_| is_whole && !is_made)?;
+    match &owners[..] {
+        [Owner { per, only: None, difference: None }] if per.len() == 1 => per.first().copied(),
+        _ => None,
+    }
 }
 
 /// Returns the two branches of `${if def:authenticated_id {A}{B}}`, the one with a login first.
@@ -144,6 +168,11 @@ mod tests {
         for key in ["$acl_c_x", "${lookup{a}lsearch{b}}", "$local_part", "${hash{3}{62}{$domain}}", "$", "${domain:x}"]
         {
             assert!(owners(key).is_err(), "{key}");
+        }
+        assert!(owners("u-${local_part:$authenticated_id}").is_ok_and(|owners| owners[0].difference.is_some()));
+        assert_eq!(plain("${lc:$sender_address}"), Some(Field::Sender));
+        for key in ["${local_part:$sender_address}", "${md5:$sender_address}", "a-$sender_address"] {
+            assert_eq!(plain(key), None, "{key}");
         }
         let two = owners("${if def:authenticated_id {$authenticated_id}{$sender_host_address}}").unwrap();
         assert_eq!(two.iter().map(|owner| owner.per[0].name().into_owned()).collect::<Vec<_>>(), ["user", "client"]);

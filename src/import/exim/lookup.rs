@@ -71,8 +71,7 @@ impl Lookup {
             "" => Self::default(),
             _ => Self::value(braced(inner)?.0, depth + 1)?,
         };
-        let owners = key::owners(by).ok()?;
-        let [by] = owners.first()?.per[..] else { return None };
+        let by = key::plain(by)?;
         let table =
             Self { by: Some(by), tables: vec![(kind.trim().to_owned(), file.trim().to_owned())], ..Self::default() };
         matches!(found.trim(), "$value" | "${value}").then_some(())?;

@@ -32,7 +32,7 @@ pub fn rows(kind: &str, file: &str, allowance: &Allowance) -> Result<Vec<(String
     }
 }
 
-/// Reads the items of a list file. A `#` begins a comment; in lists of addresses only at the begin of a word.
+/// Reads the items of a list file. A `#` begins a comment; in lists of addresses only at the beginning of a word.
 pub fn items(file: &str, has_addresses: bool, allowance: &Allowance) -> Result<Vec<String>, String> {
     let text = allowance.read(Path::new(file)).map_err(|error| unread(file, &error))?;
     let is_comment = |line: &str, at: usize| !has_addresses || line[..at].trim_end().len() < at || at == 0;

@@ -102,7 +102,7 @@ impl<'a> Translation<'a> {
             if let Some(lookup) = one.lookup.clone().or_else(|| table(argument)) {
                 overrides::add(&mut limit, one, &lookup, &counted, self.report, &self.configuration.named.allowance);
             }
-            let reasons = unknown.as_deref().into_iter().chain(counted.difference);
+            let reasons = unknown.as_deref().into_iter().chain(counted.difference).chain(owner.difference);
             reasons.for_each(|words| limit.shadow(&one.condition.place, words));
             self.finish(&mut limit, one, &owner);
             limits.push((limit, owner));

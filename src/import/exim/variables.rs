@@ -1,6 +1,6 @@
 //! Variables that an ACL sets: their values at a condition.
 
-use super::acl::{Acl, Configuration, set, words};
+use super::acl::{Acl, Configuration, set};
 use super::conditions::{is_modifier, written};
 use super::constant::Scope;
 
@@ -27,8 +27,8 @@ impl<'a> Variables<'a> {
             for (n, condition) in statement.conditions.iter().enumerate() {
                 if let Some(name) = set(&condition.name) {
                     changes.push(Change { at: (at, n), name, value: Some(&condition.value) });
-                } else if condition.name == "acl" {
-                    let names = words(&condition.value).flat_map(|name| configuration.variables(name));
+                } else {
+                    let names = condition.called_acls().into_iter().flat_map(|name| configuration.variables(name));
                     changes.extend(names.map(|name| Change { at: (at, n), name, value: None }));
                 }
             }

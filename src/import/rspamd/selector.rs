@@ -3,7 +3,7 @@
 use crate::policy::field::Field;
 use crate::policy::networks::Widths;
 
-/// Part of a selector: a name with arguments, after `.` or `:` or at the begin.
+/// Part of a selector: a name with arguments, after `.` or `:` or at the beginning.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     name: String,
