@@ -494,7 +494,7 @@ fn large_sections_are_read_in_time_and_their_expansion_is_bounded() {
 fn rules_of_postfwd_are_translated_or_named_with_their_line() {
     let rate = "rate(client_address/5/300/450 4.7.1 too many)";
     // Rules, the text expected in their limits, and the text expected on standard error.
-    let cases: [(String, &[&str], &[&str]); 23] = [
+    let cases: [(String, &[&str], &[&str]); 24] = [
         (
             format!("&&LOCAL {{ client_address=192.0.2.1; }}\n&&OURS {{\n  &&LOCAL\n}}\nid=A; &&OURS; action={rate}"),
             &["client = \"192.0.2.1\""],
@@ -549,7 +549,12 @@ fn rules_of_postfwd_are_translated_or_named_with_their_line() {
             &[],
         ),
         ("sender=~.+@.+; action=size(sender/9/60/450 x)".to_owned(), &["except = { sender = \"<>\" }", "enforce"], &[]),
-        ("action=rate(bob_limit/9/60/450 x)\n".to_owned(), &["per = []", "rate = \"9 / 1m\"", "enforce"], &[]),
+        (
+            "action=rate(bob_limit/9/60/450 x)\n".to_owned(),
+            &["per = []", "\"shadow\""],
+            &["postfwd:1: postfwd ignores bob_limit, which is no attribute"],
+        ),
+        ("action=rate(server/9/60/450 x)\n".to_owned(), &["per = []", "rate = \"9 / 1m\"", "enforce"], &[]),
         (
             "sasl_username=!!^$; action=rcpt(global/9/60/450 x)".to_owned(),
             &["per = []", "match = { user = \"*\" }", "enforce"],

@@ -80,7 +80,7 @@ impl Narrowed {
 fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
     match operator {
         // The negation of a value: `=!!^$`.
-        "=!!" | "==!!" | "=~!!" | "~=!!" => empty(expression(value.trim_matches(['(', ')']))),
+        "=!!" | "=~!!" | "~=!!" => empty(expression(value.trim_matches(['(', ')']))),
         // For postfwd, = is a regular expression, except for addresses of clients.
         "=~" | "~=" => regular(key, expression(value)),
         "!~" | "~!" => empty(expression(value)),
@@ -94,7 +94,9 @@ fn meaning(key: &str, operator: &str, value: &str) -> Option<Meaning> {
                 true => item.parse::<IpAddr>().is_ok() || item.parse::<IpNet>().is_ok(),
                 false => !item.contains(['$', ':', '!', '(', ')', '*', '&', '/', '^', '\\', '|', ' ']),
             };
-            (!items.is_empty() && items.iter().all(is_plain)).then_some(Meaning::Among(items))
+            // Only lists of addresses are split at commas.
+            ((is_address || items.len() == 1) && !items.is_empty() && items.iter().all(is_plain))
+                .then_some(Meaning::Among(items))
         }
         _ => None,
     }
@@ -173,7 +175,8 @@ mod tests {
         for (key, operator, value, expected) in [
             ("user", "=~", "/^(.+)$/", Some(Meaning::Present)),
             ("user", "=!!", "^$", Some(Meaning::Present)),
-            ("user", "==!!", "(^$)", Some(Meaning::Present)),
+            ("user", "=~!!", "(^$)", Some(Meaning::Present)),
+            ("user", "==", "alice,bob", None),
             ("user", "=!!", "bob", None),
             ("user", "!~", "/^$/", Some(Meaning::Present)),
             ("user", "=~", "/^(\\S+)$/", Some(Meaning::Present)),

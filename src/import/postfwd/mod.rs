@@ -194,7 +194,13 @@ fn limit(rule: &Rule, word: &str, arguments: &str) -> Result<Limit, String> {
     if word == "rate" && !is_of_message {
         limit.comment("It counts requests of Postfix: recipients, where it asks at RCPT. At the end of data write count = \"messages\".");
     }
+    if field.is_none() {
+        for_all(&mut limit, &rule.place, whose);
+    }
     narrow(&mut limit, rule);
+    if field == Some(Field::User) && !limit.matches.iter().any(|condition| condition.key == "user") {
+        limit.comment("It does not hold without a login; in postfwd all who have none share one budget.");
+    }
     if arguments.matches('(').count() != arguments.matches(')').count() {
         limit.lose(
             &rule.place,
@@ -250,8 +256,17 @@ fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// Returns whether a word is an attribute of requests. Any other word, such as `global` or `server`, is one budget for
-/// all requests of the rule.
+/// Explains a limit whose item is no attribute of requests: postfwd 3.0 ignores it, and an administrator who wrote it
+/// meant one budget for all requests of the rule.
+fn for_all(limit: &mut Limit, place: &SourceLine, word: &str) {
+    let words = format!("postfwd ignores {word}, which is no attribute of a request; one budget for all is meant");
+    match word {
+        "global" | "server" => limit.comment(format!("{place}: {words}")),
+        _ => limit.shadow(place, words),
+    }
+}
+
+/// Returns whether a word is an attribute of requests.
 fn is_attribute(name: &str) -> bool {
     const PREFIXES: [&str; 16] = [
         "ccert_",
