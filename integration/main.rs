@@ -40,6 +40,7 @@ mod state;
 mod strangers;
 mod talk;
 mod test_command;
+mod test_needs;
 mod upstream_bound;
 mod upstream_changes;
 mod upstream_failover;
