@@ -108,7 +108,7 @@ struct Functions {
 
 impl Functions {
     /// `files` are paths below their root, such as `harness/mod.rs`, each with its code.
-    fn new<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Function> {
+    fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Function> {
         let mut this = Self::default();
         for (file, code) in files {
             let module = file.trim_end_matches(".rs").trim_end_matches("/mod");
@@ -271,7 +271,7 @@ fn all_functions() -> Vec<Function> {
             }
         }
     }
-    Functions::new(files.iter().map(|(name, code)| (&**name, &**code)))
+    Functions::of(files.iter().map(|(name, code)| (&**name, &**code)))
 }
 
 fn script() -> String {
@@ -315,7 +315,7 @@ fn a_program_is_found_however_a_test_starts_it() {
         ("#[test] fn t() { Site::new().stop(); weir(env!(\"one\")); \"one\" }", ""),
         ("fn f() { Command::new(\"one\"); } #[test] fn t() { Command::new(env!(\"one\")); }", ""),
     ] {
-        let functions = Functions::new([("a.rs", code), ("b.rs", other), ("harness/server.rs", harness)]);
+        let functions = Functions::of([("a.rs", code), ("b.rs", other), ("harness/server.rs", harness)]);
         assert_eq!(missing(&functions, &needs).join("\n"), expected, "{code}");
     }
 }
