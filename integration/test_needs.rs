@@ -35,8 +35,8 @@ impl Function {
         self.path.split("::").next().unwrap()
     }
 
-    /// Whether this function may use `other`, judged by names: another of its own topmost module, of the harness, or of a
-    /// module that it names. Method names are too common for more than that.
+    /// Returns whether this function may use `other`, judged by names. `other` is of the same topmost module, of the
+    /// harness, or of a module that this function names: elsewhere functions have the same names by chance.
     fn may_use(&self, other: &Self) -> bool {
         let modules = [self.topmost(), "harness"];
         let within = modules.contains(&other.topmost()) || self.names.contains(other.topmost());
