@@ -27,7 +27,7 @@ pub struct Metrics {
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
     /// Events that exceed a limit and were not refused for it, by limit, stage and mode.
-    pub remarks: IntCounterVec,
+    pub limit_hits: IntCounterVec,
     /// Seconds by which limits delay replies, and the sessions delayed at present.
     delay_seconds: Histogram,
     delayed: IntGauge,
@@ -263,9 +263,9 @@ impl Metrics {
                 &["result"],
             )?,
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
-            remarks: counter(
+            limit_hits: counter(
                 "weir_over_total",
-                "Commands over a limit that were not refused for it: it warns, delays, routes or notifies, or is not in force",
+                "Commands over a limit that did not refuse them: it warns, delays, routes or notifies, or is not in force",
                 &["limit", "stage", "mode"],
             )?,
             delay_seconds,
