@@ -6,6 +6,7 @@ use crate::accounts::file_state::FileState;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;
+use prometheus::IntGaugeVec;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -30,10 +31,18 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<Chooser>,
-    /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
-    read: Mutex<Vec<FileState>>,
+    /// Locked while the files are read, only on threads that may block.
+    read: Mutex<LastRead>,
+    /// Metric of the end of each certificate's validity, by file.
+    expiry: IntGaugeVec,
     /// Error of bad files: logged once, not at each check.
     error: LoggedState<Option<String>>,
+}
+
+/// Files when all were last good.
+struct LastRead {
+    states: Vec<FileState>,
+    keys: Vec<Arc<CertifiedKey>>,
 }
 
 impl Options {
@@ -54,15 +63,21 @@ impl Options {
 }
 
 impl Certificates {
-    /// Reads all certificates.
-    pub fn read(options: Options) -> Result<Self, CertificateError> {
+    /// Reads all certificates. `expiry` is the metric of the ends of their validity.
+    pub fn read(options: Options, expiry: IntGaugeVec) -> Result<Self, CertificateError> {
         // Taken before the files are read, so that a change in between is found at the next check.
-        let files = options.files();
+        let states = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
-        log(&certificates, "certificate read", clock::now());
+        let now = clock::now();
+        for certificate in &certificates {
+            log(certificate, "certificate read", now);
+            publish(certificate, &expiry);
+        }
+        let keys = certificates.iter().map(|certificate| certificate.key.clone()).collect();
+        let read = Mutex::new(LastRead { states, keys });
         let chooser = Arc::new(Chooser(RwLock::new(Choice::new(&certificates))));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
-        Ok(Self { options, acceptor, chooser, read: Mutex::new(files), error: LoggedState::default() })
+        Ok(Self { options, acceptor, chooser, read, expiry, error: LoggedState::default() })
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
@@ -94,20 +109,28 @@ impl Certificates {
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
-        match files == *read {
+        match files == read.states {
             true => drop(self.error.changes_to(None)),
             false => self.read_again(&mut read, files),
         }
     }
 
-    fn read_again(&self, read: &mut Vec<FileState>, files: Vec<FileState>) {
+    fn read_again(&self, read: &mut LastRead, states: Vec<FileState>) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {
             Ok(certificates) => {
                 self.chooser.replace(Choice::new(&certificates));
-                log(&certificates, "certificate read again", clock::now());
-                *read = files;
+                let now = clock::now();
+                for (certificate, former) in certificates.iter().zip(&read.keys) {
+                    // A reload reads certificates that are the same as before, too.
+                    if certificate.key.cert != former.cert {
+                        log(certificate, "certificate read again", now);
+                        publish(certificate, &self.expiry);
+                    }
+                }
+                let keys = certificates.into_iter().map(|certificate| certificate.key).collect();
+                *read = LastRead { states, keys };
             }
             Err(error) if is_news => tracing::error!(%error, "certificates not taken: the former ones stay"),
             Err(_) => {}
@@ -128,14 +151,21 @@ fn acceptor(chooser: Arc<Chooser>) -> Result<TlsAcceptor, rustls::Error> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn log(certificates: &[Certificate], message: &str, now: Timestamp) {
-    for certificate in certificates {
-        let (name, file) = (certificate.names.first(), certificate.file.display());
-        let until = certificate.end.map(Timestamp::rfc3339);
-        match certificate.end {
-            Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
-            _ => tracing::info!(name, until, %file, "{message}"),
-        }
+fn log(certificate: &Certificate, message: &str, now: Timestamp) {
+    let (name, file) = (certificate.names.first(), certificate.file.display());
+    let until = certificate.end.map(Timestamp::rfc3339);
+    match certificate.end {
+        Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
+        _ => tracing::info!(name, until, %file, "{message}"),
+    }
+}
+
+/// Shows the end of a certificate's validity in the metric.
+fn publish(certificate: &Certificate, expiry: &IntGaugeVec) {
+    let labels = [&*certificate.file.to_string_lossy()];
+    match certificate.end {
+        Some(end) => expiry.with_label_values(&labels).set(end.micros() / 1_000_000),
+        None => drop(expiry.remove_label_values(&labels)),
     }
 }
 
@@ -224,7 +254,8 @@ mod tests {
             paths
         };
         let mut pairs = names.iter().enumerate().map(pair);
-        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() })
+        let expiry = IntGaugeVec::new(prometheus::Opts::new("e", "e"), &["certificate"]).unwrap();
+        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() }, expiry)
     }
 
     fn shown(certificates: &Certificates, name: Option<&str>) -> Arc<CertifiedKey> {
