@@ -37,7 +37,7 @@ pub enum Record {
         hit: LimitHit,
         stage: Stage,
         is_logged: bool,
-        /// False for another rate of a limit that the same command exceeds.
+        /// False if the limit refuses the command, or for another rate of a limit that the command exceeds.
         is_counted: bool,
     },
     /// The client left during a delay of this length.

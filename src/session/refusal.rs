@@ -48,12 +48,11 @@ impl State {
     pub(super) fn record_verdict(&mut self, verdict: &mut Verdict, stage: Stage) {
         let mut counted: Vec<Arc<str>> = Vec::new();
         for hit in std::mem::take(&mut verdict.limit_hits) {
-            // A limit that also warns at a lower rung: the command was refused for it, and the refusal is recorded.
-            if hit.mode == Mode::Enforce && verdict.is_refused_by(&hit.limit) {
-                continue;
-            }
             self.limit_hits += 1;
-            let (is_logged, is_counted) = (self.limit_hits <= MAX_RECORDED, !counted.contains(&hit.limit));
+            let is_logged = self.limit_hits <= MAX_RECORDED;
+            // A lower rung warns beside the refusal of a higher one; the command counts as refused.
+            let is_refused = hit.mode == Mode::Enforce && verdict.is_refused_by(&hit.limit);
+            let is_counted = !is_refused && !counted.contains(&hit.limit);
             counted.push(hit.limit.clone());
             self.records.push(Record::LimitExceeded { hit, stage, is_logged, is_counted });
         }
