@@ -233,6 +233,13 @@ fn a_reload_logs_the_certificates_that_changed_and_the_metrics_tell_when_each_en
     let line = weir.logged("certificate read again");
     assert!(line.contains("net.pem") && line.contains("until=2040-01-01T00:00:00Z"), "{line}");
     assert_eq!(weir.times_logged("certificate read again"), 1, "the other is the same as before");
+    // After an error the log says that all are good again.
+    std::fs::rename(site.path("net.key"), site.path("elsewhere.key")).unwrap();
+    assert_eq!(site.run(&["reload"], "").code, Some(78));
+    weir.logged("certificates not taken: the former ones stay");
+    std::fs::rename(site.path("elsewhere.key"), site.path("net.key")).unwrap();
+    assert_eq!(site.run(&["reload"], "").code, Some(0));
+    assert_eq!(weir.times_logged("certificate read again"), 1 + 2);
     assert_eq!((ends("certificate.pem"), ends("net.pem")), (67_090_118_400.0, 2_208_988_800.0));
 }
 

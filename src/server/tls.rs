@@ -89,8 +89,8 @@ impl Certificates {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
             // Log the error again: an administrator who reloads looks for it.
-            self.error.changes_to(None);
-            self.read_again(&mut read, self.options.files());
+            let was_bad = self.error.changes_to(None);
+            self.read_again(&mut read, self.options.files(), was_bad);
         };
         let _ = tokio::task::spawn_blocking(reload).await;
     }
@@ -111,11 +111,12 @@ impl Certificates {
         let files = self.options.files();
         match files == read.states {
             true => drop(self.error.changes_to(None)),
-            false => self.read_again(&mut read, files),
+            false => self.read_again(&mut read, files, false),
         }
     }
 
-    fn read_again(&self, read: &mut LastRead, states: Vec<FileState>) {
+    /// Reads all certificates. `was_bad`: one was bad at the last attempt, and the error is not remembered.
+    fn read_again(&self, read: &mut LastRead, states: Vec<FileState>, was_bad: bool) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {
@@ -123,8 +124,9 @@ impl Certificates {
                 self.chooser.replace(Choice::new(&certificates));
                 let now = clock::now();
                 for (certificate, former) in certificates.iter().zip(&read.keys) {
-                    // A reload reads certificates that are the same as before, too.
-                    if certificate.key.cert != former.cert {
+                    // A reload also reads certificates that are the same as before. After an error the log says that
+                    // all are good again.
+                    if certificate.key.cert != former.cert || is_news || was_bad {
                         log(certificate, "certificate read again", now);
                         publish(certificate, &self.expiry);
                     }
