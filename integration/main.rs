@@ -22,6 +22,7 @@ mod harness;
 mod import;
 mod layers;
 mod listeners;
+mod log;
 mod logins;
 mod model;
 mod new_budgets;

@@ -1,9 +1,11 @@
 //! The log: one line for each event, to standard error, in logfmt or JSON. One thread writes the lines; no other thread
 //! waits for a slow or stopped reader of standard error.
 
+mod json;
 mod logged_state;
 mod queue;
 
+use json::Json;
 pub use logged_state::LoggedState;
 use prometheus::IntCounter;
 use queue::Queue;
@@ -60,9 +62,7 @@ pub fn begin(format: Format) -> Guard {
     let writer = Stderr { journal: is_journal(), queue: start_queue() };
     let lines = match format {
         Format::Logfmt => tracing_logfmt::builder().with_target(false).layer().with_writer(writer).boxed(),
-        Format::Json => {
-            tracing_subscriber::fmt::layer().json().flatten_event(true).with_target(false).with_writer(writer).boxed()
-        }
+        Format::Json => tracing_subscriber::fmt::layer().json().event_format(Json::new()).with_writer(writer).boxed(),
     };
     let ours = Targets::new().with_target("weir", Level::INFO);
     // A second call in one process (tests) keeps the first logger.

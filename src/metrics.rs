@@ -27,7 +27,7 @@ pub struct Metrics {
     /// Refusals, by limit and stage.
     pub refusals: IntCounterVec,
     /// Events that exceed a limit and were not refused for it, by limit, stage and mode.
-    pub remarks: IntCounterVec,
+    pub limit_hits: IntCounterVec,
     /// Seconds by which limits delay replies, and the sessions delayed at present.
     delay_seconds: Histogram,
     delayed: IntGauge,
@@ -67,6 +67,8 @@ pub struct Metrics {
     pub log_lines_suppressed: IntCounterVec,
     /// Connections closed to make room for others, by listener.
     pub connections_evicted: IntCounterVec,
+    /// Seconds since 1970 at which the validity of a certificate ends, by its file.
+    pub certificate_expiry: IntGaugeVec,
 }
 
 /// Metrics by upstream.
@@ -211,6 +213,9 @@ impl Metrics {
             Ok::<_, prometheus::Error>(metric)
         };
         let upstreams = Upstreams::register(&registry)?;
+        gauges("weir_build_info", "1, with the version of this Weir", "version")?
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
         let clock_jumps = IntCounter::new("weir_clock_jumps_total", "Jumps of the wall clock since the start")?;
         registry.register(Box::new(clock_jumps.clone()))?;
         let admit = HistogramOpts::new(
@@ -263,9 +268,9 @@ impl Metrics {
                 &["result"],
             )?,
             refusals: counter("weir_refusals_total", "Commands refused by a limit", &["limit", "stage"])?,
-            remarks: counter(
+            limit_hits: counter(
                 "weir_over_total",
-                "Commands over a limit that were not refused for it: it warns, delays, routes or notifies, or is not in force",
+                "Commands over a limit that did not refuse them: it warns, delays, routes or notifies, or is not in force",
                 &["limit", "stage", "mode"],
             )?,
             delay_seconds,
@@ -307,8 +312,22 @@ impl Metrics {
                 "Connections without a login that were closed to make room for others",
                 &["listener"],
             )?,
+            certificate_expiry: gauges(
+                "weir_certificate_expiry_timestamp_seconds",
+                "End of a certificate's validity, in seconds since 1970",
+                "certificate",
+            )?,
             registry,
         })
+    }
+
+    /// Shows the counters of a limit that is in force with 0, so that Prometheus sees their first event as a change.
+    pub fn show_limit(&self, limit: &str, suspends: bool, bounds_new_budgets: bool) {
+        for (counter, is_shown) in [(&self.suspensions, suspends), (&self.new_budgets_shared, bounds_new_budgets)] {
+            if is_shown {
+                counter.with_label_values(&[limit]);
+            }
+        }
     }
 
     /// Observes a delay, and counts the session as delayed until the guard is dropped.

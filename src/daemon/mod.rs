@@ -3,6 +3,7 @@
 mod administration;
 mod control;
 mod error;
+mod limit_metrics;
 mod open_files;
 mod reloader;
 mod signals;
@@ -21,6 +22,7 @@ use crate::server::tls::Certificates;
 use crate::server::{self, AcceptErrors, Bound, LogThrottle, NotificationThrottle, Server};
 use crate::store::{Health, Store};
 use administration::Administration;
+use limit_metrics::show_limits;
 use reloader::{ReloadHandle, Reloader};
 use signals::Signal;
 use std::collections::HashMap;
@@ -80,6 +82,7 @@ impl Daemon {
     pub async fn start(mut config: Config, sockets: HashMap<String, TcpListener>) -> Result<Self, StartError> {
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
+        let limits = config.policy.limits.len();
         let (path, settings, watched) =
             (config.problems.path.clone(), take(&mut config.settings), take(&mut config.watched));
         let server = Arc::new(open(config)?);
@@ -94,6 +97,7 @@ impl Daemon {
         background_tasks.spawn(server.relay.maintain());
         background_tasks.spawn(end_exceptions(Arc::downgrade(&server)));
         let serving = tokio::spawn(server::serve(server.clone(), bound, stopping));
+        log_start(limits, &listeners);
         Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
     }
 
@@ -126,7 +130,9 @@ impl Daemon {
 fn open(config: Config) -> Result<Server, StartError> {
     let metrics = Arc::new(Metrics::new().map_err(StartError::system)?);
     crate::log::count_lost_in(&metrics.log_lines_lost);
-    let certificates = config.tls.map(Certificates::read).transpose().map_err(StartError::config)?;
+    let certificates = config.tls.map(|options| Certificates::read(options, metrics.certificate_expiry.clone()));
+    let certificates = certificates.transpose().map_err(StartError::config)?;
+    show_limits(&metrics, &config.policy);
     metrics.max_connections.set(config.server.max_connections.try_into().unwrap_or(i64::MAX));
     let store = Store::open(&config.state, config.policy, metrics.clone());
     let store = store.map_err(|error| StartError::State(error.to_string()))?;
@@ -144,6 +150,12 @@ fn open(config: Config) -> Result<Server, StartError> {
         log_throttle: LogThrottle::new(metrics.log_lines_suppressed.clone()),
         certificates: certificates.map(Arc::new),
     })
+}
+
+/// Logs the version and the extent of the configuration.
+fn log_start(limits: usize, listeners: &[(String, SocketAddr)]) {
+    let listeners: Vec<_> = listeners.iter().map(|(name, address)| format!("{name} {address}")).collect();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), limits, listeners = listeners.join(", "), "started");
 }
 
 fn bind(

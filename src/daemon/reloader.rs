@@ -1,5 +1,6 @@
 //! Task that reloads the configuration: on command, and when a file has changed.
 
+use super::limit_metrics::show_limits;
 use super::systemd;
 use crate::accounts::file_state::FileState;
 use crate::admin::Outcome;
@@ -148,6 +149,7 @@ impl Reloader {
     fn take(&mut self, config: Config, problems: &Diagnostics) -> Outcome {
         let Config { policy, relay, settings, watched, .. } = config;
         let limits = policy.limits.len();
+        show_limits(&self.server.metrics, &policy);
         let Replaced { former, gone, inert } = self.server.store.set_policy(policy);
         self.former.push(former);
         self.watched = watched;

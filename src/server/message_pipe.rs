@@ -8,6 +8,7 @@ use crate::relay::{self, RelayError};
 use crate::session::{Body, Chunk, MessageOutcome, Session};
 use crate::smtp::data::{Chunks, Piece, Reader};
 use crate::smtp::line::Input;
+use crate::smtp::message_id::MessageId;
 use crate::smtp::trace::Hops;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -36,6 +37,8 @@ struct Transfer {
     /// Time by which the message must be complete.
     by: Instant,
     hops: Hops,
+    /// For the log.
+    message_id: MessageId,
     /// The message's first line would continue the `Received:` line: the rest is read and discarded.
     is_continuation: bool,
     /// The error by which the upstream was lost.
@@ -60,13 +63,17 @@ impl MessagePipe<'_> {
             Ok(transfer) => transfer,
             Err(outcome) => return (self.cut_off(outcome), 0),
         };
+        let outcome = self.pass_body(&mut transfer, &mut reader, body).await;
+        body.session().note_message_id(transfer.message_id.text());
+        (outcome, reader.size())
+    }
+
+    async fn pass_body(&mut self, transfer: &mut Transfer, reader: &mut Reader, body: &mut Body) -> MessageOutcome {
         loop {
             let (passed, mark) = match reader.read(self.input.unused()) {
                 Piece::Message { held } => (self.input.unused().len() - held, None),
                 Piece::End { message, mark } => (message, Some(mark)),
-                Piece::Refused(ambiguity) => {
-                    return (self.cut_off(MessageOutcome::Ambiguous(ambiguity)), reader.size());
-                }
+                Piece::Refused(ambiguity) => return self.cut_off(MessageOutcome::Ambiguous(ambiguity)),
             };
             transfer.is_continuation = reader.is_continuation();
             let too_large = reader.size() > body.max_size();
@@ -75,20 +82,19 @@ impl MessagePipe<'_> {
             } else {
                 let octets = &self.input.unused()[..passed];
                 if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, octets).await {
-                    return (self.cut_off(outcome), reader.size());
+                    return self.cut_off(outcome);
                 }
             }
             self.input.consume(passed + mark.unwrap_or(0));
-            let outcome = match mark {
+            return match mark {
                 Some(_) if too_large => MessageOutcome::TooLarge,
-                Some(_) => self.end(&mut transfer, body.session(), reader.size()).await,
+                Some(_) => self.end(transfer, body.session(), reader.size()).await,
                 None if body.is_far_too_large(reader.size()) => self.cut_off(MessageOutcome::Endless),
-                None => match self.read(&transfer, reader.size()).await {
+                None => match self.read(transfer, reader.size()).await {
                     Ok(()) => continue,
                     Err(outcome) => self.cut_off(outcome),
                 },
             };
-            return (outcome, reader.size());
         }
     }
 
@@ -107,50 +113,60 @@ impl MessagePipe<'_> {
                 Err(outcome) => return (Some(self.cut_off(outcome)), 0),
             },
         };
+        let passed = self.pass_piece(&mut parts_now, chunk).await;
         let Parts { transfer, chunks } = &mut *parts_now;
+        chunk.session().note_message_id(transfer.message_id.text());
+        let size = chunks.size();
+        match passed {
+            Err(outcome) => (Some(self.cut_off(outcome)), size),
+            Ok(()) if transfer.failed() || chunk.is_last() => {
+                (Some(self.end(transfer, chunk.session(), size).await), size)
+            }
+            Ok(()) => {
+                *parts = Some(parts_now);
+                (None, size)
+            }
+        }
+    }
+
+    /// Passes the octets of a piece on. The error is the message's outcome.
+    async fn pass_piece(&mut self, parts: &mut Parts, chunk: &mut Chunk) -> Result<(), MessageOutcome> {
+        let Parts { transfer, chunks } = parts;
         if let Some(outcome) = transfer.overdue(chunks.size(), &self.server.options) {
-            return (Some(self.cut_off(outcome)), chunks.size());
+            return Err(outcome);
         }
         let (mut left, mut out) = (chunk.size(), Vec::new());
         while left > 0 {
-            if self.input.is_empty()
-                && let Err(outcome) = self.read(transfer, chunks.size()).await
-            {
-                return (Some(self.cut_off(outcome)), chunks.size());
+            if self.input.is_empty() {
+                self.read(transfer, chunks.size()).await?;
             }
             let here = self.input.unused().len().min(usize::try_from(left).unwrap_or(usize::MAX));
             out.clear();
-            if let Err(ambiguity) = chunks.read(&self.input.unused()[..here], &mut out) {
-                return (Some(self.cut_off(MessageOutcome::Ambiguous(ambiguity))), chunks.size());
-            }
+            chunks.read(&self.input.unused()[..here], &mut out).map_err(MessageOutcome::Ambiguous)?;
             transfer.is_continuation = chunks.is_continuation();
             self.input.consume(here);
             left -= here as u64;
-            if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, &out).await {
-                return (Some(self.cut_off(outcome)), chunks.size());
-            }
+            transfer.forward(self.server, self.upstream, self.cut, &out).await?;
         }
-        let size = chunks.size();
-        if !transfer.failed() {
-            if !chunk.is_last() {
-                *parts = Some(parts_now);
-                return (None, size);
-            }
+        if chunk.is_last() && !transfer.failed() {
             out.clear();
-            if let Err(ambiguity) = chunks.end(&mut out) {
-                return (Some(self.cut_off(MessageOutcome::Ambiguous(ambiguity))), size);
-            }
-            if let Err(outcome) = transfer.forward(self.server, self.upstream, self.cut, &out).await {
-                return (Some(self.cut_off(outcome)), size);
-            }
+            chunks.end(&mut out).map_err(MessageOutcome::Ambiguous)?;
+            transfer.forward(self.server, self.upstream, self.cut, &out).await?;
         }
-        (Some(self.end(transfer, chunk.session(), size).await), size)
+        Ok(())
     }
 
     async fn begin(&mut self, received: &str) -> Result<Transfer, MessageOutcome> {
         let (began, by) = (Instant::now(), self.message_by);
-        let mut transfer =
-            Transfer { began, waited: Duration::ZERO, by, hops: Hops::default(), is_continuation: false, lost: None };
+        let mut transfer = Transfer {
+            began,
+            waited: Duration::ZERO,
+            by,
+            hops: Hops::default(),
+            message_id: MessageId::default(),
+            is_continuation: false,
+            lost: None,
+        };
         transfer.forward(self.server, self.upstream, self.cut, received.as_bytes()).await?;
         Ok(transfer)
     }
@@ -241,6 +257,7 @@ impl Transfer {
         octets: &[u8],
     ) -> Result<(), MessageOutcome> {
         self.hops.read(octets);
+        self.message_id.read(octets);
         if self.is_refused() {
             *upstream = None;
         } else if self.lost.is_none() && !octets.is_empty() {

@@ -6,9 +6,11 @@ use crate::accounts::file_state::FileState;
 use crate::clock;
 use crate::log::LoggedState;
 use crate::time::Timestamp;
+use prometheus::IntGaugeVec;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::server::NoServerSessionStorage;
+use rustls::sign::CertifiedKey;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
@@ -28,10 +30,18 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<CertificateChooser>,
-    /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
-    read: Mutex<Vec<FileState>>,
+    /// Locked while the files are read, only on threads that may block.
+    read: Mutex<LastRead>,
+    /// Metric of the end of each certificate's validity, by file.
+    expiry: IntGaugeVec,
     /// Error of bad files: logged once, not at each check.
     error: LoggedState<Option<String>>,
+}
+
+/// Files when all were last good.
+struct LastRead {
+    states: Vec<FileState>,
+    keys: Vec<Arc<CertifiedKey>>,
 }
 
 impl Options {
@@ -52,15 +62,21 @@ impl Options {
 }
 
 impl Certificates {
-    /// Reads all certificates.
-    pub fn read(options: Options) -> Result<Self, CertificateError> {
+    /// Reads all certificates. `expiry` is the metric of the ends of their validity.
+    pub fn read(options: Options, expiry: IntGaugeVec) -> Result<Self, CertificateError> {
         // Taken before the files are read, so that a change in between is found at the next check.
-        let files = options.files();
+        let states = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
-        log(&certificates, "certificate read", clock::now());
+        let now = clock::now();
+        for certificate in &certificates {
+            log(certificate, "certificate read", now);
+            publish(certificate, &expiry);
+        }
+        let keys = certificates.iter().map(|certificate| certificate.key.clone()).collect();
+        let read = Mutex::new(LastRead { states, keys });
         let chooser = Arc::new(CertificateChooser::new(&certificates));
         let acceptor = acceptor(chooser.clone()).map_err(CertificateError::Tls)?;
-        Ok(Self { options, acceptor, chooser, read: Mutex::new(files), error: LoggedState::default() })
+        Ok(Self { options, acceptor, chooser, read, expiry, error: LoggedState::default() })
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
@@ -72,8 +88,8 @@ impl Certificates {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
             // Log the error again: an administrator who reloads looks for it.
-            self.error.changes_to(None);
-            self.read_again(&mut read, self.options.files());
+            let was_bad = self.error.changes_to(None);
+            self.read_again(&mut read, self.options.files(), was_bad);
         };
         let _ = tokio::task::spawn_blocking(reload).await;
     }
@@ -92,20 +108,30 @@ impl Certificates {
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
-        match files == *read {
+        match files == read.states {
             true => drop(self.error.changes_to(None)),
-            false => self.read_again(&mut read, files),
+            false => self.read_again(&mut read, files, false),
         }
     }
 
-    fn read_again(&self, read: &mut Vec<FileState>, files: Vec<FileState>) {
+    /// Reads all certificates. `was_bad`: one was bad at the last attempt, and the error is not remembered.
+    fn read_again(&self, read: &mut LastRead, states: Vec<FileState>, was_bad: bool) {
         let certificates = self.options.read_each().collect::<Result<Vec<_>, _>>();
         let is_news = self.error.changes_to(certificates.as_ref().err().map(ToString::to_string));
         match certificates {
             Ok(certificates) => {
                 self.chooser.replace(&certificates);
-                log(&certificates, "certificate read again", clock::now());
-                *read = files;
+                let now = clock::now();
+                for (certificate, former) in certificates.iter().zip(&read.keys) {
+                    // A reload also reads certificates that are the same as before. After an error the log says that
+                    // all are good again.
+                    if certificate.key.cert != former.cert || is_news || was_bad {
+                        log(certificate, "certificate read again", now);
+                        publish(certificate, &self.expiry);
+                    }
+                }
+                let keys = certificates.into_iter().map(|certificate| certificate.key).collect();
+                *read = LastRead { states, keys };
             }
             Err(error) if is_news => tracing::error!(%error, "certificates not taken: the former ones stay"),
             Err(_) => {}
@@ -126,21 +152,27 @@ fn acceptor(chooser: Arc<CertificateChooser>) -> Result<TlsAcceptor, rustls::Err
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn log(certificates: &[Certificate], message: &str, now: Timestamp) {
-    for certificate in certificates {
-        let (name, file) = (certificate.names.first(), certificate.file.display());
-        let until = certificate.end.map(Timestamp::rfc3339);
-        match certificate.end {
-            Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
-            _ => tracing::info!(name, until, %file, "{message}"),
-        }
+fn log(certificate: &Certificate, message: &str, now: Timestamp) {
+    let (name, file) = (certificate.names.first(), certificate.file.display());
+    let until = certificate.end.map(Timestamp::rfc3339);
+    match certificate.end {
+        Some(end) if end < now => tracing::warn!(name, until, %file, "{message}: its validity has ended"),
+        _ => tracing::info!(name, until, %file, "{message}"),
+    }
+}
+
+/// Shows the end of a certificate's validity in the metric.
+fn publish(certificate: &Certificate, expiry: &IntGaugeVec) {
+    let labels = [&*certificate.file.to_string_lossy()];
+    match certificate.end {
+        Some(end) => expiry.with_label_values(&labels).set(end.micros() / 1_000_000),
+        None => drop(expiry.remove_label_values(&labels)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::sign::CertifiedKey;
     use std::path::Path;
 
     /// Makes a certificate for these names; returns it and its key.
@@ -169,7 +201,8 @@ mod tests {
             paths
         };
         let mut pairs = names.iter().enumerate().map(pair);
-        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() })
+        let expiry = IntGaugeVec::new(prometheus::Opts::new("e", "e"), &["certificate"]).unwrap();
+        Certificates::read(Options { default: pairs.next().unwrap(), also: pairs.collect() }, expiry)
     }
 
     fn shown(certificates: &Certificates, name: Option<&str>) -> Arc<CertifiedKey> {

@@ -96,15 +96,16 @@ impl Session {
     }
 
     fn take_response(mut self, challenge: Challenge, response: String) -> Step {
-        let credentials = match challenge {
-            Challenge::Plain => sasl::parse_plain(&response),
+        let (mechanism, credentials) = match challenge {
+            Challenge::Plain => ("PLAIN", sasl::parse_plain(&response)),
             Challenge::LoginUser => {
                 let next = Challenge::LoginPassword { user: response };
                 return self.challenge(next, sasl::LOGIN_PASSWORD);
             }
-            Challenge::LoginPassword { user } => sasl::parse_login(&user, &response),
+            Challenge::LoginPassword { user } => ("LOGIN", sasl::parse_login(&user, &response)),
         };
         if let Some(credentials) = credentials {
+            self.0.mechanism = Some(mechanism);
             return self.ask_auth(credentials);
         }
         self.0.refuse(&Reply::new(501, "5.5.2 This is not a response of this mechanism"));

@@ -32,6 +32,13 @@ impl Session {
         (PolicyRequest { facts, events: vec![Event::End { size: Some(size) }], declared }, &mut state.session_counters)
     }
 
+    /// Takes the message's `Message-ID`, for the record.
+    pub fn note_message_id(&mut self, message_id: Option<String>) {
+        if let Some(transaction) = &mut self.0.transaction {
+            transaction.message_id = message_id;
+        }
+    }
+
     /// Takes policy's verdict on the complete message. Without a verdict the client gets a temporary failure. The error
     /// is the message's outcome.
     pub fn apply_end_verdict(&mut self, verdict: Option<Verdict>) -> Result<(), MessageOutcome> {
@@ -165,8 +172,7 @@ impl State {
     pub(super) fn end_transaction(&mut self, outcome: MessageOutcome, size: u64, reply: Option<Reply>, now: Timestamp) {
         let facts = self.facts(None);
         self.session_counters.end_message();
-        if let Some(Transaction { mail, began, asked, recipients, charges, .. }) = self.transaction.take() {
-            let (from, duration, accepted) = (mail.sender.to_string(), now.since(began), recipients.len());
+        if let Some(Transaction { mail, began, asked, recipients, charges, message_id, .. }) = self.transaction.take() {
             match &outcome {
                 MessageOutcome::Answered(reply) if reply.is_positive() => {}
                 MessageOutcome::Answered(reply) if reply.code() >= 500 => {
@@ -175,7 +181,19 @@ impl State {
                 }
                 _ => self.deferred_charges.refund_unsent(charges),
             }
-            self.records.push(Record::Message(Delivery { from, asked, accepted, size, reply, outcome, duration }));
+            self.records.push(Record::Message(Delivery {
+                from: mail.sender.to_string(),
+                asked,
+                recipients,
+                message_id,
+                helo: self.hello.as_ref().map(|hello| hello.name.clone()),
+                tls: self.tls.as_ref().map(|tls| tls.version.clone()),
+                mechanism: self.mechanism.filter(|_| self.user.is_some()),
+                size,
+                reply,
+                outcome,
+                duration: now.since(began),
+            }));
         }
     }
 

@@ -78,6 +78,9 @@ impl Session {
                 Attribute::Known(address) => state.client = address,
             }
             named.helo.put_into(&mut state.helo);
+            if named.login != Attribute::Absent {
+                state.mechanism = Some("XCLIENT");
+            }
             named.login.map(Arc::from).put_into(&mut state.user);
             state.groups = Arc::default();
             // The route was for the former client's mail.

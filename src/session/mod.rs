@@ -243,9 +243,9 @@ impl Session {
         state.abandon(state.now);
         let unrecorded =
             [state.limit_refusals, state.upstream_refusals].map(|count| count.saturating_sub(MAX_RECORDED));
-        let refusals = unrecorded.iter().sum();
-        if refusals > 0 {
-            state.records.push(Record::Unrecorded { refusals });
+        let (refusals, limit_hits) = (unrecorded.iter().sum(), state.limit_hits.saturating_sub(MAX_RECORDED));
+        if refusals > 0 || limit_hits > 0 {
+            state.records.push(Record::Unrecorded { refusals, limit_hits });
         }
         Step::Close(self)
     }

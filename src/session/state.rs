@@ -36,6 +36,8 @@ pub(super) struct State {
     /// Extensions that the upstream offered when this client said EHLO.
     pub announced: Extensions,
     pub user: Option<Arc<str>>,
+    /// Mechanism of the last login that was tried; `XCLIENT` if a proxy named the user.
+    pub mechanism: Option<&'static str>,
     pub groups: Arc<[Box<str>]>,
     pub challenge: Option<Challenge>,
     pub transaction: Option<Transaction>,
@@ -97,6 +99,7 @@ impl State {
             offered: Extensions::default(),
             announced: Extensions::default(),
             user: None,
+            mechanism: None,
             groups: Arc::default(),
             challenge: None,
             transaction: None,

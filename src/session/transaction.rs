@@ -25,6 +25,8 @@ pub(super) struct Transaction {
     pub message_charged: bool,
     /// Octets received by BDAT so far; `None` before the first BDAT.
     pub chunked: Option<u64>,
+    /// The message's `Message-ID`, as far as it is known.
+    pub message_id: Option<String>,
     pub upstream: Upstream,
 }
 
@@ -53,6 +55,7 @@ impl Transaction {
             charges: Vec::new(),
             message_charged: false,
             chunked: None,
+            message_id: None,
             upstream: Upstream::Unaware,
         }
     }

@@ -10,6 +10,7 @@ pub mod data;
 pub mod envelope;
 pub mod extensions;
 pub mod line;
+pub mod message_id;
 pub mod reply;
 pub mod sasl;
 pub mod scram;

@@ -18,7 +18,7 @@ use crate::policy::limit::{Charge, Effect, Limit, Mode, Quota};
 use crate::policy::plan::{BudgetRef, Check, Plan, PlannedBudget, Values};
 use crate::policy::request::{Event, PolicyRequest};
 use crate::policy::verdict::{LimitHit, Refusal, Ruling, Verdict};
-use crate::time::{Timestamp, format_amount};
+use crate::time::Timestamp;
 use ladder::Reached;
 use side_effects::is_of_transaction;
 use std::sync::Arc;
@@ -213,16 +213,12 @@ impl Step<'_> {
         let (limit, mode, reached) = (self.limit, self.limit.mode, self.reached.as_ref()?);
         let refusal = reached.refusal.as_ref().filter(|_| mode != Mode::Enforce);
         let actions = reached.actions(refusal.map(|refusal| refusal.verb));
-        let level = match *self.planned.quota {
-            Quota::Share(_) => self.planned.quota.level(self.level),
-            _ => format_amount(self.level),
-        };
         let (name, index, quota) = (limit.name.clone(), self.planned.limit, *self.planned.quota);
         let hit = || LimitHit {
             limit: name,
             index,
             mode,
-            level,
+            level: self.level,
             quota,
             actions: actions.join(", "),
             refuses: refusal.is_some(),

@@ -69,7 +69,7 @@ impl Decision<'_> {
                 key: self.plan.key(step.planned.slot).map(|key| key.owned()),
                 limit: step.limit.name.clone(),
                 mode: step.limit.mode,
-                level: step.planned.quota.level(step.level),
+                level: step.level,
                 quota: *step.planned.quota,
             });
         }

@@ -131,6 +131,11 @@ impl Ladder {
         &self.rungs
     }
 
+    /// Returns whether a rung suspends the owner of the budget.
+    pub fn suspends(&self) -> bool {
+        self.rungs.iter().any(|rung| matches!(rung.action, Action::Suspend(_)))
+    }
+
     /// Returns the level of the first rung.
     pub fn lowest(&self) -> f64 {
         self.lowest

@@ -195,6 +195,11 @@ impl Limit {
         self.per.iter().any(|field| field.is_of_recipient())
     }
 
+    /// Returns whether clients can choose the keys of its budgets freely, so that the number of new ones is bounded.
+    pub fn has_chosen_keys(&self) -> bool {
+        self.derived.has_chosen_keys
+    }
+
     /// Returns whether a message counts once per budget, at the first recipient of that budget.
     pub(super) fn counts_once(&self) -> bool {
         self.count == Count::Messages && self.stage == Stage::Rcpt

@@ -132,9 +132,15 @@ impl Quota {
         }
     }
 
-    /// Formats a level beside the quota, for the log: `97/100`.
-    pub fn beside(&self, level: &str) -> String {
-        format!("{level}/{}", self.most())
+    /// Returns a level and the number that it is compared with, for the log: shares are in per cent.
+    pub fn numbers(&self, level: f64) -> (f64, f64) {
+        match self {
+            Self::Never => (level, 0.0),
+            Self::Unlimited => (level, f64::INFINITY),
+            Self::Rate { rule, .. } => (level, rule.burst()),
+            Self::Counter { most, .. } => (level, *most),
+            Self::Share(share) => (level * 100.0, share.most * 100.0),
+        }
     }
 
     /// Formats a level in the units of the configuration.

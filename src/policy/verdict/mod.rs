@@ -2,12 +2,12 @@
 
 mod refusal;
 
-pub use super::limit::{Code, Verb};
+pub use super::limit::{Code, Mode, Verb};
 pub use refusal::{Meaning, Refusal, Suspended};
 
 use super::budgets::{Key, RefundableCharge};
 use super::exception::Suspension;
-use super::limit::{Mode, Notification, Quota};
+use super::limit::{Notification, Quota};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +55,8 @@ pub struct Notice {
     pub key: Option<Key>,
     pub limit: Arc<str>,
     pub mode: Mode,
-    pub level: String,
+    /// Level of the budget.
+    pub level: f64,
     pub quota: Quota,
 }
 
@@ -67,7 +68,8 @@ pub struct LimitHit {
     /// Index in the policy: several rates of a limit share its name.
     pub index: usize,
     pub mode: Mode,
-    pub level: String,
+    /// Level of the budget.
+    pub level: f64,
     pub quota: Quota,
     /// Actions: `warn, delay 2s`; with the verb of a refusal that only the log shows.
     pub actions: String,
@@ -75,16 +77,10 @@ pub struct LimitHit {
     pub refuses: bool,
 }
 
-impl Notice {
-    /// Formats the level for the log: `97/100`.
-    pub fn level_text(&self) -> String {
-        self.quota.beside(&self.level)
-    }
-}
-
-impl LimitHit {
-    /// Formats the level for the log: `97/100`.
-    pub fn level_text(&self) -> String {
-        self.quota.beside(&self.level)
+impl Verdict {
+    /// Returns whether the limit of this name refuses the event, alone or with others.
+    pub fn is_refused_by(&self, limit: &str) -> bool {
+        let Ruling::Refuse(refusal) = &self.ruling else { return false };
+        *refusal.limit == *limit || refusal.also.iter().any(|also| **also == *limit)
     }
 }

@@ -175,11 +175,6 @@ impl Refusal {
             Wait::Never => "never".to_owned(),
         }
     }
-
-    /// Formats the level for the log: `97/100`.
-    pub fn level_text(&self) -> String {
-        self.quota.beside(&self.quota.level(self.level))
-    }
 }
 
 impl Suspended {
