@@ -50,8 +50,8 @@ static CLOCK: Clock = Clock {
 /// Minimum time between two comparisons of the wall clock with the time since boot.
 const COMPARED_EVERY: Duration = Duration::from_millis(100);
 
-/// Maximum time between two readings of clocks that count as made at the same moment. After more time, the thread was
-/// not scheduled in between.
+/// Maximum time between two readings of clocks that count as made at the same moment. If more time has passed, the
+/// thread was interrupted between the readings.
 const SAME_MOMENT: Duration = Duration::from_millis(20);
 
 /// Jumps within this time after a logged jump are counted, but not logged.

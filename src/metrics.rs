@@ -31,13 +31,15 @@ pub struct Metrics {
     pub refusals: IntCounterVec,
     /// Commands that exceeded a limit but were not refused for that, by limit, stage and mode.
     pub remarks: IntCounterVec,
-    /// Seconds by which limits have delayed replies, and the number of sessions that are delayed at present.
+    /// Seconds by which limits have delayed replies.
     delay_seconds: Histogram,
+    /// Sessions that a limit delays at present.
     delayed: IntGauge,
     /// Suspensions that began, by limit.
     pub suspensions: IntCounterVec,
-    /// Grants and suspensions in force, begun by an administrator or by a limit.
+    /// Grants in force.
     pub grants_in_force: IntGauge,
+    /// Suspensions in force, begun by an administrator or by a limit.
     pub suspensions_in_force: IntGauge,
     /// Notification messages sent, by configured notification and by limit.
     pub notices: IntCounterVec,
@@ -58,8 +60,9 @@ pub struct Metrics {
     pub wal_octets: IntGauge,
     /// 1 while a reader of the state file prevents the reset of its write-ahead log.
     pub wal_held: IntGauge,
-    /// Jumps of the wall clock since the start, and seconds by which the wall clock is ahead of Weir's time.
+    /// Jumps of the wall clock since the start.
     pub clock_jumps: IntCounter,
+    /// Seconds by which the wall clock is ahead of Weir's time.
     pub clock_ahead: IntGauge,
     /// Reloads of the configuration since the start, by result.
     pub reloads: IntCounterVec,
@@ -97,8 +100,9 @@ pub struct UpstreamMetrics {
     connections: IntGauge,
     /// Idle connections, which wait for a message.
     pub waiting: IntGauge,
-    /// Connections opened, and times that an open connection was reused for another message.
+    /// Connections opened.
     pub opened: IntCounter,
+    /// Times that an open connection was reused for another message.
     pub reused: IntCounter,
     /// Times that the upstream could not be reached, did not answer in time, or sent an invalid answer.
     pub failures: IntCounter,

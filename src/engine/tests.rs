@@ -141,7 +141,7 @@ fn a_refund_at_once_is_as_if_nothing_had_been() {
         assert_eq!(rule.refund(first, &Receipt { before: None, after: first }), None);
         let (second, _) = rule.step(Some(first), at(60.0), 1.0);
         assert_eq!(rule.refund(second, &Receipt { before: Some(first), after: second }), Some(first));
-        // With another event a minute later, almost all is refunded.
+        // If another event was charged a minute later, almost the whole charge of the second event is refunded.
         let (third, _) = rule.step(Some(second), at(120.0), 1.0);
         let refunded = rule.refund(third, &Receipt { before: Some(first), after: second }).unwrap();
         let without = rule.step(Some(first), at(120.0), 1.0).0;

@@ -21,9 +21,9 @@ pub enum Announce {
 pub struct Announcer {
     upstream: Arc<str>,
     how: Announce,
-    /// Whether the upstream does not offer the configured command, and whether it refuses XFORWARD. Logged only when it
-    /// changes, not for each message.
+    /// Whether the upstream does not offer the configured command. Logged when this changes, not for each message.
     is_lacking: LoggedState<bool>,
+    /// Whether the upstream refuses XFORWARD. Logged when this changes, not for each message.
     is_refusing: LoggedState<bool>,
 }
 

@@ -55,14 +55,15 @@ pub struct Slots {
 
 #[derive(Default)]
 struct State {
-    /// Number of slots in use, in total and for each client network.
+    /// Number of slots in use.
     used: usize,
+    /// Number of slots in use, for each client network.
     networks: HashMap<IpAddr, usize>,
     /// Number of slots in use whose connection has been opened.
     open: usize,
-    /// Number of refused connections since one was last opened, and the maximum number of connections that were open at
-    /// one of these refusals.
+    /// Number of refused connections since one was last opened.
     refusals: u32,
+    /// Maximum number of connections that were open at one of these refusals.
     open_at_refusal: usize,
     /// The learned limit, and the time until which it is in force.
     learned: Option<(usize, Instant)>,

@@ -51,16 +51,18 @@ pub struct BadRows {
     pub named: Vec<(u64, String)>,
 }
 
-/// Maximum number of bad rows in `named`, and maximum characters of each reason.
+/// Maximum number of bad rows in `named`.
 const MAX_NAMED: usize = 10;
+/// Maximum characters of the reason for a bad row.
 const MAX_REASON_LENGTH: usize = 160;
 
 /// Rows of the input.
 struct Rows {
     input: Box<dyn std::io::BufRead>,
     format: Format,
-    /// Last line read, and its number, from 1.
+    /// Last line read.
     line: Vec<u8>,
+    /// Number of that line, from 1.
     number: u64,
 }
 

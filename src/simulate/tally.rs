@@ -24,9 +24,10 @@ pub struct Tally {
     pub first: Option<(Timestamp, Arc<str>)>,
     /// Name of the events that the limit needs and the history lacks; the limit is disabled if this is set.
     missing: Option<&'static str>,
-    /// While the limit has applied to no message: number of messages for which the reason was collected, and the facts
-    /// that the limit needs and the history lacks.
+    /// Number of messages for which the reason was collected why the limit did not apply, while it has applied to no
+    /// message.
     reasons_asked: u64,
+    /// Facts that the limit needs and the history lacks, according to these reasons.
     unknown: BTreeSet<String>,
     /// Whether the limit, for some message, needed only facts that the history has, and its conditions did not match.
     is_for_others: bool,

@@ -96,7 +96,8 @@ impl Mail {
         Ok(mail)
     }
 
-    /// Returns the first parameter that a server with these extensions does not support.
+    /// Returns the name of the first parameter that the client used and a server with these extensions does not
+    /// support. `None` if the server supports all of them.
     pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         let wanted = [
             (self.body == Some(Body::EightBitMime), offered.eight_bit_mime, "BODY"),
@@ -144,7 +145,8 @@ impl Rcpt {
         Ok(rcpt)
     }
 
-    /// Returns the first parameter that a server with these extensions does not support.
+    /// Returns the name of the first parameter that the client used and a server with these extensions does not
+    /// support. `None` if the server supports all of them.
     pub fn unsupported(&self, offered: &Extensions) -> Option<&'static str> {
         first_unsupported(&[
             (self.notify.is_some(), offered.dsn, "NOTIFY"),

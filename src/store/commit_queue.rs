@@ -46,13 +46,15 @@ impl Commit {
 
 #[derive(Default)]
 struct Inner {
-    /// Changes that the next commit writes, the number of transactions that made them, and those of the transactions
-    /// that still wait.
+    /// Changes that the next commit writes.
     entry: Entry,
+    /// Number of transactions that made these changes.
     transactions: usize,
+    /// Those of these transactions that still wait for the commit.
     waiting: Waiting,
-    /// Transactions that wait for the entry that the writer took last, and the number of transactions in that entry.
+    /// Transactions that wait for the commit of the entry that the writer took last.
     taken: Waiting,
+    /// Number of transactions that made the changes in that entry.
     taken_transactions: usize,
     /// Number of transactions that were appended from the taking of that entry until the entry was durable.
     transactions_since: usize,
@@ -87,9 +89,10 @@ pub enum WriterJob {
     DeleteBudgets(Vec<(HashedKey, Timestamp)>),
     /// Checkpoints the remaining pages of the write-ahead log, so that the next commit can reset the log.
     Checkpoint,
-    /// Records in the file that these kinds of limits are in force at this time.
+    /// Records in the file that limits of these kinds are in force at this time. A kind is a limit's name, count,
+    /// algorithm and fields, such as `l/recipients/ewma/user`.
     RecordKinds(Vec<String>, Timestamp),
-    /// Deletes the records of these kinds of limits.
+    /// Deletes the records of these kinds of limits (see [`WriterJob::RecordKinds`]).
     DeleteKinds(Vec<String>),
     /// Deletes audit records from before this time.
     PruneAudit(Timestamp),
@@ -112,9 +115,10 @@ pub struct Work {
 /// Marks a filter that was never written to the file: no queue reaches this epoch.
 pub const NEVER_WRITTEN: u64 = u64::MAX;
 
-/// If the queue holds more octets than the first number, new transactions wait for room. If it holds more than the
-/// second one, its changes are discarded: the writer has hung for long, and the queue must not fill the memory.
+/// If the queue holds more octets of changes than this, new transactions wait for room.
 const MAX_PENDING_OCTETS: usize = 16 << 20;
+/// If the queue holds more octets of changes than this, they are discarded: the writer has hung for long, and the
+/// queue must not fill the memory.
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
 
 /// Group commit: a commit of many transactions takes about as long as a commit of one. If transactions arrived during
@@ -199,8 +203,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps until `wanted_transactions` are in the queue or the writer has other work. Also returns true if neither
-    /// happened within `patience`.
+    /// Sleeps until `wanted_transactions` are in the queue or the writer has other work. Returns the lock, and true if
+    /// neither happened within `patience`.
     fn sleep<'a>(
         &self,
         inner: MutexGuard<'a, Inner>,

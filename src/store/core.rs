@@ -53,8 +53,9 @@ pub const CATCHING_UP: &str = "what was counted meanwhile is still to be written
 pub struct Replaced {
     /// The replaced policy. Decisions that have begun still use it. Dropping the last reference may take long.
     pub former: Arc<Policy>,
-    /// Kinds of the limits that are no longer in force or now count something else: see
-    /// [`Limit::kinds`](crate::policy::limit::Limit::kinds). Their budgets are kept for [`KEEP`].
+    /// The limits that are no longer in force or now count something else, each as name, count, algorithm and fields,
+    /// such as `l/recipients/ewma/user` (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)). Their budgets are
+    /// kept for [`KEEP`].
     pub gone: Vec<String>,
     /// The grants that have no effect under the new policy, each with the reason.
     pub inert: Vec<String>,
@@ -156,7 +157,8 @@ impl Core {
         Replaced { former, gone: self.warn_removed_limits(kinds.into_iter()), inert: warn_inert_grants(&policy) }
     }
 
-    /// Logs and returns those kinds of limits that are no longer in force.
+    /// Logs and returns those of the given kinds (see [`Limit::kinds`](crate::policy::limit::Limit::kinds)) of which no
+    /// limit is in force.
     pub fn warn_removed_limits(&self, former: impl Iterator<Item = String>) -> Vec<String> {
         let in_force: HashSet<String> = self.policy().limits.iter().flat_map(Limit::kinds).collect();
         let gone: Vec<String> = former.filter(|kind| !in_force.contains(kind)).collect();

@@ -61,14 +61,18 @@ impl From<OpenError> for DumpError {
 
 /// Sizes and contents of a state file.
 pub struct Info {
-    /// Octets of the file (with its unused pages), of its unused pages, and of its write-ahead log.
+    /// Octets of the file, with its unused pages.
     pub octets: i64,
+    /// Octets of the unused pages of the file.
     pub unused: i64,
+    /// Octets of the write-ahead log.
     pub log: i64,
-    /// Number of journal entries, and the octets of all of them.
+    /// Number of journal entries.
     pub entries: i64,
+    /// Octets of all journal entries.
     pub journal: i64,
-    /// Statistics of the budgets of each limit, by the limit's kind.
+    /// Statistics of the budgets of each limit. The key is the limit's name, count, algorithm and fields, such as
+    /// `l/recipients/ewma/user`.
     pub kinds: BTreeMap<String, Kind>,
     /// Exceptions in the file. Some may have expired and not been deleted yet.
     pub grants: Vec<Grant>,
@@ -88,8 +92,9 @@ pub struct Loaded {
 /// Statistics of a limit's budgets.
 pub struct Kind {
     pub budgets: u64,
-    /// Of the times at which the limit's budgets were last changed, the earliest and the latest.
+    /// Of the times at which the limit's budgets were last changed, the earliest.
     pub oldest: Timestamp,
+    /// Of the times at which the limit's budgets were last changed, the latest.
     pub latest: Timestamp,
 }
 

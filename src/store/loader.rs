@@ -26,7 +26,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// snapshot exists.
 const SNAPSHOT_TIME: Duration = Duration::from_millis(200);
 
-/// Requests are read together until they have at least so many keys.
+/// The loader reads the budgets of several requests together, until they are at least this many.
 const MAX_BATCH: usize = 512;
 
 /// State of the loader thread.

@@ -42,13 +42,13 @@ const HELD_AFTER: Duration = Duration::from_secs(10);
 /// that.
 const MAX_WAL_PAGES: i64 = 16_384;
 
-/// Rows that the walk reads in one round. A walk through a million rows takes a minute and a half.
+/// Rows of the table that are checked for expiry in one round. A million rows take a minute and a half.
 const ROWS_PER_TICK: usize = 2_000;
 
 /// Maximum number of rows that one transaction deletes.
 const DELETED_AT_ONCE: usize = 100;
 
-/// Pause between two walks through all budgets of the file.
+/// Pause between two walks through the table to find expired budgets.
 const PAUSE_BETWEEN_WALKS: Duration = Duration::from_secs(600);
 
 struct Task {
@@ -58,7 +58,8 @@ struct Task {
     stop: Receiver<()>,
     checkpoint: CheckpointState,
     walk: Walk,
-    /// End of the last walk: the latest time of a transaction, and the time of the monotonic clock.
+    /// When the last walk through the table ended: the latest time of a transaction, and the time of the monotonic
+    /// clock.
     walked: Option<(Timestamp, Instant)>,
     checking: Option<Checking>,
 }
@@ -85,7 +86,7 @@ struct Walk {
     after: Option<HashedKey>,
     /// For each recorded kind of limit, the time when it was last in force.
     kinds: HashMap<String, Timestamp>,
-    /// Kinds of limits of which this walk has found budgets that are not expired.
+    /// Kinds of limits of which this walk has found budgets that have not expired.
     found: HashSet<String>,
 }
 

@@ -212,7 +212,8 @@ impl Store {
         let Self { core, loader, maintenance, writer } = self;
         // Waiting for threads blocks, so it must not run on the async runtime's threads.
         let end = move || {
-            // The writer ends last, because it must write budgets that the loader may still read and add up.
+            // The writer ends last: the loader may still add stored budgets to what was counted in memory, and the
+            // writer must write the sums.
             let (maintenance, loader) = (maintenance.stop(), loader.stop());
             wait_for(&[maintenance, loader]);
             wait_for(&[writer.stop()]);
@@ -253,8 +254,8 @@ impl Store {
                     let is_good = commit.done().await || !has_to_be_durable;
                     return if is_good { Ok(answer) } else { Err(Unavailable) };
                 }
-                // For a long time, budgets were dropped from memory again before all of them were loaded: count without
-                // the file.
+                // The budgets were never all in memory: some were dropped again for lack of memory before the others
+                // were loaded. After this time the transaction counts without the file.
                 Transacted::NotLoaded { .. } if began.elapsed() > 5 * COMMIT_TIMEOUT => {
                     cache.insert_unread(hashed_keys.iter().copied())
                 }

@@ -24,7 +24,7 @@ pub struct PendingExceptions {
     pub pruned: AtomicI64,
 }
 
-/// Changes to be written in one transaction.
+/// Changed exceptions, and audit records, to be written to the file in one transaction.
 #[derive(Default)]
 pub struct Batch {
     /// Keys of the changed exceptions: limit and owner of a grant, `None` and the owner of a suspension. Each is

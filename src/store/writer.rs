@@ -44,8 +44,9 @@ struct Task {
     /// Octets in the journal.
     journal_octets: usize,
     pass: Option<Pass>,
-    /// End of the last fold pass, and the octets of the journal at which the next pass begins.
+    /// Time when the last fold pass ended.
     last_fold: Instant,
+    /// Octets of the journal at which the next fold pass begins.
     fold_at_octets: usize,
     /// Whether changes in memory are missing in the journal, because it could not be written. A fold pass that begins
     /// later writes them to the table.
@@ -165,7 +166,7 @@ impl Task {
             self.run_jobs(work.jobs);
             let has_failed = self.failed.contains_key(&Attempt::Open) || self.failed.contains_key(&Attempt::Append);
             if !has_failed && !self.is_slow && self.journal_octets <= MAX_JOURNAL_OCTETS {
-                // Clears also an error that a transaction recorded when its wait timed out.
+                // This also clears an error that a transaction recorded when its wait timed out.
                 self.core.health.record(Attempt::Append, Ok(()));
             }
             if work.stop {
@@ -269,7 +270,7 @@ impl Task {
     fn write_exceptions(&mut self) {
         let core = self.core.clone();
         if !core.pending_exceptions.is_pending() {
-            // Clears also an error that an administrator's command recorded when its wait timed out.
+            // This also clears an error that an administrator's command recorded when its wait timed out.
             return self.record(Attempt::WriteExceptions, Ok(()));
         }
         if !self.may_retry(Attempt::WriteExceptions) || !self.open() {

@@ -111,8 +111,8 @@ impl Resolver {
             let servers = self.servers();
             async move {
                 match servers.exchangers(domain, timeout).await {
-                    // RFC 5321 §5.1: a domain without MX records is its own exchanger. Also if the name does not exist
-                    // in DNS, as it may be in /etc/hosts.
+                    // RFC 5321 §5.1: a domain without MX records is its own exchanger. The same applies if the name
+                    // does not exist in DNS, as it may be in /etc/hosts.
                     Err(LookupError::NoRecord(_) | LookupError::NoSuchName(_)) => Ok(vec![(0, domain.to_owned())]),
                     outcome => outcome,
                 }

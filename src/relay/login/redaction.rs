@@ -7,11 +7,12 @@ use std::ops::Range;
 #[derive(Default)]
 pub struct Redaction(Vec<String>);
 
-/// Minimum length of a part of a secret that is redacted, since a server may repeat only a part of a line. A shorter
+/// Minimum octets of a part of a secret that is redacted, since a server may repeat only a part of a line. A shorter
 /// part may be in the text by chance.
 const MIN_MATCH: usize = 8;
 
-/// Shorter secrets are not redacted: a common word with a part redacted would reveal the secret.
+/// Minimum octets of a secret that is redacted. If a shorter secret were redacted inside a common word, the rest of the
+/// word would reveal the secret.
 const MIN_SECRET: usize = 4;
 
 const REDACTED: &str = "<redacted>";

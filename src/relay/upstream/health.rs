@@ -28,14 +28,15 @@ pub enum HealthState {
 #[derive(Clone, Default)]
 struct State {
     health: HealthState,
-    /// Times when the upstream last failed, and when it last answered.
+    /// Time when the upstream last failed.
     failed: Option<Instant>,
+    /// Time when the upstream last answered.
     answered: Option<Instant>,
     /// Number of failures since the upstream last answered DATA with 354.
     failures: u32,
-    /// Number of client sessions in a row for which the upstream failed after it had answered, and the id of the last
-    /// of them.
+    /// Number of client sessions in a row for which the upstream failed after it had answered.
     failed_sessions: u32,
+    /// Id of the last of these sessions.
     last_failed_session: Option<Arc<str>>,
     /// Time of the next retry, while the upstream is down or has not answered since it was enabled.
     retry_at: Option<Instant>,

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 /// memory.
 const MAX_OCTETS: usize = 160 << 20;
 
-/// If a shard has more slots without a budget, those that were not used recently are dropped; in all shards that bounds
-/// them to some megabytes. A slot without a budget is left after a key was looked up and not charged.
+/// If a shard has more slots without a budget than this, those that were not used recently are dropped. This bounds the
+/// memory of such slots, in all shards together, to some megabytes. A slot without a budget is left after a key was
+/// looked up and not charged.
 const MAX_EMPTY_SLOTS: usize = 64;
 
 impl BudgetCache {

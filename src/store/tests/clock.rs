@@ -1,4 +1,4 @@
-//! A wall clock that jumps ends no exception and resets no budget.
+//! Jumps of the wall clock: one that lasts only seconds ends no exception and resets no budget.
 
 use super::*;
 use crate::policy::budgets::Owner;

@@ -258,7 +258,7 @@ async fn closing_another_connection_does_not_remove_the_write_ahead_log() {
 async fn until_every_thread_reads(store: &Store) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let options = &store.core.options;
-    // The maintenance thread's walk records which kinds of limits are in force.
+    // When the maintenance thread looks for expired budgets, it first records the limits in force.
     while File::open_to_read(&options.path).unwrap().kinds().unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

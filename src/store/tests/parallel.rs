@@ -123,7 +123,8 @@ async fn is_serial(policy: fn() -> Policy, users: u64, clients: u64) {
                     let decide = |now, loaded: &mut Loaded| {
                         let before = counters.clone();
                         let verdicts = policy::decide(&policy, now, &asked, &plan, loaded, &mut counters);
-                        // The budgets are locked here: transactions that share one are logged in their order, too.
+                        // The budgets are locked here, so transactions that share a budget are logged in the order in
+                        // which they ran.
                         log.lock().unwrap().push((now, asked.clone(), before, format!("{verdicts:?}")));
                     };
                     store.transact(now, plan.keys(), decide).await.unwrap();

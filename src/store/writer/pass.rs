@@ -11,15 +11,17 @@ pub struct Pass {
     pub hashed_keys: Vec<HashedKey>,
     /// Index of the next cache shard.
     pub shard: usize,
-    /// Sequence number of the last journal entry when the pass began, and the octets of the journal at that time.
+    /// Sequence number of the last journal entry when the pass began.
     pub last_entry: i64,
+    /// Octets of the journal when the pass began.
     pub octets: usize,
     /// If changes were missing in the journal when the pass began, the queue's epoch at that time; otherwise `None`.
     pub behind: Option<u64>,
     /// Approximate octets that the pass has written to the table so far.
     pub written: usize,
-    /// Budgets that could not be written because their pages are damaged, and the last such error.
+    /// Budgets that could not be written because their pages are damaged.
     pub damaged: Vec<HashedKey>,
+    /// The last error of these budgets.
     pub fault: Option<String>,
 }
 
