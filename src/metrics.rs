@@ -43,7 +43,7 @@ pub struct Metrics {
     pub suspensions_in_force: IntGauge,
     /// Notification messages sent, by configured notification and by limit.
     pub notices: IntCounterVec,
-    /// Metrics of the upstreams, which are added and removed by a reload of the configuration or a change in DNS.
+    /// Metrics of the upstreams. A reload of the configuration may add and remove upstreams.
     pub upstreams: Arc<Upstreams>,
     /// Seconds from a charge or refund until it was durable, or until the session stopped waiting for that.
     pub admit_seconds: Histogram,

@@ -35,8 +35,9 @@ pub struct UpstreamOptions {
     pub enabled: bool,
     /// Whether the upstream gets only mail that a limit routes to it.
     pub only_routed: bool,
-    /// Host name or address, and port.
+    /// Host name or IP address of the upstream.
     pub host: String,
+    /// TCP port of the upstream.
     pub port: u16,
     /// Whether mail goes to the mail exchangers of the domain `host`, instead of to its own addresses (RFC 5321 §5.1).
     pub mx: bool,

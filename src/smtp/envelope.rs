@@ -39,8 +39,9 @@ pub struct Rcpt {
     pub orcpt: Option<Box<str>>,
 }
 
-/// Maximum octets of ENVID and ORCPT (RFC 3461 §4.4 and §4.2).
+/// Maximum octets of ENVID (RFC 3461 §4.4).
 const MAX_ENVID: usize = 100;
+/// Maximum octets of ORCPT (RFC 3461 §4.2).
 const MAX_ORCPT: usize = 500;
 
 impl Mail {

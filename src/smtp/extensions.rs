@@ -32,9 +32,9 @@ pub struct Extensions {
     pub auth_scram_sha_256: bool,
     /// AUTH XOAUTH2, a mechanism of Google and Microsoft.
     pub auth_xoauth2: bool,
-    /// Attributes of a client that the server accepts in XCLIENT and in XFORWARD (Postfix's XCLIENT_README and
-    /// XFORWARD_README).
+    /// Attributes of a client that the server accepts in XCLIENT (Postfix's XCLIENT_README).
     pub xclient: Attributes,
+    /// Attributes of a client that the server accepts in XFORWARD (Postfix's XFORWARD_README).
     pub xforward: Attributes,
 }
 

@@ -122,9 +122,9 @@ const MAX_PENDING_OCTETS: usize = 16 << 20;
 const MAX_STUCK_OCTETS: usize = 4 * MAX_PENDING_OCTETS;
 
 /// Group commit: a commit of many transactions takes about as long as a commit of one. If transactions arrived during
-/// the last commit, the writer waits for more before it begins the next one, until there are this many or this time has
-/// passed.
+/// the last commit, the writer waits for more before it begins the next one, but not for more than this number in all.
 const MAX_GATHERED: usize = 16;
+/// Maximum time for which the writer waits for more transactions before a commit.
 const GATHER_TIME: Duration = Duration::from_micros(30);
 
 /// Holds the queue's lock while the changes of one transaction are appended.

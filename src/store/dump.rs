@@ -74,8 +74,9 @@ pub struct Info {
     /// Statistics of the budgets of each limit. The key is the limit's name, count, algorithm and fields, such as
     /// `l/recipients/ewma/user`.
     pub kinds: BTreeMap<String, Kind>,
-    /// Exceptions in the file. Some may have expired and not been deleted yet.
+    /// Grants in the file. Some may have expired and not been deleted yet.
     pub grants: Vec<Grant>,
+    /// Suspensions in the file. Some may have expired and not been deleted yet.
     pub suspensions: Vec<Suspension>,
     /// Number of records in the audit trail.
     pub records: usize,
@@ -119,9 +120,9 @@ type Exceptions = (Vec<Grant>, Vec<Suspension>, Vec<AuditRecord>);
 /// Number of ranges of hashes in which the table of budgets is read, one after the other.
 const RANGES: i64 = 256;
 
-/// Bounds on dividing a range that cannot be read: a range that has at most this many hashes is not divided, and no
-/// range is divided after this many failures.
+/// A range of hashes that cannot be read is divided, unless it has at most this many hashes.
 const MIN_RANGE: i64 = 1 << 40;
+/// After this many failed reads, no range is divided any more.
 const MAX_FAILURES: usize = 2_000;
 
 /// Maximum octets of an input line, more than a budget with the largest filter needs.

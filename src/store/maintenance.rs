@@ -22,16 +22,17 @@ pub struct MaintenanceThread {
     thread: JoinHandle<()>,
 }
 
-/// Time between two rounds of the thread: normally, and while the write-ahead log is too long.
+/// Time between two rounds of the thread, if the write-ahead log is not too long.
 const TICK: Duration = Duration::from_millis(200);
+/// Time between two rounds of the thread while the write-ahead log is too long.
 const HURRIED_TICK: Duration = Duration::from_millis(20);
 
 /// If nothing was written to the write-ahead log for this time, the load is over.
 const CALM_AFTER: Duration = Duration::from_secs(1);
 
-/// A checkpoint is due when about so many octets were written to the write-ahead log since the last one, or after this
-/// time if anything was written.
+/// A checkpoint is due when about so many octets were written to the write-ahead log since the last checkpoint.
 pub const CHECKPOINT_AT_OCTETS: usize = 16 << 20;
+/// A checkpoint is due after this time, if anything was written to the write-ahead log since the last checkpoint.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 
 /// If the write-ahead log has been too long for this time, a reader of the file must prevent its reset: under load

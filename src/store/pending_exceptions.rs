@@ -44,8 +44,9 @@ pub enum Kept {
     InMemory(String),
 }
 
-/// Maximum numbers of audit records and changed exceptions in a batch, for the time when the file cannot be written.
+/// Maximum number of audit records in a batch, needed while the file cannot be written.
 const MAX_PENDING_RECORDS: usize = 20_000;
+/// Maximum number of changed exceptions in a batch.
 const MAX_PENDING_CHANGES: usize = 50_000;
 
 impl PendingExceptions {

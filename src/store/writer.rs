@@ -59,9 +59,10 @@ struct Task {
     failed: BTreeMap<Attempt, Instant>,
 }
 
-/// Rows that are folded in one commit: as many as the last commit had changes, but within these bounds. Waiting
-/// transactions wait for these rows, too.
+/// Minimum number of rows that are folded in one commit. A commit folds as many rows as the last commit had changes,
+/// between this minimum and [`MAX_SLICE_ROWS`]. Transactions wait for these rows, too.
 const MIN_SLICE_ROWS: usize = 64;
+/// Maximum number of rows that are folded in one commit.
 const MAX_SLICE_ROWS: usize = 2_000;
 
 /// Maximum octets that a folded row, or a commit, adds to the write-ahead log, not counting filters and journal
@@ -72,6 +73,7 @@ const PAGE_OCTETS: usize = 4096;
 /// also begins after `FOLD_AFTER`, and when the writer has been idle for [`IDLE_AFTER`]. In this way a budget that
 /// changes often is written to the table only once for many changes, and the journal is not much longer than the table.
 const FOLD_AT_OCTETS: std::ops::RangeInclusive<usize> = 4 << 20..=128 << 20;
+/// A fold pass begins when the writer has had no work for this time.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum octets of the journal. A longer journal gets no more entries: it cannot be folded, or not fast enough.

@@ -37,9 +37,10 @@ pub struct Value {
 
 const PROBES: u32 = 8;
 
-/// Second number of a stored generation, after the size: these two numbers mean that all bits follow, or the positions
-/// of the set bits. Any other number means that so many exact values follow.
+/// Second number of a stored generation, after its size, if all bits follow. A number other than this and [`SPARSE`] is
+/// the number of exact values that follow.
 const BITS: u32 = u32::MAX;
+/// Second number of a stored generation, if the positions of its set bits follow.
 const SPARSE: u32 = u32::MAX - 1;
 
 /// Maximum memory for exact values, in octets.

@@ -298,7 +298,7 @@ impl Upstream {
         self.health.message_accepted();
     }
 
-    /// Returns a connection to the pool, if it may be used again.
+    /// Gives a connection back to the pool, if it may be used again.
     pub fn release(self: &Arc<Self>, mut connection: Connection) {
         if connection.in_message() {
             // Return without QUIT: the connection is dropped, and the upstream discards the incomplete message.
