@@ -1,11 +1,11 @@
-//! Points in time, durations and rates, as integers and as text for people. Reads no clock.
+//! Points in time, durations and rates: arithmetic, parsers and writers. Reads no clock.
 
 pub mod steady;
 
 use std::fmt;
 use std::time::Duration;
 
-/// A point in time: microseconds since 1970-01-01T00:00:00Z, as Exim's `tv_sec` and `tv_usec` together.
+/// A point in time: microseconds since 1970-01-01T00:00:00Z. It holds what `tv_sec` and `tv_usec` hold in Exim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
@@ -20,7 +20,8 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns seconds since 1970 as a double. Exim computes with these, and its decisions depend on their last bit.
+    /// Returns seconds since 1970 as a double. Exim computes with such doubles, and its decisions depend on their last
+    /// bit.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e6
     }
@@ -47,13 +48,13 @@ impl Timestamp {
         jiff::Timestamp::from_microsecond(self.0).unwrap_or_default().to_string()
     }
 
-    /// Returns this point moved forward; the end of time instead of an overflow.
+    /// Returns the point in time `duration` later; the last possible one instead of an overflow.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// Returns the time since an earlier point; zero if that point is not earlier.
+    /// Returns the time from `earlier` until this point; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -73,8 +74,8 @@ impl std::error::Error for Unreadable {}
 
 const UNITS: [(char, u64); 5] = [('w', 7 * 86_400), ('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Parses a duration as Exim writes them: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may
-/// have a fraction of up to six digits (`0.25s`), like Exim's timeouts.
+/// Parses a duration in Exim's format: numbers with the units w, d, h, m, s, as in `8h` or `1d2h30m`. Seconds may have
+/// a fraction of up to six digits (`0.25s`).
 pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
     let bad = |why: &str| Unreadable(format!("\"{text}\" is not a duration: {why} (write 30s, 15m, 8h, 1d, 1d2h30m)"));
     let mut rest = text;
@@ -113,7 +114,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
     Ok(total)
 }
 
-/// Longest duration, a thousand years: a timestamp plus a few durations then stays far from the end of an i64.
+/// Longest duration, a thousand years: a timestamp plus a few such durations does not overflow an i64.
 const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
 /// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339. Without
@@ -127,7 +128,7 @@ pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
         }
     };
     if let Some(micros) = number {
-        // True for the years −9999 to 9999.
+        // jiff knows the years −9999 to 9999.
         let known = jiff::Timestamp::from_microsecond(micros).is_ok();
         return known
             .then_some(Timestamp(micros))
@@ -161,7 +162,7 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// Formats a waiting time for people, rounded up to whole seconds, so that waiting that long is enough.
+/// Formats a waiting time for people, rounded up to whole seconds, so that the time shown is never too short.
 pub fn format_wait(wait: Duration) -> String {
     let up = u64::from(wait.subsec_nanos() > 0);
     format_duration(Duration::from_secs(wait.as_secs() + up))
@@ -170,13 +171,13 @@ pub fn format_wait(wait: Duration) -> String {
 /// Rate of a limit: an amount per period, as in `100 / 1d`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Amount, in units of the count; above 0.
+    /// Amount, in units of what the limit counts; above 0.
     pub amount: f64,
     /// Period; above 0.
     pub period: Duration,
 }
 
-/// Units of an amount, which decide the value of K.
+/// Units of an amount. They determine whether the suffix K means 1000 or 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
     /// K is 1000.
@@ -185,8 +186,8 @@ pub enum Units {
     Octets,
 }
 
-/// Parses an amount above 0. It may have a fraction and end in K, M or G (1000, 1000², 1000³; for octets powers of
-/// 1024).
+/// Parses an amount above 0. It may have a decimal fraction and the suffix K, M or G (1000, 1000², 1000³; for octets
+/// 1024, 1024², 1024³).
 pub fn parse_amount(text: &str, units: Units) -> Result<f64, Unreadable> {
     let kilo: f64 = if units == Units::Octets { 1024.0 } else { 1000.0 };
     let (digits, scale) = match text.chars().last() {
@@ -220,8 +221,8 @@ pub fn parse_rate(text: &str, units: Units) -> Result<Rate, Unreadable> {
     Ok(Rate { amount, period })
 }
 
-/// Formats an amount for people: one decimal, as Exim's `%.1f`, but none if that decimal is 0. A bucket that was full a
-/// moment ago is as good as full: `2 of 2`, not `2.0 of 2`.
+/// Formats an amount for people, rounded to one decimal as by Exim's `%.1f`; a decimal of 0 is left out. A level of
+/// 1.9999, of a bucket that was full a moment ago, is shown as `2 of 2`, not as `2.0 of 2`.
 pub fn format_amount(amount: f64) -> String {
     let text = format!("{amount:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
