@@ -22,13 +22,13 @@ pub enum Record {
     ClientNamed {
         peer: IpAddr,
     },
-    /// Refusals that got no line of their own in the log.
+    /// Refusals of the session that got no log line of their own.
     Unrecorded {
         refusals: u32,
     },
     Refused {
         refused: Refused,
-        /// True if the refusal gets a line: not after very many in one session.
+        /// True if the refusal gets a log line: false after the first `MAX_RECORDED` refusals of a session.
         is_logged: bool,
     },
     /// A limit was exceeded without refusing: in shadow or soft mode, or by its other actions.
@@ -78,7 +78,7 @@ pub enum RefusedBy {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub from: String,
-    /// Recipients that policy or the upstream were asked about, and those of them that were accepted.
+    /// Number of recipients that policy or the upstream were asked about, and number of those that were accepted.
     pub asked: usize,
     pub accepted: usize,
     /// Size in octets.
