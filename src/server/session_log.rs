@@ -29,7 +29,7 @@ pub struct SessionLog<'a> {
 }
 
 impl SessionLog<'_> {
-    /// Logs and counts a record. `told` is whether the client could be sent the reply.
+    /// Logs and counts a record. `told`: the reply could be sent to the client.
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
@@ -67,13 +67,14 @@ impl SessionLog<'_> {
         }
     }
 
-    /// As [`Self::permit`]; never for a record beyond those that one session may log (`is_logged` is false).
+    /// Does the same as [`Self::permit`] if `is_logged`; otherwise returns `None`, since the session has logged its
+    /// maximum of such records.
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }
 
-    /// Logs the number of refusals without a line of their own. Where the throttle suppresses this line, each refusal
-    /// counts as suppressed.
+    /// Logs the number of refusals without a line of their own. If the throttle suppresses this line, each of these
+    /// refusals counts as suppressed.
     fn unrecorded(&self, refusals: u32) {
         let Self { session, client, user, log_throttle, .. } = self;
         match self.permit("refused more often than is logged") {

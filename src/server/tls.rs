@@ -18,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 pub struct Options {
     /// Certificate for clients that give no server name, or one that no certificate has.
     pub default: Paths,
-    /// Certificates for clients whose server name is one of the certificate's names. If several have the name, the
-    /// first is shown.
+    /// Certificates for clients whose server name is one of the certificate's names. If several certificates have the
+    /// name, the first of them is used.
     pub also: Vec<Paths>,
 }
 
@@ -28,7 +28,8 @@ pub struct Certificates {
     options: Options,
     acceptor: TlsAcceptor,
     chooser: Arc<CertificateChooser>,
-    /// State of the files when all were last good. Locked while the files are read, only on threads that may block.
+    /// State of all files when they were last read without an error. The lock is held while the files are read, only on
+    /// threads that may block.
     read: Mutex<Vec<FileState>>,
     /// Error of bad files: logged once, not at each check.
     error: LoggedState<Option<String>>,
@@ -54,7 +55,7 @@ impl Options {
 impl Certificates {
     /// Reads all certificates.
     pub fn read(options: Options) -> Result<Self, CertificateError> {
-        // Taken before the files are read, so that a change in between is found at the next check.
+        // The state is taken before the files are read, so that a change in between is found at the next check.
         let files = options.files();
         let certificates = options.read_each().collect::<Result<Vec<_>, _>>()?;
         log(&certificates, "certificate read", clock::now());
@@ -67,7 +68,7 @@ impl Certificates {
         self.acceptor.clone()
     }
 
-    /// Reads all certificates again. If one is bad, logs that and keeps all former ones.
+    /// Reads all certificates again. If one is bad, logs the error and keeps all former certificates.
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,8 +88,8 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates again if a file has changed since all were good. Bad files are read at each check: the
-    /// key may be written later, or may become readable.
+    /// Reads all certificates again if a file has changed since all were good. Bad files are read again at each check:
+    /// the key may be written later, or may become readable.
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
@@ -150,7 +151,7 @@ mod tests {
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 
-    /// Replaces a file, as install(1) and certbot do: a file that is only rewritten at once might look unchanged.
+    /// Replaces a file like install(1) and certbot do: a file that is rewritten in place at once might look unchanged.
     fn put(path: &Path, text: &str) {
         std::fs::write(path.with_extension("new"), text).unwrap();
         std::fs::rename(path.with_extension("new"), path).unwrap();
@@ -161,7 +162,7 @@ mod tests {
         put(&paths.key, key);
     }
 
-    /// Certificates in a folder, the first for the first names, and so on.
+    /// Makes certificates in a folder, one for each list of names, and reads them.
     fn certificates(folder: &Path, names: &[&[&str]]) -> Result<Certificates, CertificateError> {
         let pair = |(n, names): (usize, &&[&str])| {
             let paths = Paths { certificate: folder.join(format!("{n}.pem")), key: folder.join(format!("{n}.key")) };
