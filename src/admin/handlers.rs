@@ -6,7 +6,7 @@ use axum::routing::post;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Handlers of the requests that change something. `daemon` wires them to the modules that do the work.
+/// Handlers of the requests that change something. The module `daemon` connects them with the modules that do the work.
 pub struct ControlHandlers {
     /// `POST /reload`: reads the configuration again.
     pub reload: Handler,

@@ -19,8 +19,8 @@ pub fn raise() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Lowers the maximum of connections to the number that fits into a limit, and logs it. Clients beyond the maximum are
-/// told to try again; without a file descriptor, Weir could not answer them at all.
+/// Lowers the maximum of connections to the number that fits into a limit of open files, and logs this. A client beyond
+/// the maximum is told to try again; without a file descriptor, Weir could not answer it at all.
 pub fn fit(config: &mut Config, limit: Option<u64>) {
     let most = config.server.max_connections;
     // A pool cannot have more idle connections than sessions used at once.
