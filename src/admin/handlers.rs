@@ -25,7 +25,7 @@ pub type BodyHandler = Box<dyn Fn(String) -> OutcomeFuture + Send + Sync>;
 /// Future of an outcome.
 pub type OutcomeFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Outcome of a request, in words for the administrator.
+/// Outcome of a request, with a text for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done(String),

@@ -47,7 +47,7 @@ pub fn fit(config: &mut Config, limit: Option<u64>) {
     );
 }
 
-/// Returns the number of sessions that fit into a limit beside `others`; at least 1.
+/// Returns the number of sessions that fit into a limit of open files, of which `others` have another use; at least 1.
 fn fitting(limit: u64, others: u64) -> usize {
     usize::try_from(limit.saturating_sub(others) / FILES_PER_SESSION).unwrap_or(usize::MAX).max(1)
 }

@@ -78,7 +78,7 @@ impl Reloader {
         Self { server, path, began_with: settings, watched, error: LoggedState::default(), former: Vec::new() }
     }
 
-    /// Spawns the task. When `stopping` turns true, the task finishes a reload under way and ends.
+    /// Spawns the task. When `stopping` becomes true, the task finishes a reload under way and ends.
     pub fn start(mut self, mut stopping: watch::Receiver<bool>) -> (ReloadHandle, tokio::task::JoinHandle<()>) {
         let (requests, mut requested) = mpsc::channel::<oneshot::Sender<Outcome>>(1);
         let task = async move {

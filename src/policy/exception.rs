@@ -76,7 +76,7 @@ impl fmt::Display for By {
     }
 }
 
-/// Prefix that tells the name of a limit from that of an administrator, which contains no space.
+/// Prefix that distinguishes the name of a limit from that of an administrator, which contains no space.
 const LIMIT: &str = "limit ";
 
 /// Maximum number of suspensions. Then further senders who exceed a limit are refused, and not suspended.

@@ -17,7 +17,7 @@ pub enum Header {
     Complete { client: Option<IpAddr>, length: usize },
 }
 
-/// Error in a header, in words.
+/// Error in a header, with a text for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault(pub &'static str);
 

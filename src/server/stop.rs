@@ -32,7 +32,7 @@ impl Stop {
 /// Waits until the signal becomes true.
 pub async fn is_true(signal: &mut watch::Receiver<bool>) {
     if signal.wait_for(|value| *value).await.is_err() {
-        // The sender is gone, so the signal stays false.
+        // The sender was dropped, so the signal stays false.
         std::future::pending().await
     }
 }

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 /// Files of all certificates.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Certificate for clients that give no server name, or one that no certificate has.
+    /// Certificate for clients that give no server name, or a name that no certificate has.
     pub default: Paths,
     /// Certificates for clients whose server name is one of the certificate's names. If several certificates have the
     /// name, the first of them is used.

@@ -61,7 +61,7 @@ impl Session {
 }
 
 impl Session {
-    /// Executes XCLIENT: the session begins anew, for the client that the proxy names.
+    /// Executes XCLIENT: the session begins again, for the client that the proxy names.
     pub(super) fn xclient(mut self, named: Xclient) -> Step {
         let state = &mut *self.0;
         if !state.may_name_clients() {

@@ -143,7 +143,8 @@ impl State {
         !self.batch.iter().all(PendingCommand::is_answered) || (self.counts_commands && !self.batch.is_empty())
     }
 
-    /// Applies a verdict to a command: refused commands get their reply, the others go on to the upstream.
+    /// Applies a verdict to a command. A refused command gets its reply; a RCPT or DATA that passes will be sent to the
+    /// upstream.
     pub(super) fn apply_verdict(
         &mut self,
         pending: PendingCommand,

@@ -20,8 +20,8 @@ pub enum RefundWhen {
     /// The upstream's reply to this recipient, then to the message: refunded if the message was not sent to this
     /// recipient.
     Sent,
-    /// The upstream's reply to the message, whatever happens to single recipients: refunded if the message was not
-    /// sent.
+    /// The upstream's reply to the message; its replies to single recipients do not matter: refunded if the message was
+    /// not sent.
     MessageSent,
     /// The true size of the message, which is charged instead of the declared one. `sent`: also refunded if the message
     /// was not sent.

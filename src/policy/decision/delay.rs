@@ -19,7 +19,7 @@ pub struct Room {
     pub command: Duration,
     /// Further delay that the client tolerates in this transaction or this run of pipelined commands.
     pub left: Duration,
-    /// Sum of the delays of this run's replies so far.
+    /// Sum of the delays of the replies so far to this run of pipelined commands.
     pub waits: Duration,
 }
 
@@ -31,7 +31,7 @@ pub struct TooLate {
     pub in_all: bool,
 }
 
-/// Returns the delay of a reply, in addition to the delays of the run so far.
+/// Returns the delay of a reply, in addition to the delays so far in this run of pipelined commands.
 pub fn reply_delay<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Room) -> Result<Duration, TooLate>
 where
     R: Fn(f64) -> (f64, Wait),
@@ -51,7 +51,7 @@ where
         }
         Delay::UntilFree => match (over.refused)(at) {
             (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
-            // The events of a run wait at the same time: the delays of the run so far are part of this wait.
+            // The events of a run wait at the same time: the delays so far in the run are a part of this wait.
             (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
                 late if late > room.command => {
                     return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));

@@ -77,7 +77,7 @@ struct Decision<'a> {
     counters: &'a mut SessionCounters,
     /// Suspension that applies to this session. An event of this run may have begun it.
     suspension: Option<Arc<Suspension>>,
-    /// Sum of the delays of this run's replies so far.
+    /// Sum of the delays of the replies so far to this run of pipelined commands.
     waits: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Side effects of a decision beside charges: delays, suspensions, notifications.
+//! Side effects of a decision other than charges: delays, suspensions, notifications.
 
 use super::delay::{Overage, Room};
 use super::ladder::Reached;

@@ -133,7 +133,7 @@ impl Quota {
         }
     }
 
-    /// Formats a level beside the quota, for the log: `97/100`.
+    /// Formats a level and the amount of the quota, for the log: `97/100`.
     pub fn beside(&self, level: &str) -> String {
         format!("{level}/{}", self.most())
     }

@@ -1,5 +1,5 @@
 //! Cache of match conditions for a run of events. Each condition, matcher, owner and override is evaluated once,
-//! however many limits use it.
+//! even if many limits use it.
 
 use crate::policy::limit::{OverrideRow, OverrideRows, OwnerFields};
 use crate::policy::matching::{AllOf, Condition, Field, Matcher, SkipReason, Subject};

@@ -42,7 +42,7 @@ pub enum Ruling {
     Refuse(Box<Refusal>),
     /// Refuse a suspended sender; nothing is charged.
     Suspended(Box<Suspended>),
-    /// Skip an event that cannot happen, since one that it needs was refused: a RCPT after a refused MAIL. Nothing is
+    /// Skip an event that cannot happen, since an event before it was refused: a RCPT after a refused MAIL. Nothing is
     /// charged.
     Skipped,
 }
