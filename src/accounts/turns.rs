@@ -50,7 +50,7 @@ impl Turns {
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    /// Waits for a turn. A check whose future is dropped meanwhile leaves the queue.
+    /// Waits for a turn. A check whose future is dropped during the wait leaves the queue.
     pub async fn acquire(self: &Arc<Self>, network: &str) -> Result<Turn, QueueFull> {
         let (entry, granted) = {
             let mut state = self.lock();

@@ -79,7 +79,7 @@ impl fmt::Display for By {
 /// Prefix that distinguishes the name of a limit from that of an administrator, which contains no space.
 const LIMIT: &str = "limit ";
 
-/// Maximum number of suspensions. Then further senders who exceed a limit are refused, and not suspended.
+/// Maximum number of suspensions. When it is reached, senders who exceed a limit are refused, and not suspended.
 pub const MAX_SUSPENSIONS: usize = 10_000;
 
 impl Term {

@@ -112,7 +112,7 @@ impl Policy {
         self.limits.iter().any(|limit| limit.watch.is_none() && limit.count == count)
     }
 
-    /// Adds the budget that was `counted` from 0, while the stored budget could not be read, to the `stored` budget.
+    /// Merges two budgets of one key: `stored`, and `counted`, which began at 0 while the stored one could not be read.
     pub fn merge(&self, key: &Key, stored: Budget, counted: Budget) -> Budget {
         let kind = key.kind();
         let limit = self.limits.iter().find(|limit| limit.kinds().any(|one| one == kind));

@@ -215,7 +215,7 @@ impl Connection {
         unused.contains(&b'\n') || unused.len() >= MAX_READ
     }
 
-    /// Sends the session's output, then logs its records, with whether the output could be sent.
+    /// Sends the session's output, then logs its records. The log also tells if the output could not be sent.
     async fn flush(&mut self, session: &mut Session) -> Result<(), Gone> {
         self.apply_deferred_charges(session).await;
         self.update_permit(session);

@@ -86,7 +86,7 @@ pub struct ConnectionPermit {
 #[derive(Default)]
 struct Ranking {
     networks: HashMap<String, BTreeSet<u64>>,
-    /// Each network's number of connections, then the age of its oldest one.
+    /// For each network: the number of its connections, then its oldest connection (the older, the higher).
     order: BTreeSet<(usize, Reverse<u64>)>,
 }
 

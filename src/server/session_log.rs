@@ -161,7 +161,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Logs a notification, if the throttle permits it. The log is the only way of delivery so far.
+    /// Logs a notification, if the throttle permits it. There is no other way to send notifications yet.
     fn noticed(&self, notice: &Notice) {
         let Self { metrics, notification_throttle, session, client, user, .. } = self;
         if !notification_throttle.permits(notice, clock::now()) {

@@ -44,7 +44,7 @@ pub async fn delay(
     }
 }
 
-/// Returns when the client has left or the server stops. Octets that arrive meanwhile stay in the input.
+/// Returns when the client has left or the server stops. Octets that arrive before that stay in the input.
 pub async fn left(client: &mut Client, input: &mut Input, stop: &mut Stop) {
     let reads = async {
         while input.unused().len() < MAX_READ {

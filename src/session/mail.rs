@@ -59,8 +59,8 @@ impl State {
         self.next_route.as_mut()?.take(sender, self.user.as_ref())
     }
 
-    /// Removes the route after a message that was routed by it was accepted, unless a limit has chosen a route again. A
-    /// message that was not accepted will be sent again, so the route stays for it.
+    /// Removes the route after the upstream has accepted a message on this route, unless a limit has chosen a route
+    /// again. A message that was not accepted will be sent again, so the route stays for it.
     pub(super) fn end_next_route(&mut self) {
         self.next_route.take_if(|route| route.is_taken());
     }

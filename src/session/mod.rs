@@ -6,8 +6,8 @@
 //! Pipelined MAIL and RCPT form a batch, about which the session asks policy once and the upstream once; the replies
 //! are sent in order.
 //!
-//! [`Step`] and its questions are in `step.rs`. The functions that take the answers are beside the command that asks,
-//! and all of them change the state in `state.rs`.
+//! [`Step`] and its questions are in `step.rs`. The functions that take the answers are in the file of the command that
+//! asks, and all of them change the state in `state.rs`.
 
 mod admit;
 mod auth;

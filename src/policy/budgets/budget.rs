@@ -39,7 +39,8 @@ pub struct Change {
 }
 
 impl Budget {
-    /// Adds the budget that was `counted` from 0, while the stored budget could not be read, to the stored budget.
+    /// Merges two budgets of one key: `self`, which was stored, and `counted`, which began at 0 while the stored one
+    /// could not be read.
     pub(in crate::policy) fn merged(self, counted: Self, rule: Rule) -> Self {
         let now = self.state.at.max(counted.state.at);
         let level = |state| rule.step(Some(state), now, 0.0).1.level;

@@ -221,7 +221,7 @@ impl<T: AsRef<str>> fmt::Display for Key<T> {
     }
 }
 
-/// Lets maps with keys be searched by text.
+/// Allows to look up a text in a map with keys of this type.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -264,5 +264,5 @@ const USUAL: usize = 80;
 /// Part in the key of a total, which is stored beside the rejected part of that total.
 pub(in crate::policy) const TOTAL: &str = " of";
 
-/// Part in the keys of counters of what exists at the same time. These are never written to a file.
+/// Part in the keys of counters of concurrent sessions. These counters are never written to a file.
 pub(in crate::policy) const AT_ONCE: &str = "at once";

@@ -4,7 +4,7 @@ use super::budget::Loaded;
 use super::key::Key;
 use crate::engine::{Receipt, Rule, State};
 
-/// Charge that is refunded if the outcome in `until` demands it.
+/// Charge that may be refunded when the outcome that `until` names is known.
 #[derive(Clone, Debug)]
 pub struct RefundableCharge {
     pub key: Key,

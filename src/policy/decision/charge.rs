@@ -74,7 +74,8 @@ impl Decision<'_> {
         }
     }
 
-    /// Adds the event to the total of a share limit: to all recipients or all messages, rejected or not.
+    /// Adds an event that Weir does not refuse to the total of a share limit: to all recipients or all messages,
+    /// whether the upstream rejects them or not.
     fn count_in_total(&mut self, limit: &Limit, planned: &PlannedBudget<'_>, event: &Event, is_refused: bool) {
         let of = match event {
             Event::Recipient(_) => Some(Count::Recipients),
@@ -137,7 +138,7 @@ impl Decision<'_> {
 fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
     let (limit, planned) = (step.limit, step.planned);
     let own_refuses = step.reached.as_ref().is_some_and(|reached| reached.refuses);
-    // A refused event does not happen: it adds nothing to what exists at the same time, and makes no value known.
+    // A refused event does not happen: it adds no concurrent session, and makes no value known.
     let is_of_what_happens = is_slot(planned) || planned.filter.is_some_and(|filter| filter.remembers());
     match limit.mode {
         Mode::Shadow | Mode::Soft if is_refused && is_of_what_happens => (false, false),
@@ -147,7 +148,7 @@ fn outcome(step: &Step<'_>, is_refused: bool) -> (bool, bool) {
     }
 }
 
-/// Returns whether the budget counts what exists at the same time.
+/// Returns whether the budget counts concurrent sessions.
 fn is_slot(planned: &PlannedBudget<'_>) -> bool {
     matches!(*planned.quota, Quota::Counter { scope: Scope::AtOnce, .. })
 }

@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 /// Response of one limit to an event.
 #[derive(Debug)]
 pub struct Explained {
-    /// Index in the policy.
+    /// Index of the limit in the policy.
     pub limit: usize,
     /// The error is the reason why the limit does not apply.
     pub said: Result<Evaluation, SkipExplanation>,

@@ -27,8 +27,8 @@ use std::time::Duration;
 /// Decides a run of events, in order. Charges each event that passes to the loaded budgets and to the session's own
 /// counters.
 ///
-/// An event that one enforced limit refuses is charged by no enforced limit, except under `attempts`. After a refused
-/// MAIL its recipients are skipped.
+/// An event that one enforced limit refuses is charged by no enforced limit, except by one with
+/// `charge = "attempts"`. After a refused MAIL its recipients are skipped.
 pub fn decide(
     policy: &Policy,
     now: Timestamp,

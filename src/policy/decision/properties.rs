@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Any limit on contents of a transaction.
+/// Generates a limit on recipients, messages, octets, rejections or commands.
 fn any_limit() -> impl Strategy<Value = Limit> {
     let count = prop_oneof![
         4 => Just(Count::Recipients),

@@ -80,7 +80,8 @@ impl Decision<'_> {
     fn room(&self, event: &Event) -> Option<Room> {
         let (Lateness { command, transaction }, waits) = (self.policy.lateness, self.waits);
         let before = match event {
-            // After the final dot, a client that times out sends the message again. A rejection has already happened.
+            // After the final dot, a client that times out sends the message again. A rejection by the upstream has no
+            // reply to delay.
             Event::End { .. } | Event::Rejected(_) => return None,
             event if is_of_transaction(event) => self.counters.delayed().max(waits),
             _ => waits,

@@ -8,7 +8,7 @@ use crate::policy::matching::{Field, Subject};
 use std::borrow::Cow;
 
 impl Limit {
-    /// Builds the prefix of the limit's keys: its name, its count, and the result of `meaning`.
+    /// Builds the prefix of the limit's keys: its name, its count, and its algorithm, from `meaning`.
     pub(in crate::policy) fn key_prefix(&self) -> Box<str> {
         [&*self.name, self.count.name(), &*self.meaning()].join(SEPARATOR.encode_utf8(&mut [0; 4])).into()
     }

@@ -66,7 +66,8 @@ pub struct Limit {
 pub struct Derived {
     /// Prefix of the keys of its budgets.
     pub(super) prefix: Box<str>,
-    /// Indices of the limit's matcher, owner fields and override table in the policy's [`MatcherSet`](super::plan::MatcherSet).
+    /// Indices of the limit's matcher, owner fields and override table in the policy's
+    /// [`MatcherSet`](super::plan::MatcherSet).
     pub(super) matcher: usize,
     pub(super) owners: usize,
     pub(super) rows: usize,
@@ -96,7 +97,7 @@ pub enum Charge {
 /// Mode of enforcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Computes and charges like the only enforced limit would. Refuses nothing, and reports only to the log.
+    /// Computes and charges as much as if only this limit were enforced. Refuses nothing, and reports only to the log.
     Shadow,
     /// Like shadow mode, but also warns and sends notifications.
     Soft,

@@ -27,7 +27,7 @@ pub enum OverrideRows {
 /// Row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverrideRow {
-    /// Index, from 0.
+    /// Index of the row, from 0.
     pub index: usize,
     /// Line in the file, from 1.
     pub line: usize,

@@ -17,7 +17,7 @@ pub enum Quota {
         rate: Rate,
         rule: Rule,
     },
-    /// Amount per message, per connection or at the same time: a counter without decay.
+    /// Amount per message or per connection, or number of concurrent sessions: a counter without decay.
     Counter {
         scope: Scope,
         most: f64,

@@ -1,4 +1,4 @@
-//! Networks with values, found by the longest prefix of an address.
+//! Map from networks to values, in which an address finds the network with the longest prefix.
 
 use super::pattern::BadPattern;
 use foldhash::fast::RandomState;

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Shape of the values of a field. In a pattern, `*` stands for any run of characters.
+/// Shape of the values of a field. In a pattern, `*` stands for any sequence of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     /// User, sender or recipient. A pattern without `@` is a local part, and matches it with any domain or none; a `*`
@@ -317,7 +317,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
     let inner = text.strip_prefix(start).and_then(|inner| inner.strip_suffix(end));
-    // The earliest match of each piece leaves the most text for the others.
+    // The earliest match of each piece leaves the most text for the pieces after it.
     let after = |inner: &str, piece: &str| inner.find(piece).map(|at| at + piece.len());
     let all_found = |inner| middle.split('*').try_fold(inner, |inner: &str, piece| inner.get(after(inner, piece)?..));
     inner.and_then(all_found).is_some()

@@ -88,7 +88,7 @@ impl MatcherSet {
 /// Step in the evaluation of a [`Matcher`]. Equal conditions have the same index in the whole policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Condition of a table, at index `number` in the policy.
+    /// Condition of a table. `number` is its index among the conditions of the policy.
     And { number: u32, is_of_event: bool },
     /// End of a table of `match`.
     Match,
