@@ -175,7 +175,8 @@ impl Quota {
                 let before = before.map_or(0.0, |before| before.level * (-elapsed(before.at, charged) / period).exp());
                 let left = (receipt.after.level - before) * (-gone / period).exp();
                 let x = gone / period;
-                // Without the charge, a later event might have raised the level by this part itself: the part stays charged.
+                // Without the charge, a later event might have raised the level by this part itself: the part stays
+                // charged.
                 let stays = if x > 0.0 { 1.0 + (-x).exp_m1() / x } else { 0.0 };
                 (left - state.level * stays).max(0.0)
             }
