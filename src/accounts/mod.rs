@@ -27,8 +27,8 @@ pub struct Options {
     pub file: PathBuf,
 }
 
-/// Checks passwords off the async threads. The number of concurrent checks is bounded, since each costs 19 MiB and tens
-/// of milliseconds, and any client can ask for one. Client networks take turns.
+/// Checks passwords on threads other than the async threads. The number of concurrent checks is bounded, since each
+/// costs 19 MiB and tens of milliseconds, and any client can ask for one. Client networks take turns.
 pub struct Accounts {
     passwords: Arc<Passwords>,
     in_flight: Arc<InFlight>,
@@ -42,7 +42,7 @@ struct Passwords {
     cache: LoginCache,
 }
 
-/// How long a login waits for its turn: well within a client's timeout.
+/// Maximum time for which a login waits for its turn. It is much shorter than the timeouts of clients.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Accounts {
@@ -52,10 +52,10 @@ impl Accounts {
         Ok(Self { passwords, in_flight: Arc::default(), turns: Turns::new(at_once), metrics })
     }
 
-    /// Checks a password. A user that does not exist takes as long as one that does.
+    /// Checks a password. For a user that does not exist, the check takes the same time as for one that does.
     ///
-    /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check in
-    /// progress goes on.
+    /// Clients of one `network` share their turns. `left` completes when the client no longer waits; a check that has
+    /// begun is then still completed.
     pub async fn verify(&self, credentials: &Credentials, network: &str, left: impl Future<Output = ()>) -> Verified {
         let verified = self.try_verify(credentials, network, left).await;
         let result = match verified {
@@ -112,7 +112,7 @@ impl Accounts {
         verified
     }
 
-    /// Waits until this login may be checked. `Err`: its result without a check of its own.
+    /// Waits until this login may be checked. The error is the result of a login that needs no check of its own.
     async fn wait(
         &self,
         credentials: &Credentials,
@@ -155,7 +155,7 @@ impl Passwords {
         is_right.then(|| user.shared_groups())
     }
 
-    /// Keeps the turn until the check ends, even if the client has left.
+    /// Checks a password. Keeps the turn until the check ends, even if the client has left.
     fn check(&self, credentials: &Credentials, _turn: Turn) -> Verified {
         // The same user may have logged in while this login waited.
         if let Some(groups) = self.remembered(credentials) {

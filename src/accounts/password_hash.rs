@@ -5,12 +5,12 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use std::borrow::Cow;
 
-/// Hash that no known password matches, checked for users that do not exist. It has the parameters of new hashes, so
-/// that the check takes as long.
+/// Hash that no known password matches. It is checked for users that do not exist, and has the parameters of new
+/// hashes, so that the check takes the same time.
 const DUMMY_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$bm8gc3VjaCB1c2VyIQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-/// Why a password cannot be hashed.
+/// Reason why a password cannot be hashed.
 #[derive(Debug)]
 pub enum HashError {
     /// The password is not allowed.
@@ -18,7 +18,7 @@ pub enum HashError {
     Hash(String),
 }
 
-/// Returns the form of the password that matches the hash, if the password is right. `None` as the hash: the user does
+/// Returns the form of the password that matches the hash, if the password is right. `hash` is `None` if the user does
 /// not exist. Takes tens of milliseconds and 19 MiB for each form of the password, also without a hash.
 pub fn verify<'a>(hash: Option<&str>, credentials: &'a Credentials) -> Option<Cow<'a, str>> {
     let hash = PasswordHash::new(hash.unwrap_or(DUMMY_HASH)).ok()?;
@@ -26,7 +26,7 @@ pub fn verify<'a>(hash: Option<&str>, credentials: &'a Credentials) -> Option<Co
     credentials.password_forms().into_iter().find(|form| is_right(form))
 }
 
-/// Checks that a hash can be verified.
+/// Checks that a stored hash is an argon2id hash in PHC form.
 pub fn check(hash: &str) -> Result<(), &'static str> {
     let parsed = PasswordHash::new(hash).map_err(|_| "the hash is no PHC string ($argon2id$…)")?;
     if parsed.algorithm.as_str() != "argon2id" {
@@ -35,7 +35,7 @@ pub fn check(hash: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Hashes a password, prepared by SASLprep.
+/// Prepares a password by SASLprep, and hashes it.
 pub fn hash(password: &str) -> Result<String, HashError> {
     if !(1..=sasl::MAX_PASSWORD).contains(&password.len()) || password.contains(['\0', '\r', '\n']) {
         return Err(HashError::Password("a password has 1 to 1024 octets, and no line break or NUL"));

@@ -39,7 +39,7 @@ pub struct User {
     groups: Arc<[Box<str>]>,
 }
 
-/// Why a users file cannot be used.
+/// Reason why a users file cannot be used.
 #[derive(Debug)]
 pub enum ReadError {
     Io(PathBuf, std::io::Error),
@@ -62,7 +62,7 @@ impl std::error::Error for ReadError {}
 
 impl Users {
     pub fn read(path: &Path) -> Result<(Self, FileState), ReadError> {
-        // Taken before reading, so that a change in between is seen the next time.
+        // The state is taken before the file is read, so that a change in between is found at the next check.
         let state = FileState::of(path);
         let text = std::fs::read_to_string(path).map_err(|error| ReadError::Io(path.to_owned(), error))?;
         Ok((Self::parse(path, &text)?, state))
@@ -89,7 +89,7 @@ impl Users {
         self.lines.iter().filter_map(|line| if let Line::User(user) = line { Some(user) } else { None })
     }
 
-    /// Returns the user who may log in by this name.
+    /// Returns the user of this name, if the user is not disabled.
     pub fn enabled(&self, name: &str) -> Option<&User> {
         self.find(name).filter(|user| !user.disabled)
     }
@@ -119,7 +119,7 @@ impl Users {
         }
     }
 
-    /// Adds a user at the end; false if there is one of this name.
+    /// Adds a user at the end of the file; returns false if there is already a user of this name.
     fn push(&mut self, user: User) -> bool {
         let before = self.index.insert(user.name.to_lowercase(), self.lines.len());
         self.lines.push(Line::User(user));
@@ -196,7 +196,8 @@ mod tests {
     fn a_password_is_right_in_every_form_that_saslprep_makes_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        // Composed, as Windows types it; hashed before passwords were prepared; prohibited, and hashed before, too.
+        // Passwords: composed, as Windows sends them; decomposed; in `old`, hashed without SASLprep, two of them
+        // prohibited.
         Users::add(&path, "composed", "p\u{e4}ss 1", &[]).unwrap();
         Users::add(&path, "decomposed", "pa\u{308}ss\u{a0}\u{2460}", &[]).unwrap();
         let raw = |name: &str, password: &str| {
@@ -208,7 +209,7 @@ mod tests {
         let (users, _) = Users::read(&path).unwrap();
         for (user, password, right) in [
             ("composed", "p\u{e4}ss 1", true),
-            // As macOS types it.
+            // Decomposed, as macOS sends it.
             ("composed", "pa\u{308}ss 1", true),
             ("composed", "p\u{e4}\u{ad}ss\u{a0}\u{ff11}", true),
             ("composed", "pass 1", false),

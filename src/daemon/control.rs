@@ -42,7 +42,7 @@ async fn test(server: &Server, sessions: &Sessions, case: &str) -> Outcome {
     }
 }
 
-/// Wraps a handler that needs the server. After the server has gone, the answer is that Weir is stopping.
+/// Wraps a handler that needs the server. After the server is dropped, the handler answers that Weir is stopping.
 fn of_server(
     server: &Arc<Server>,
     ask: impl Fn(Arc<Server>, String) -> OutcomeFuture + Send + Sync + 'static,

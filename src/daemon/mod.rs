@@ -39,7 +39,7 @@ pub fn run(mut config: Config) -> Result<(), StartError> {
     open_files::fit(&mut config, open_files::raise());
     let runtime = tokio::runtime::Runtime::new().map_err(StartError::system)?;
     let served = runtime.block_on(serve(config));
-    // Blocking work that remains belongs to sessions that were cut off.
+    // Blocking work that remains belongs to sessions that were interrupted.
     runtime.shutdown_background();
     served
 }
@@ -65,7 +65,7 @@ async fn serve(config: Config) -> Result<(), StartError> {
 /// Weir that is serving.
 pub struct Daemon {
     server: Arc<Server>,
-    /// Bound addresses of the listeners, by name.
+    /// Names of the listeners, with their bound addresses.
     pub listeners: Vec<(String, SocketAddr)>,
     administration: Administration,
     stop: watch::Sender<bool>,
@@ -77,8 +77,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens everything, then starts to serve. A listener whose name is in `sockets` uses that socket instead of
-    /// binding.
+    /// Opens all services and listeners, then starts to serve. A listener whose name is in `sockets` uses that socket
+    /// instead of binding its own.
     pub async fn start(mut config: Config, sockets: HashMap<String, TcpListener>) -> Result<Self, StartError> {
         let sessions = config.listeners.iter().map(|listener| listener.session.clone()).collect();
         let (listeners, admin_options) = (take(&mut config.listeners), config.admin.clone());
@@ -101,7 +101,7 @@ impl Daemon {
         Ok(Self { server, listeners, administration, stop, serving, background_tasks, reload_handle, reloading })
     }
 
-    /// Bound address of the read-only HTTP routes.
+    /// Returns the bound address of the read-only HTTP routes.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.administration.address
     }
@@ -181,7 +181,7 @@ fn bind(
     Ok(bound)
 }
 
-/// Names and bound addresses of the listeners. Logs them.
+/// Returns names and bound addresses of the listeners, and logs them.
 fn addresses(bound: &[Bound]) -> Result<Vec<(String, SocketAddr)>, StartError> {
     let address = |listener: &Bound| {
         let address = listener.address().map_err(StartError::system)?;

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Resolver of the certificate in each handshake.
 #[derive(Debug)]
 pub struct CertificateChooser(
-    /// Locked to look up or replace, never over an `.await`.
+    /// The lock is held to look up or to replace, never over an `.await`.
     RwLock<Choice>,
 );
 
@@ -39,7 +39,7 @@ impl ResolvesServerCert for CertificateChooser {
 /// Certificates by name.
 #[derive(Debug)]
 struct Choice {
-    /// Always set.
+    /// Always set: there is at least one certificate.
     default: Option<Arc<CertifiedKey>>,
     /// Keys are names in lower case.
     named: HashMap<String, Arc<CertifiedKey>>,

@@ -18,7 +18,7 @@ pub struct Bound {
     socket: TcpListener,
 }
 
-/// Connections that may wait to be accepted, so that a burst of clients is not refused.
+/// Maximum connections that wait until Weir accepts them, so that a burst of clients is not refused.
 const BACKLOG: i32 = 4096;
 
 impl Bound {
@@ -29,7 +29,7 @@ impl Bound {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
-            // [::] accepts IPv4 clients, too, whatever the system's default is.
+            // [::] also accepts IPv4 clients, independent of the system's default.
             socket.set_only_v6(false)?;
         }
         socket.bind(&address.into())?;
@@ -47,7 +47,7 @@ impl Bound {
         &self.options.name
     }
 
-    /// The actual address, also where the configured port is 0.
+    /// Returns the actual address, also if the configured port is 0.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Serves until `drain` turns true, then stops in order: accepts no new connections, ends idle sessions, lets
+/// Serves until `drain` becomes true, then stops in order: accepts no new connections, ends idle sessions, lets
 /// transactions finish within the drain timeout.
 pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch::Receiver<bool>) {
     let connections = ConnectionLimits::new(server.options.max_connections);
@@ -57,6 +57,6 @@ pub async fn serve(server: Arc<Server>, listeners: Vec<Bound>, mut drain: watch:
         all_ended.await;
     }
     server.log_throttle.summarize();
-    // The state can be closed only after the tasks have dropped the server.
+    // The store can be closed only after these tasks have dropped the server.
     watching.shutdown().await;
 }

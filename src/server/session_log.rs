@@ -31,7 +31,7 @@ pub struct SessionLog<'a> {
 }
 
 impl SessionLog<'_> {
-    /// Logs and counts a record. `told` is whether the client could be sent the reply.
+    /// Logs and counts a record. `told`: the reply could be sent to the client.
     pub fn report(&self, record: &Record, told: bool) {
         let Self { session, client, .. } = self;
         match record {
@@ -78,7 +78,8 @@ impl SessionLog<'_> {
         }
     }
 
-    /// As [`Self::permit`]; never for a record beyond those that one session may log (`is_logged` is false).
+    /// Does the same as [`Self::permit`] if `is_logged`; otherwise returns `None`, since the session has logged its
+    /// maximum of such records.
     fn permit_if(&self, is_logged: bool, message: &'static str) -> Option<Permit> {
         if is_logged { self.permit(message) } else { None }
     }
@@ -190,7 +191,7 @@ impl SessionLog<'_> {
         }
     }
 
-    /// Logs a notification, if the throttle permits it. The log is the only way of delivery so far.
+    /// Logs a notification, if the throttle permits it. There is no other way to send notifications yet.
     fn noticed(&self, notice: &Notice) {
         let Self { metrics, notification_throttle, session, client, user, .. } = self;
         if !notification_throttle.permits(notice, clock::now()) {

@@ -18,10 +18,10 @@ use tokio_rustls::TlsAcceptor;
 /// Files of all certificates.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Certificate for clients that give no server name, or one that no certificate has.
+    /// Certificate for clients that give no server name, or a name that no certificate has.
     pub default: Paths,
-    /// Certificates for clients whose server name is one of the certificate's names. If several have the name, the
-    /// first is shown.
+    /// Certificates for clients whose server name is one of the certificate's names. If several certificates have the
+    /// name, the first of them is used.
     pub also: Vec<Paths>,
 }
 
@@ -83,7 +83,7 @@ impl Certificates {
         self.acceptor.clone()
     }
 
-    /// Reads all certificates again. If one is bad, logs that and keeps all former ones.
+    /// Reads all certificates again. If one is bad, logs the error and keeps all former certificates.
     pub async fn reload(self: Arc<Self>) {
         let reload = move || {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,8 +103,8 @@ impl Certificates {
         }
     }
 
-    /// Reads all certificates again if a file has changed since all were good. Bad files are read at each check: the
-    /// key may be written later, or may become readable.
+    /// Reads all certificates again if a file has changed since all were good. Bad files are read again at each check:
+    /// the key may be written later, or may become readable.
     fn refresh(&self) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.options.files();
@@ -182,7 +182,7 @@ mod tests {
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 
-    /// Replaces a file, as install(1) and certbot do: a file that is only rewritten at once might look unchanged.
+    /// Replaces a file like install(1) and certbot do: a file that is rewritten in place at once might look unchanged.
     fn put(path: &Path, text: &str) {
         std::fs::write(path.with_extension("new"), text).unwrap();
         std::fs::rename(path.with_extension("new"), path).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         put(&paths.key, key);
     }
 
-    /// Certificates in a folder, the first for the first names, and so on.
+    /// Makes certificates in a folder, one for each list of names, and reads them.
     fn certificates(folder: &Path, names: &[&[&str]]) -> Result<Certificates, CertificateError> {
         let pair = |(n, names): (usize, &&[&str])| {
             let paths = Paths { certificate: folder.join(format!("{n}.pem")), key: folder.join(format!("{n}.key")) };

@@ -29,7 +29,7 @@ pub enum Record {
     },
     Refused {
         refused: Refused,
-        /// True if the refusal gets a line: not after very many in one session.
+        /// True if the refusal gets a log line: false after the first `MAX_RECORDED` refusals of a session.
         is_logged: bool,
     },
     /// A limit was exceeded without refusing: in shadow or soft mode, or by its other actions.

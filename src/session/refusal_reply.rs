@@ -4,8 +4,8 @@ use crate::policy::request::Stage;
 use crate::policy::verdict::{Code, Meaning, Refusal, Suspended, Verb};
 use crate::smtp::reply::Reply;
 
-/// Reply to a command that a limit refuses at this stage, and whether the reply ends the session. `reference` finds the
-/// refusal in the log.
+/// Reply to a command that a limit refuses at this stage, and whether the reply ends the session. `reference` names the
+/// refusal in the reply and in the log.
 pub fn refusal_reply(refusal: &Refusal, stage: Stage, hostname: &str, reference: &str) -> (Reply, bool) {
     let code = code(refusal, stage);
     let closes = refusal.ends_session(Some(stage)) || code.basic == 421;
@@ -43,9 +43,9 @@ fn code(refusal: &Refusal, stage: Stage) -> Code {
 fn temporary(stage: Stage) -> Code {
     match stage {
         Stage::Connect | Stage::Command => Code::new(421, [4, 7, 0]),
-        // Never 535: upon it, clients ask the user for the password.
+        // Never 535: after a 535, mail programs ask the user for the password again.
         Stage::Auth => Code::new(454, [4, 7, 0]),
-        // Not 452: upon it, some clients send the rest at once, and some think that the message is too large.
+        // Not 452: after a 452, some clients send the rest at once, and some conclude that the message is too large.
         Stage::Mail | Stage::Rcpt | Stage::Data => Code::new(450, [4, 7, 1]),
         Stage::End => Code::new(451, [4, 7, 1]),
     }

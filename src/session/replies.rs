@@ -22,8 +22,8 @@ pub(super) fn within_transaction() -> Reply {
     Reply::new(503, "5.5.1 Not in the middle of a transaction")
 }
 
-/// Reply where the upstream is unavailable: a temporary failure, nothing is lost. Uses the upstream's own words, if it
-/// gave some. `id` is the session's: under it the log has the reason.
+/// Reply where the upstream is unavailable: a temporary failure, so that no mail is lost. Uses the text of the
+/// upstream's reply, if there is one. `id` is that of the session, under which the log has the reason.
 pub(super) fn upstream_away(id: &str, words: Option<Reply>) -> Reply {
     match words {
         Some(words) => words.recoded(451, "4.3.2"),

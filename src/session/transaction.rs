@@ -32,7 +32,7 @@ pub(super) struct Transaction {
 
 /// State of the transaction at the upstream.
 pub(super) enum Upstream {
-    /// MAIL has not been sent: it goes out with the first recipient.
+    /// MAIL has not been sent to the upstream. Weir sends it together with the first recipient.
     Unaware,
     /// The upstream accepted MAIL.
     Aware,

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a users file cannot be changed.
+/// Reason why a users file cannot be changed.
 #[derive(Debug)]
 pub enum EditError {
     Name(&'static str),
@@ -38,7 +38,7 @@ impl fmt::Display for EditError {
 impl std::error::Error for EditError {}
 
 impl Users {
-    /// Adds a user to the file. A new file is readable by its owner alone; if root creates it, by the folder's group,
+    /// Adds a user to the file. If the file is new, only its owner may read it; if root creates it, the folder's group,
     /// too.
     pub fn add(path: &Path, name: &str, password: &str, groups: &[String]) -> Result<(), EditError> {
         check_name(name).map_err(EditError::Name)?;
@@ -117,7 +117,7 @@ fn checked(names: &[String]) -> Result<Arc<[Box<str>]>, EditError> {
     sorted(&names).map_err(|bad| EditError::Group(bad.to_owned()))
 }
 
-/// Locks the file against other commands, between reading and writing it. Held until dropped.
+/// Locks the file against other `weir user` commands, from reading to writing it. Dropping the result ends the lock.
 fn lock(path: &Path) -> Result<std::fs::File, EditError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -128,7 +128,7 @@ fn lock(path: &Path) -> Result<std::fs::File, EditError> {
 
 /// Replaces a file as a whole: readers see the old or the new content.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A symbolic link stays, and its target is replaced.
+    // If the path is a symbolic link, the link stays and its target is replaced.
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let path = target.as_path();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

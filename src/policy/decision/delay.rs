@@ -1,37 +1,37 @@
-//! Delay of a reply, and its refusal where the client would lose patience.
+//! Delay of a reply, or the refusal of a command whose client would time out during the delay.
 
 use crate::engine::Wait;
 use crate::policy::limit::Delay;
 use std::time::Duration;
 
-/// Excess of an event over the limit. The functions take a rung, as a multiple of the limit.
+/// Comparison of an event with the limit. Each function takes the level of a rung, as a multiple of the limit.
 pub struct Overage<O, R> {
     pub is_over: O,
-    /// Level of a budget that refuses there, and the wait.
+    /// Level of the budget if the event is refused at that rung, and the time after which the event would pass.
     pub refused: R,
-    /// Level with the event, and the limit, in the units of the configuration.
+    /// Level of the budget with the event, and the limit, both in the units of the configuration.
     pub level: f64,
     pub most: f64,
 }
 
-/// Room for a delay.
+/// Time that is available for a delay.
 pub struct Room {
     pub command: Duration,
-    /// Remaining patience of the client, with this transaction or this run of commands.
+    /// Further delay that the client tolerates in this transaction or this run of pipelined commands.
     pub left: Duration,
-    /// Delay of the run so far.
+    /// Sum of the delays of the replies so far to this run of pipelined commands.
     pub waits: Duration,
 }
 
-/// The delay would exceed the client's patience.
+/// Error: the client would time out during the delay.
 pub struct TooLate {
-    /// Level of the budget, and the wait until the delay is short enough.
+    /// Level of the budget, and the wait until the delay would be short enough.
     pub refused: (f64, Wait),
-    /// The delay is too long only together with those before it.
+    /// The delay is too long only because of the delays before it.
     pub in_all: bool,
 }
 
-/// Returns the delay of a reply, beyond the delay of the run so far.
+/// Returns the delay of a reply, in addition to the delays so far in this run of pipelined commands.
 pub fn reply_delay<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Room) -> Result<Duration, TooLate>
 where
     R: Fn(f64) -> (f64, Wait),
@@ -51,7 +51,7 @@ where
         }
         Delay::UntilFree => match (over.refused)(at) {
             (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
-            // The waits of a run's events overlap: they are not added up.
+            // The events of a run wait at the same time: the delays so far in the run are a part of this wait.
             (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
                 late if late > room.command => {
                     return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));

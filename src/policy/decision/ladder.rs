@@ -1,4 +1,4 @@
-//! Ladder: finds the rungs that an event reaches, and their combined response.
+//! Ladder: finds the rungs that an event reaches, and combines their actions into one response.
 
 use super::delay::{Overage, Room, reply_delay};
 use crate::engine::Wait;
@@ -8,12 +8,12 @@ use crate::time::format_duration;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Combined response; of actions of one kind the highest rung counts.
+/// Combined response of a ladder. If several rungs have an action of one kind, the highest of them counts.
 #[derive(Default)]
 pub struct Reached {
-    /// Taken when it is merged into the verdict.
+    /// Becomes `None` when the refusal is moved to the verdict.
     pub refusal: Option<Box<Refusal>>,
-    /// Whether there is a refusal, or was one before it was taken.
+    /// The response has a refusal, even if `refusal` has been moved to the verdict.
     pub refuses: bool,
     pub warns: bool,
     /// Delay of the reply.
@@ -24,8 +24,8 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Collects the response of a limit. `room`: the room for a delay; `None`: no delay is possible. Without
-    /// `may_suspend`, `suspend` becomes `deny`.
+    /// Combines the rungs of a limit that an event reaches. `room`: the time available for a delay; `None`: the reply
+    /// cannot be delayed. Without `may_suspend`, `suspend` becomes `deny`.
     pub fn of<O, R>(limit: &Limit, quota: Quota, over: &Overage<O, R>, room: Option<Room>, may_suspend: bool) -> Self
     where
         O: Fn(f64) -> bool,
@@ -46,8 +46,8 @@ impl Reached {
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
             let (level, wait) = (over.refused)(at);
-            // The wait of a suspended sender is the suspension. The text is that of a `deny` beside it, if there is
-            // one.
+            // The wait of a suspended sender is the time of the suspension. The text is that of the highest `deny` that
+            // the event reaches, if there is one.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
             reached.refusal = refusal(verb, (level, wait), text, false);
@@ -56,7 +56,7 @@ impl Reached {
         reached
     }
 
-    /// Describes all actions; `verb` is that of the refusal, if the text is to include it.
+    /// Returns a text for each action. `verb` is the verb of the refusal, if the texts are to include the refusal.
     pub fn actions(&self, verb: Option<Verb>) -> Vec<String> {
         let suspends = self.suspends.filter(|_| verb == Some(Verb::Suspend));
         let verb = verb.map(|verb| match suspends {
@@ -71,7 +71,7 @@ impl Reached {
     }
 }
 
-/// Actions of the rungs that an event reaches, from the lowest rung on.
+/// Actions of the rungs that an event reaches, added from the lowest rung to the highest.
 #[derive(Default)]
 struct ReachedRungs {
     reached: Reached,

@@ -80,7 +80,7 @@ fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     let mut loaded = Loaded::default();
     let run = request(Some("alice"), &[Event::Mail, rcpt(), rcpt(), rcpt(), rcpt()]);
     let verdicts = decide(&policy, now(), &run, &mut loaded);
-    // Without time between them, the fourth makes the rate 4, and 4 exceeds 4.
+    // All four arrive at the same time, so the fourth makes the rate 4, and a rate of 4 exceeds the limit of 4.
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
     let refusal = refusal(&verdicts[4]);
     let text = refusal.text("r-1");
@@ -175,7 +175,7 @@ fn known_recipients_are_free_even_at_the_limit() {
     let run = [Event::Mail, to("a"), to("a"), to("b"), to("c"), Event::Mail, to("b"), to("a"), to("d")];
     let verdicts = decide(&policy, now(), &request(Some("alice"), &run), &mut loaded);
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse", "pass", "pass", "pass", "refuse"]);
-    // Days later the rate has decayed. The accepted values are still known, the refused ones are not.
+    // Ten days later the rate has decayed. The accepted values are still known, the refused ones are not.
     let later = now().after(Duration::from_secs(10 * 86_400));
     let run = [to("a"), to("b"), to("a"), to("c"), to("d"), to("e")];
     let verdicts = decide(&policy, later, &request(Some("alice"), &run), &mut loaded);
@@ -358,7 +358,7 @@ fn the_share_of_rejections_is_100_percent_at_most() {
     let policy = policy(vec![Limit::new("l", Count::Rejections, vec![Field::User], share)]);
     let mut loaded = Loaded::default();
     decide(&policy, now(), &request(Some("alice"), &[rcpt()]), &mut loaded);
-    // The upstream rejects with some delay.
+    // The upstream rejects the recipient half a second later.
     let rejected = now().after(Duration::from_millis(500));
     decide(&policy, rejected, &request(Some("alice"), &[Event::Rejected(None)]), &mut loaded);
     let verdicts = decide(&policy, rejected, &request(Some("alice"), &[Event::Mail]), &mut loaded);
@@ -527,7 +527,7 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
     let delay = Delay::Per { time: Duration::from_secs(1), units: 1.0 };
     let policy = policy(vec![late("l", Count::Recipients, "2 / 1h", delay)]);
     let mut loaded = Loaded::default();
-    // The delays of these are 1, 2, … 8 s, one transaction after the other; the last would be 9 s after 36.
+    // The delays of these recipients are 0, 0, 1, 2, … 9 s: 45 s in one transaction, the most that is allowed.
     let run = request(Some("alice"), &[&[Event::Mail][..], &vec![rcpt(); 11]].concat());
     let verdicts = decide(&policy, now(), &run, &mut loaded);
     assert_eq!(seconds(&verdicts)[9..], [7.0, 8.0, 9.0]);
@@ -538,7 +538,7 @@ fn a_refusal_for_a_long_delay_states_when_the_delay_is_short_enough() {
         let one = request(Some("alice"), &[Event::Mail, rcpt()]);
         let verdicts = decide(&policy, now(), &one, &mut loaded);
         let Ruling::Refuse(refusal) = &verdicts[1].ruling else { continue };
-        // 23 of 2 would be delayed by 21 s. When one of them has decayed the delay is 20 s: after half an hour.
+        // Level 23 with limit 2 would mean a delay of 21 s. After half an hour one of them has decayed: 20 s.
         assert_eq!((refusal.wait, refusal.meaning()), (Wait::For(Duration::from_secs(1_800)), Meaning::Later));
         return;
     }

@@ -10,8 +10,8 @@ use std::fmt;
 pub struct Hours {
     /// Monday is bit 0.
     days: u8,
-    /// Minutes since midnight: the first included, and the first excluded. If `end` is before `begin`, the span ends on
-    /// the next day.
+    /// Minutes since midnight: `begin` is included, `end` is excluded. If `end` is before `begin`, the span ends on the
+    /// next day.
     begin: u16,
     end: u16,
 }
@@ -46,7 +46,7 @@ impl Zone {
     }
 }
 
-/// Coordinated universal time.
+/// The default is coordinated universal time.
 impl Default for Zone {
     fn default() -> Self {
         Self(TimeZone::UTC)
@@ -54,8 +54,8 @@ impl Default for Zone {
 }
 
 impl Hours {
-    /// Parses `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. Hours over midnight belong to the day on which they
-    /// begin, and days may wrap around the end of the week (`Fri-Mon`).
+    /// Parses `Mon-Fri 08:00-18:00`, `Sat,Sun` or `22:00-06:00`. A span over midnight belongs to the day on which it
+    /// begins, and days may continue after the end of the week (`Fri-Mon`).
     pub fn parse(text: &str) -> Result<Self, BadHours> {
         let bad = |why: String| BadHours(format!("\"{text}\" are no hours: {why} (write \"Mon-Fri 08:00-18:00\")"));
         let words: Vec<&str> = text.split_whitespace().collect();

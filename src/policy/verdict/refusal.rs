@@ -33,37 +33,38 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub struct Suspended {
     pub suspension: Arc<Suspension>,
-    /// Remaining time.
+    /// Remaining time of the suspension.
     pub left: Duration,
-    /// Help page.
+    /// Help page for suspended users.
     pub help_url: Option<Arc<str>>,
 }
 
 /// Meaning of a refusal for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Accepted after a wait.
+    /// The event will be accepted after a wait.
     Later,
-    /// Accepted in another message.
+    /// The event will be accepted in another message.
     TooMuchForMessage,
-    /// Accepted in another connection.
+    /// The event will be accepted in another connection.
     TooMuchForConnection,
-    /// Delayed too long already in this transaction.
+    /// The replies of this transaction have been delayed for too long already.
     TooLate,
-    /// Accepted when another session has ended.
+    /// The session will be accepted when another session has ended.
     TooManyAtOnce,
-    /// More than the limit ever allows at once.
+    /// The event alone is more than the limit ever allows, so no wait helps.
     TooLarge,
-    /// Nothing is ever accepted.
+    /// The limit accepts no event at all.
     Never,
 }
 
 impl Refusal {
-    /// Merges two refusals: the stronger verb wins, then the longer wait. The wait is the longer of both.
+    /// Merges two refusals. The one with the stronger verb remains; if the verbs are equal, the one with the longer
+    /// wait. Its wait becomes the longer of both.
     pub(in crate::policy) fn and(self, other: Self) -> Self {
         let is_less = (self.verb, self.wait) < (other.verb, other.wait);
         let (mut first, second) = if is_less { (other, self) } else { (self, other) };
-        // One that never fits says nothing about the wait of the other.
+        // A refusal of an event that will never pass says nothing about the wait of the other refusal.
         if let (Wait::For(own), Wait::For(others)) = (first.wait, second.wait) {
             first.wait = Wait::For(own.max(others));
         }
@@ -73,7 +74,7 @@ impl Refusal {
         first
     }
 
-    /// Returns whether the refusal ends the session, at this stage.
+    /// Returns whether the refusal ends the session, for an event of this stage.
     pub fn ends_session(&self, stage: Option<Stage>) -> bool {
         self.verb == Verb::Drop
             || matches!(stage, Some(Stage::Connect | Stage::Command))
@@ -93,7 +94,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the code of the limit's own text.
+    /// Returns the reply code at the beginning of the limit's own text, if there is one.
     pub fn code(&self) -> Option<Code> {
         self.own_text().and_then(Template::code)
     }
@@ -160,7 +161,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the text from the configuration, unless it promises a retry that can never succeed.
+    /// Returns the text from the configuration, unless the text promises a retry that can never succeed.
     fn own_text(&self) -> Option<&Template> {
         let is_true = self.verb != Verb::Defer || !matches!(self.meaning(), Meaning::TooLarge | Meaning::Never);
         // "try again in never" would confuse users.
