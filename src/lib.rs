@@ -80,6 +80,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod history;
 pub mod import;
 pub mod log;
 pub mod metrics;

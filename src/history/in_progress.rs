@@ -1,0 +1,246 @@
+//! Messages in progress: their lines are collected until they have left the queue. Their number is bounded.
+
+use super::entry::{Entry, Kind, Outcome};
+use super::rows::Rows;
+use super::summary::Summary;
+use crate::time::Timestamp;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Message, as far as it is known.
+#[derive(Debug)]
+pub struct Message {
+    pub at: Timestamp,
+    pub id: Box<str>,
+    pub client: Option<IpAddr>,
+    pub user: Option<Box<str>>,
+    pub sender: Option<Box<str>>,
+    pub size: Option<u64>,
+    pub recipients: Vec<(Box<str>, Outcome)>,
+    /// Number of recipients without a name, and their outcome.
+    pub unnamed: (u64, Outcome),
+    has_all_recipients: bool,
+    pub origin: Origin,
+    has_left: bool,
+}
+
+/// Origin of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A client or a local program.
+    Client,
+    /// The server itself: a bounce, or a message that it forwarded under a new id.
+    Server,
+    /// The message was in a queue before: a content filter returned it, or another of the hosts passed it on.
+    Continuation,
+}
+
+/// Messages in progress by host and id.
+#[derive(Default)]
+pub struct InProgress {
+    messages: HashMap<Box<str>, Message>,
+    /// Keys in order of the beginning; also of messages that have been written since.
+    begun: VecDeque<(Timestamp, Box<str>)>,
+    /// Keys of messages that have left the queue, in order.
+    left: VecDeque<(Timestamp, Box<str>)>,
+    /// Hosts seen. A queue id in a reply does not say which of them gave it.
+    hosts: Vec<Box<str>>,
+    /// Messages and recipients held: the measure of memory.
+    held: usize,
+    /// Key of the present line.
+    key: String,
+}
+
+/// Maximum of messages and recipients held: some 100 MiB. Beyond it the oldest messages are written as they are.
+const MAX_HELD: usize = 500_000;
+
+/// Maximum of hosts among which a queue id is looked up.
+const MAX_HOSTS: usize = 64;
+
+/// Time for which a message is held after it has left the queue. A content filter may return it, and the server
+/// deliver it, before the log says under which id.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Maximum time in a queue: Postfix and Exim give up sooner. Without it, messages that were never queued would stay.
+const MAX_AGE: Duration = Duration::from_secs(8 * 86_400);
+
+impl InProgress {
+    /// Adds the content of a line. A line about a message that did not begin in the logs is left out.
+    pub fn add(
+        &mut self,
+        host: &str,
+        at: Timestamp,
+        entry: Entry<'_>,
+        rows: &mut Rows,
+        summary: &mut Summary,
+    ) -> io::Result<()> {
+        if entry.kind == Kind::Whole || entry.id.is_empty() {
+            let began = Timestamp::from_micros(at.micros().saturating_sub_unsigned(micros(entry.age)));
+            return rows.add(&Message::new(began, Origin::Client, entry), summary);
+        }
+        self.set_key(host, &entry.id);
+        if let Some(next) = entry.next_id {
+            self.mark_continuation(next);
+        }
+        match entry.kind {
+            Kind::Begin => return self.begin(host, at, entry, rows, summary),
+            Kind::Process if !self.messages.contains_key(&*self.key) => {
+                return self.insert(Message::new(at, Origin::Server, entry), rows, summary);
+            }
+            _ => {}
+        }
+        let is_end = entry.kind == Kind::End;
+        match self.messages.get_mut(&*self.key) {
+            Some(message) => {
+                let before = message.recipients.len();
+                message.merge(entry);
+                self.held += message.recipients.len() - before;
+                if is_end && !std::mem::replace(&mut message.has_left, true) {
+                    self.left.push_back((at, self.key.as_str().into()));
+                }
+            }
+            None => summary.without_beginning += u64::from(is_end),
+        }
+        self.shrink(rows, summary)
+    }
+
+    fn begin(
+        &mut self,
+        host: &str,
+        at: Timestamp,
+        entry: Entry<'_>,
+        rows: &mut Rows,
+        summary: &mut Summary,
+    ) -> io::Result<()> {
+        if self.hosts.len() < MAX_HOSTS && !self.hosts.iter().any(|known| **known == *host) {
+            self.hosts.push(host.into());
+        }
+        let origin = if entry.is_continuation { Origin::Continuation } else { Origin::Client };
+        // Postfix uses a short queue id again after a while.
+        if let Some(former) = self.remove_current() {
+            rows.add(&former, summary)?;
+        }
+        self.insert(Message::new(at, origin, entry), rows, summary)
+    }
+
+    fn insert(&mut self, message: Message, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+        self.begun.push_back((message.at, self.key.as_str().into()));
+        self.held += message.weight();
+        self.messages.insert(self.key.as_str().into(), message);
+        self.shrink(rows, summary)
+    }
+
+    /// Writes the messages that have left the queue a while ago, and those that are too old.
+    pub fn expire(&mut self, now: Timestamp, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+        while let Some((at, key)) = self.left.pop_front_if(|(at, _)| now.since(*at) > LINGER) {
+            // The id may be that of a later message by now.
+            if self.messages.get(&key).is_some_and(|message| message.has_left && message.at <= at) {
+                self.write(&key, rows, summary)?;
+            }
+        }
+        while let Some((at, key)) = self.begun.pop_front_if(|(at, _)| now.since(*at) > MAX_AGE) {
+            if self.messages.get(&key).is_some_and(|message| message.at == at) {
+                self.write(&key, rows, summary)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all messages that are left.
+    pub fn finish(mut self, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+        let mut messages: Vec<Message> = self.messages.drain().map(|(_, message)| message).collect();
+        messages.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
+        messages.iter().try_for_each(|message| rows.add(message, summary))
+    }
+
+    /// Writes the oldest messages while too many are held.
+    fn shrink(&mut self, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+        while self.held > MAX_HELD
+            && let Some((at, key)) = self.begun.pop_front()
+        {
+            if self.messages.get(&key).is_some_and(|message| message.at == at) {
+                summary.written_early += 1;
+                self.write(&key, rows, summary)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, key: &str, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+        self.key.replace_range(.., key);
+        self.remove_current().map_or(Ok(()), |message| rows.add(&message, summary))
+    }
+
+    fn remove_current(&mut self) -> Option<Message> {
+        let message = self.messages.remove(&*self.key)?;
+        self.held = self.held.saturating_sub(message.weight());
+        Some(message)
+    }
+
+    fn set_key(&mut self, host: &str, id: &str) {
+        self.key.clear();
+        self.key.extend([host, " ", id]);
+    }
+
+    /// Marks the message that a server of these logs queued under this id. Its beginning stands before the reply.
+    fn mark_continuation(&mut self, id: &str) {
+        for host in &self.hosts {
+            if let Some(message) = self.messages.get_mut(&*format!("{host} {id}")) {
+                message.origin = Origin::Continuation;
+            }
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Message {
+    fn new(at: Timestamp, origin: Origin, entry: Entry<'_>) -> Self {
+        let mut message = Self {
+            at,
+            id: (&*entry.id).into(),
+            client: None,
+            user: None,
+            sender: None,
+            size: None,
+            recipients: Vec::new(),
+            unnamed: entry.unnamed.unwrap_or((0, Outcome::Unknown)),
+            has_all_recipients: false,
+            origin,
+            has_left: false,
+        };
+        message.merge(entry);
+        message
+    }
+
+    fn weight(&self) -> usize {
+        1 + self.recipients.len()
+    }
+
+    /// Adds what a later line says.
+    fn merge(&mut self, entry: Entry<'_>) {
+        let text = |text: std::borrow::Cow<'_, str>| Box::from(&*text);
+        self.client = entry.client.or(self.client);
+        self.user = entry.user.map(text).or(self.user.take());
+        self.sender = entry.sender.map(text).or(self.sender.take());
+        self.size = entry.size.or(self.size);
+        for (address, outcome) in entry.recipients {
+            self.add_recipient(&address, outcome);
+        }
+        self.has_all_recipients |= entry.has_all_recipients;
+    }
+
+    /// Adds a recipient, or the outcome of one. An alias has several deliveries: the first final one counts.
+    fn add_recipient(&mut self, address: &str, outcome: Outcome) {
+        match self.recipients.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(address)) {
+            Some((_, known)) if known.is_open() => *known = outcome,
+            Some(_) => {}
+            None if self.has_all_recipients => {}
+            None => self.recipients.push((address.into(), outcome)),
+        }
+    }
+}
