@@ -16,10 +16,25 @@ pub enum Parsed<'a> {
     Bad(&'static str),
 }
 
+impl Parsed<'_> {
+    /// Returns the entry for a line of this host.
+    pub fn of_host<'a>(self, host: &'a str) -> Parsed<'a>
+    where
+        Self: 'a,
+    {
+        match self {
+            Self::Entry(entry) => Parsed::Entry(Entry { host, ..entry }),
+            other => other,
+        }
+    }
+}
+
 /// Content of a log line about one message. A field that the line lacks is empty.
 #[derive(Debug, Default, PartialEq)]
 pub struct Entry<'a> {
     pub kind: Kind,
+    /// Host that wrote the line, if syslog names one.
+    pub host: &'a str,
     /// Id of the message in the server's queue, or of the session; empty for a refusal before the message had one.
     pub id: Cow<'a, str>,
     pub client: Option<IpAddr>,

@@ -6,7 +6,17 @@ use std::borrow::Cow;
 
 /// Parses a line, after its time: `1tKz0D-000000003p2-1Gxn <= alice@example.org H=… A=… S=8200 id=… for …`.
 pub fn parse(body: &str) -> Parsed<'_> {
-    let Some(text) = own_text(body.trim_start()) else { return Parsed::Foreign };
+    let body = body.trim_start();
+    match syslog::header(body) {
+        Some(header) if header.program.starts_with("exim") => of_line(own_text(header.text)).of_host(header.host),
+        // In the main log a host name and `program[pid]:` cannot follow the time.
+        Some(header) if is_name(header.host) && is_name(header.program) && !is_id(header.host) => Parsed::Foreign,
+        _ => of_line(own_text(body)),
+    }
+}
+
+/// Parses a line without times and process id.
+fn of_line(text: &str) -> Parsed<'_> {
     let (id, rest) = text.split_once(' ').filter(|(id, _)| is_id(id)).unwrap_or(("", text));
     let (flag, rest) = rest.split_once(' ').unwrap_or((rest, ""));
     match flag {
@@ -19,25 +29,18 @@ pub fn parse(body: &str) -> Parsed<'_> {
     }
 }
 
-/// Removes the header of syslog, a second time and a process id. `None`: the line is another program's.
-fn own_text(body: &str) -> Option<&str> {
-    let mut text = match syslog::header(body) {
-        Some(header) if header.program.starts_with("exim") => header.text,
-        // In the main log `host program[pid]:` cannot follow the time, but `H=(name) [192.0.2.7]:25 F=<a>:` can.
-        Some(header) if is_name(header.host) && is_name(header.program) && !is_id(header.host) => return None,
-        _ => body,
-    };
+/// Removes the time that Exim writes again after that of syslog, an offset and a process id.
+fn own_text(mut text: &str) -> &str {
     let is_date = |word: &str| word.len() == 10 && word.as_bytes()[4] == b'-' && word.as_bytes()[7] == b'-';
-    if let Some((date, rest)) = text.split_once(' ').filter(|(word, _)| is_date(word)) {
-        let _ = date;
+    if let Some((_, rest)) = text.split_once(' ').filter(|(word, _)| is_date(word)) {
         text = rest.split_once(' ').map_or("", |(_, rest)| rest);
     }
-    let is_extra = |word: &str| word.starts_with('[') && word.ends_with(']') || word.starts_with(['+', '-']);
+    let is_extra = |word: &str| word.starts_with(['[', '+', '-']) && word.len() > 2;
     let is_digits = |word: &str| word.trim_matches(['[', ']', '+', '-']).bytes().all(|b| b.is_ascii_digit());
     while let Some((_, rest)) = text.split_once(' ').filter(|(word, _)| is_extra(word) && is_digits(word)) {
         text = rest;
     }
-    Some(text)
+    text
 }
 
 fn is_name(word: &str) -> bool {
@@ -74,8 +77,14 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
     let mut fields = fields(text);
     let Some(address) = fields.next() else { return Parsed::Bad("it has no sender") };
     let mut entry = Entry { kind: Kind::Begin, id: id.into(), sender: Some(sender(bare(address))), ..Entry::default() };
-    let mut is_host = false;
+    let (mut is_host, mut is_helo) = (false, false);
     while let Some(field) = fields.next() {
+        // The client chooses the name in HELO, which is in parentheses: an address in it is not the client's.
+        is_helo |= is_host && field.starts_with('(');
+        if is_helo {
+            is_helo = !field.ends_with(')');
+            continue;
+        }
         match field.split_once('=').unwrap_or((field, "")) {
             ("for", "") => {
                 entry.recipients = fields.map(|address| (address.into(), Outcome::Unknown)).collect();
@@ -88,8 +97,11 @@ fn begin<'a>(id: &'a str, text: &'a str) -> Parsed<'a> {
             ("S", size) => entry.size = size.parse().ok(),
             // The example of Exim's documentation: a scanner returns the message with this protocol.
             ("P", protocol) => entry.is_continuation = protocol.ends_with("-scanned"),
-            ("H", _) => is_host = true,
-            // The name in HELO is in parentheses: a client cannot write an address of its own here.
+            ("H", name) => {
+                is_helo = name.starts_with('(') && !name.ends_with(')');
+                entry.client = bracketed_address(name).filter(|_| name.starts_with('['));
+                is_host = entry.client.is_none();
+            }
             _ if is_host && field.starts_with('[') => {
                 entry.client = bracketed_address(field);
                 is_host = false;
@@ -106,10 +118,11 @@ fn bare(address: &str) -> &str {
 
 /// `bob@example.net R=dnslookup T=remote_smtp`, `bob <team@example.org> R=localuser …`, `bob@example.net: reason`.
 fn delivery<'a>(id: &'a str, text: &'a str, outcome: Outcome) -> Parsed<'a> {
-    let before_fields = text.find(" R=").map_or(text, |end| &text[..end]);
+    let end = [" R=", ": "].into_iter().filter_map(|end| text.find(end)).min();
+    let before_fields = end.map_or(text, |end| &text[..end]);
     // The client named the recipient before redirections, which is in brackets.
     let original = before_fields.rsplit_once(" <").and_then(|(_, rest)| rest.split('>').next());
-    let first = before_fields.split(' ').next().unwrap_or_default().trim_end_matches(':');
+    let first = fields(before_fields).next().unwrap_or_default();
     let recipient: Cow<'a, str> = original.unwrap_or_else(|| bare(first)).into();
     if recipient.is_empty() || id.is_empty() {
         return Parsed::Bad("it names no recipient");
@@ -134,6 +147,7 @@ fn refusal(text: &str) -> Parsed<'_> {
         match field.split_once('=').unwrap_or((field, "")) {
             ("A", login) => user = login.split(':').nth(1).map(Into::into),
             ("F", address) => from = Some(sender(bare(address))),
+            ("H", name) if name.starts_with('[') => client = bracketed_address(name),
             _ if field.starts_with('[') && client.is_none() => client = bracketed_address(field),
             _ => {}
         }

@@ -30,12 +30,13 @@ impl Line {
     }
 }
 
-/// All logs. A log is open only while its time has come, so that a year of rotated files needs few file descriptors.
+/// All logs, the one that begins first at the front. A log is open only while its time has come, so that a year of rotated files needs few file descriptors.
 pub struct Logs(Vec<Log>);
 
 struct Log {
     path: PathBuf,
     program: Program,
+    modified: Timestamp,
     /// State of the times before the first line.
     start: Stamps,
     stamps: Stamps,
@@ -61,6 +62,8 @@ impl Logs {
         for path in &options.logs {
             logs.push(Log::open(path, options).map_err(|error| HistoryError::Open(path.clone(), error))?);
         }
+        // Of lines of one time, those of the older file come first: a message goes on in the next rotated file.
+        logs.sort_by_key(|log| (log.next_at(), log.modified));
         Ok(Self(logs))
     }
 
@@ -77,9 +80,7 @@ impl Logs {
 
     /// Returns the reports of all logs, in order of time.
     pub fn reports(self) -> Vec<FileReport> {
-        let mut reports: Vec<FileReport> = self.0.into_iter().map(|log| log.report).collect();
-        reports.sort_by_key(|report| report.span.map(|(first, _)| first));
-        reports
+        self.0.into_iter().map(|log| log.report).collect()
     }
 }
 
@@ -92,13 +93,14 @@ impl Log {
         let mut log = Self {
             path: path.to_owned(),
             program: options.program,
+            modified,
             stamps: start.clone(),
             start,
             input: Some(open(path)?),
             next: None,
             is_begun: is_standard_input,
             number: 0,
-            report: FileReport::new(name),
+            report: FileReport::new(name, options.year.is_none().then_some(modified)),
         };
         log.read_line();
         if !is_standard_input {
@@ -119,8 +121,7 @@ impl Log {
     /// Opens the file again, and reads its first line.
     fn begin(&mut self) {
         (self.stamps, self.number, self.is_begun) = (self.start.clone(), 0, true);
-        let name = self.report.name.clone();
-        self.report = FileReport::new(name);
+        self.report = FileReport::new(self.report.name.clone(), self.report.modified);
         match open(&self.path) {
             Ok(input) => self.input = Some(input),
             Err(error) => self.report.error = Some(error),

@@ -45,6 +45,10 @@ pub struct InProgress {
     begun: VecDeque<(Timestamp, Box<str>)>,
     /// Keys of messages that have left the queue, in order.
     left: VecDeque<(Timestamp, Box<str>)>,
+    /// Ids in replies that stand before the beginning of the message: the logs of two hosts, or lines of one second, are
+    /// not in order. With the time of the reply; in `announcements` in order.
+    announced: HashMap<Box<str>, Timestamp>,
+    announcements: VecDeque<(Timestamp, Box<str>)>,
     /// Hosts seen. A queue id in a reply does not say which of them gave it.
     hosts: Vec<Box<str>>,
     /// Messages and recipients held: the measure of memory.
@@ -55,6 +59,9 @@ pub struct InProgress {
 
 /// Maximum of messages and recipients held: some 100 MiB. Beyond it the oldest messages are written as they are.
 const MAX_HELD: usize = 500_000;
+
+/// Maximum of ids in replies that wait for the beginning of their message.
+const MAX_ANNOUNCED: usize = 100_000;
 
 /// Maximum of hosts among which a queue id is looked up.
 const MAX_HOSTS: usize = 64;
@@ -70,7 +77,6 @@ impl InProgress {
     /// Adds the content of a line. A line about a message that did not begin in the logs is left out.
     pub fn add(
         &mut self,
-        host: &str,
         at: Timestamp,
         entry: Entry<'_>,
         rows: &mut Rows,
@@ -80,12 +86,12 @@ impl InProgress {
             let began = Timestamp::from_micros(at.micros().saturating_sub_unsigned(micros(entry.age)));
             return rows.add(&Message::new(began, Origin::Client, entry), summary);
         }
-        self.set_key(host, &entry.id);
+        self.set_key(entry.host, &entry.id);
         if let Some(next) = entry.next_id {
-            self.mark_continuation(next);
+            self.mark_continuation(at, next);
         }
         match entry.kind {
-            Kind::Begin => return self.begin(host, at, entry, rows, summary),
+            Kind::Begin => return self.begin(at, entry, rows, summary),
             Kind::Process if !self.messages.contains_key(&*self.key) => {
                 return self.insert(Message::new(at, Origin::Server, entry), rows, summary);
             }
@@ -108,16 +114,15 @@ impl InProgress {
 
     fn begin(
         &mut self,
-        host: &str,
         at: Timestamp,
         entry: Entry<'_>,
         rows: &mut Rows,
         summary: &mut Summary,
     ) -> io::Result<()> {
-        if self.hosts.len() < MAX_HOSTS && !self.hosts.iter().any(|known| **known == *host) {
-            self.hosts.push(host.into());
+        if self.hosts.len() < MAX_HOSTS && !self.hosts.iter().any(|known| **known == *entry.host) {
+            self.hosts.push(entry.host.into());
         }
-        let origin = if entry.is_continuation { Origin::Continuation } else { Origin::Client };
+        let origin = if entry.is_continuation || self.announced.contains_key(&*entry.id) { Origin::Continuation } else { Origin::Client };
         // Postfix uses a short queue id again after a while.
         if let Some(former) = self.remove_current() {
             rows.add(&former, summary)?;
@@ -126,10 +131,26 @@ impl InProgress {
     }
 
     fn insert(&mut self, message: Message, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
+        self.forget_written();
         self.begun.push_back((message.at, self.key.as_str().into()));
         self.held += message.weight();
         self.messages.insert(self.key.as_str().into(), message);
         self.shrink(rows, summary)
+    }
+
+    /// Removes the keys of messages that have been written: they must not need more memory than the messages.
+    fn forget_written(&mut self) {
+        let most = 2 * self.messages.len() + 1000;
+        if self.begun.len() > most {
+            self.begun.retain(|(at, key)| self.messages.get(key).is_some_and(|message| message.at == *at));
+        }
+        if self.left.len() > most {
+            self.left.retain(|(_, key)| self.messages.get(key).is_some_and(|message| message.has_left));
+        }
+        if self.announcements.len() > MAX_ANNOUNCED {
+            self.announcements.clear();
+            self.announced.clear();
+        }
     }
 
     /// Writes the messages that have left the queue a while ago, and those that are too old.
@@ -138,6 +159,11 @@ impl InProgress {
             // The id may be that of a later message by now.
             if self.messages.get(&key).is_some_and(|message| message.has_left && message.at <= at) {
                 self.write(&key, rows, summary)?;
+            }
+        }
+        while let Some((at, id)) = self.announcements.pop_front_if(|(at, _)| now.since(*at) > LINGER) {
+            if self.announced.get(&id) == Some(&at) {
+                self.announced.remove(&id);
             }
         }
         while let Some((at, key)) = self.begun.pop_front_if(|(at, _)| now.since(*at) > MAX_AGE) {
@@ -184,13 +210,16 @@ impl InProgress {
         self.key.extend([host, " ", id]);
     }
 
-    /// Marks the message that a server of these logs queued under this id. Its beginning stands before the reply.
-    fn mark_continuation(&mut self, id: &str) {
+    /// Marks the message that a server of these logs queued under this id.
+    fn mark_continuation(&mut self, at: Timestamp, id: &str) {
         for host in &self.hosts {
             if let Some(message) = self.messages.get_mut(&*format!("{host} {id}")) {
                 message.origin = Origin::Continuation;
+                return;
             }
         }
+        self.announced.insert(id.into(), at);
+        self.announcements.push_back((at, id.into()));
     }
 }
 

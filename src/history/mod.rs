@@ -99,8 +99,7 @@ pub fn write(options: &Options, out: &mut impl Write) -> Result<Summary, History
         match options.program.parse(&line) {
             Parsed::Entry(entry) => {
                 summary.of_program += 1;
-                let host = syslog::host(&line.text[line.after_time..]);
-                messages.add(host, line.at, entry, &mut rows, &mut summary).map_err(HistoryError::Sort)?;
+                messages.add(line.at, entry, &mut rows, &mut summary).map_err(HistoryError::Sort)?;
             }
             Parsed::Irrelevant => summary.of_program += 1,
             Parsed::Foreign => summary.see_foreign(&line.text),

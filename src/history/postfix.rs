@@ -16,7 +16,12 @@ pub fn parse(body: &str) -> Parsed<'_> {
         return Parsed::Foreign;
     }
     let service = header.program.rsplit('/').next().unwrap_or_default();
-    let Some((id, text)) = header.text.split_once(": ").filter(|(id, _)| is_id(id)) else { return Parsed::Irrelevant };
+    of_service(service, header.text).of_host(header.host)
+}
+
+/// Parses the text of a service such as smtpd.
+fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
+    let Some((id, text)) = text.split_once(": ").filter(|(id, _)| is_id(id)) else { return Parsed::Irrelevant };
     let id = if id == "NOQUEUE" { "" } else { id };
     match service {
         _ if text.starts_with("reject: ") || text.starts_with("milter-reject: ") => refusal(id, text),

@@ -14,8 +14,10 @@ pub struct FileReport {
     pub lines: u64,
     /// First and last time.
     pub span: Option<(Timestamp, Timestamp)>,
-    /// The year of its times is a guess.
+    /// Its times have no year.
     pub is_without_year: bool,
+    /// Modification time, from which the year follows; `None`: the year is given.
+    pub modified: Option<Timestamp>,
     /// Error that ended the reading.
     pub error: Option<io::Error>,
 }
@@ -54,8 +56,8 @@ const MAX_EXAMPLES: usize = 3;
 const MAX_EXAMPLE_LENGTH: usize = 160;
 
 impl FileReport {
-    pub fn new(name: Arc<str>) -> Self {
-        Self { name, lines: 0, span: None, is_without_year: false, error: None }
+    pub fn new(name: Arc<str>, modified: Option<Timestamp>) -> Self {
+        Self { name, lines: 0, span: None, is_without_year: false, modified, error: None }
     }
 
     /// Extends the span to this time.
@@ -134,8 +136,10 @@ impl Summary {
         let others = self.lines - self.of_program - self.misunderstood;
         let _ = writeln!(
             text,
-            "{} lines read: {} of {name}, {others} of other programs, {} not understood",
-            self.lines, self.of_program, self.misunderstood
+            "{} read: {} of {name}, {others} of other programs, {} not understood",
+            counted(self.lines, "line"),
+            self.of_program,
+            self.misunderstood
         );
         for example in &self.examples {
             let _ = writeln!(text, "  {example}");
@@ -145,38 +149,48 @@ impl Summary {
         let outcomes: Vec<String> =
             outcomes.map(|outcome| format!("{} {}", self.outcomes[outcome as usize], outcome.name())).collect();
         let colon = if outcomes.is_empty() { "" } else { ": " };
-        let _ =
-            writeln!(text, "{} messages to {recipients} recipients written{colon}{}", self.messages, outcomes.join(", "));
-        for (count, what) in self.remarks() {
-            let _ = writeln!(text, "  {count} {what}");
+        let (messages, recipients) = (counted(self.messages, "message"), counted(recipients, "recipient"));
+        let _ = writeln!(text, "{messages} to {recipients} written{colon}{}", outcomes.join(", "));
+        for (count, noun, what) in self.remarks() {
+            let _ = writeln!(text, "  {} {what}", counted(count, noun));
         }
         text
     }
 
     /// Returns counts that are not zero, each with its meaning.
-    fn remarks(&self) -> impl Iterator<Item = (u64, &'static str)> {
+    fn remarks(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
         [
-            (self.unnamed, "recipients are counted, but not named in the log: written as …@unnamed.invalid"),
-            (self.written_early, "messages were written before they left the queue: too many were in it"),
-            (self.refused, "refused recipients left out (--refused writes them)"),
-            (self.without_login, "messages left out that were sent without a login (--authenticated)"),
-            (self.made_by_server, "messages left out that the server made itself: bounces, forwarded mail"),
-            (self.continuations, "messages left out that had been queued before: by a content filter or another host"),
-            (self.without_beginning, "messages left out that had begun before the logs"),
-            (self.without_recipient, "messages left out without a recipient: never queued, or not tried before the end"),
+            (self.unnamed, "recipient", "without a name in the log: written as recipient-N.ID@unnamed.invalid"),
+            (self.written_early, "message", "written before leaving the queue: too many were in it at once"),
+            (self.refused, "recipient", "left out: refused by the server (--refused writes them)"),
+            (self.without_login, "message", "left out: sent without a login (--authenticated)"),
+            (self.made_by_server, "message", "left out: made by the server itself, as bounces are"),
+            (self.continuations, "message", "left out: counted already, before a content filter or on another host"),
+            (self.without_beginning, "message", "left out: the beginning is not in the logs"),
+            (self.without_recipient, "message", "left out: no recipient is in the logs, not queued or not tried yet"),
         ]
         .into_iter()
-        .filter(|(count, _)| *count > 0)
+        .filter(|(count, ..)| *count > 0)
     }
 }
 
+/// Returns a number with its noun: `1 message`, `2 messages`.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 fn file_text(file: &FileReport) -> String {
-    let mut text = format!("{}: {} lines", file.name, file.lines);
+    let mut text = format!("{}: {}", file.name, counted(file.lines, "line"));
     if let Some((first, last)) = file.span {
         let _ = write!(text, ", {} to {}", first.rfc3339(), last.rfc3339());
     }
-    if file.is_without_year {
-        text.push_str("; the times have no year, it follows from the file's modification time (or --year)");
+    match file.modified.filter(|_| file.is_without_year) {
+        Some(modified) => {
+            let modified = modified.rfc3339();
+            let _ = write!(text, "; without a year: the last one possible before {modified}, when it was modified");
+        }
+        None if file.is_without_year => text.push_str("; without a year: that of --year"),
+        None => {}
     }
     if let Some(error) = &file.error {
         let _ = write!(text, "; read no further: {error}");
