@@ -78,7 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         }
         (None, Some(other)) => Err(CommandError::new(
             exit::DATA,
-            format!("no message of {name} in these logs; they look like those of {0}: weir history {1}", other.name(), other.name().to_lowercase()),
+            format!(
+                "no message of {name} in these logs; they look like those of {0}: weir history {1}",
+                other.name(),
+                other.name().to_lowercase()
+            ),
         )),
         (None, None) if summary.is_empty() => {
             Err(CommandError::new(exit::DATA, format!("no message of {name} in these logs")))

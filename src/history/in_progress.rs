@@ -75,13 +75,7 @@ const MAX_AGE: Duration = Duration::from_secs(8 * 86_400);
 
 impl InProgress {
     /// Adds the content of a line. A line about a message that did not begin in the logs is left out.
-    pub fn add(
-        &mut self,
-        at: Timestamp,
-        entry: Entry<'_>,
-        rows: &mut Rows,
-        summary: &mut Summary,
-    ) -> io::Result<()> {
+    pub fn add(&mut self, at: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         if entry.kind == Kind::Whole || entry.id.is_empty() {
             let began = Timestamp::from_micros(at.micros().saturating_sub_unsigned(micros(entry.age)));
             return rows.add(&Message::new(began, Origin::Client, entry), summary);
@@ -112,17 +106,15 @@ impl InProgress {
         self.shrink(rows, summary)
     }
 
-    fn begin(
-        &mut self,
-        at: Timestamp,
-        entry: Entry<'_>,
-        rows: &mut Rows,
-        summary: &mut Summary,
-    ) -> io::Result<()> {
+    fn begin(&mut self, at: Timestamp, entry: Entry<'_>, rows: &mut Rows, summary: &mut Summary) -> io::Result<()> {
         if self.hosts.len() < MAX_HOSTS && !self.hosts.iter().any(|known| **known == *entry.host) {
             self.hosts.push(entry.host.into());
         }
-        let origin = if entry.is_continuation || self.announced.contains_key(&*entry.id) { Origin::Continuation } else { Origin::Client };
+        let origin = if entry.is_continuation || self.announced.contains_key(&*entry.id) {
+            Origin::Continuation
+        } else {
+            Origin::Client
+        };
         // Postfix uses a short queue id again after a while.
         if let Some(former) = self.remove_current() {
             rows.add(&former, summary)?;

@@ -27,13 +27,17 @@ fn of_service<'a>(service: &str, text: &'a str) -> Parsed<'a> {
         _ if text.starts_with("reject: ") || text.starts_with("milter-reject: ") => refusal(id, text),
         "smtpd" | "qmqpd" if text.starts_with("proxy-accept: ") => proxy_accept(text),
         "smtpd" | "qmqpd" if text.starts_with("client=") && !id.is_empty() => begin(id, text),
-        "pickup" if text.starts_with("uid=") => Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), ..Entry::default() }),
+        "pickup" if text.starts_with("uid=") => {
+            Parsed::Entry(Entry { kind: Kind::Begin, id: id.into(), ..Entry::default() })
+        }
         "cleanup" if text.starts_with("message-id=") => {
             Parsed::Entry(Entry { kind: Kind::Process, id: id.into(), ..Entry::default() })
         }
         "qmgr" | "oqmgr" => queue(id, text),
         "postsuper" if text.starts_with("removed") => end(id),
-        agent if text.starts_with("to=<") || AGENTS.contains(&agent) && text.contains(", status=") => delivery(id, text),
+        agent if text.starts_with("to=<") || AGENTS.contains(&agent) && text.contains(", status=") => {
+            delivery(id, text)
+        }
         _ => Parsed::Irrelevant,
     }
 }

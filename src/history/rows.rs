@@ -23,11 +23,7 @@ const UNNAMED_DOMAIN: &str = "unnamed.invalid";
 
 impl Rows {
     pub fn new(options: &Options) -> Self {
-        Self {
-            sorter: Sorter::default(),
-            has_refused: options.refused,
-            only_authenticated: options.authenticated,
-        }
+        Self { sorter: Sorter::default(), has_refused: options.refused, only_authenticated: options.authenticated }
     }
 
     /// Adds the rows of a message, unless it is to be left out.

@@ -144,7 +144,9 @@ mod tests {
             let (at, end) = stamps("2026-08-01T00:00:00Z", None).read(line).unwrap_or_else(|| panic!("{line}"));
             assert_eq!((at.rfc3339_exact(), &line[end..]), (expected.to_owned(), " mx1 postfix"), "{line}");
         }
-        for line in ["", "2026", "2026-13-01T10:00:00Z x", "Mar 32 10:00:00 x", "-- Boot --", "<x>Mar 1 10:00:00", "Märzé 1"] {
+        for line in
+            ["", "2026", "2026-13-01T10:00:00Z x", "Mar 32 10:00:00 x", "-- Boot --", "<x>Mar 1 10:00:00", "Märzé 1"]
+        {
             assert_eq!(stamps("2026-08-01T00:00:00Z", None).read(line), None, "{line}");
         }
     }

@@ -160,7 +160,11 @@ impl Summary {
     /// Returns counts that are not zero, each with its meaning.
     fn remarks(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
         [
-            (self.unnamed, "recipient", "without a name in the log: written as recipient-N.ID@unnamed.invalid"),
+            (
+                self.unnamed,
+                "recipient",
+                "without an address in the log: written as …@unnamed.invalid, so limits that look at it mislead",
+            ),
             (self.written_early, "message", "written before leaving the queue: too many were in it at once"),
             (self.refused, "recipient", "left out: refused by the server (--refused writes them)"),
             (self.without_login, "message", "left out: sent without a login (--authenticated)"),

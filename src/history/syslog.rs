@@ -43,7 +43,13 @@ mod tests {
             let expected = Header { host: "mx1", program: "postfix/smtpd", text: "4A8D2280F15: removed" };
             assert_eq!(header(line), Some(expected), "{line}");
         }
-        for line in ["", "mx1", "mx1 last message repeated 2 times", "1tKz0D-0005vi-00 => a@b R=x T=y H=z [192.0.2.7] C=x", "-- Boot 0123 --"] {
+        for line in [
+            "",
+            "mx1",
+            "mx1 last message repeated 2 times",
+            "1tKz0D-0005vi-00 => a@b R=x T=y H=z [192.0.2.7] C=x",
+            "-- Boot 0123 --",
+        ] {
             assert_eq!(header(line), None, "{line}");
         }
     }
