@@ -69,8 +69,8 @@ fn exim() {
 }
 
 /// Runs `weir history` on logs; returns its rows without time and queue id, and its summary.
-fn history(program: &str, logs: &[&Path]) -> (Vec<String>, String) {
-    let Outcome { code, out, err } = outcome(run(weir().args(["history", "--refused", program]).args(logs), ""));
+fn history(program: &str, arguments: &[&Path]) -> (Vec<String>, String) {
+    let Outcome { code, out, err } = outcome(run(weir().args(["history", program]).args(arguments), ""));
     assert_eq!(code, Some(0), "{err}");
     let rows = out.lines().skip(1).map(|row| {
         let mut columns: Vec<&str> = row.split(',').collect();
@@ -97,7 +97,7 @@ fn postfix_logs_give_the_history_of_what_was_sent() {
     ));
     for (user, address, sender, recipients) in [
         ("alice", "192.0.2.7", "alice@example.org", &["team@example.net", "bad@next.example", "no@example.net"][..]),
-        ("bob", "IPV6:2001:db8::7", "bob@example.org", &["slow@next.example", "relayed@next.example"]),
+        ("bob", "192.0.2.8", "bob@example.org", &["slow@next.example", "relayed@next.example"]),
     ] {
         let mut client = Client::connect(postfix.address());
         client.say("EHLO client.example", "250");
@@ -120,9 +120,8 @@ fn postfix_logs_give_the_history_of_what_was_sent() {
     wait_for("bounce of a message", || {
         let log = std::fs::read_to_string(&log).ok()?;
         let count = |word: &str| log.matches(word).count();
-        (count("status=deferred") == 1 && count("status=bounced") == 1 && count("status=sent") >= 3).then_some(())
+        (count("status=deferred") >= 1 && count("status=bounced") >= 1 && count("status=sent") >= 3).then_some(())
     });
-    let (rows, summary) = history("postfix", &[&next.path("log"), &log]);
     let without_size = |row: &String| {
         let [size, outcome] = [1, 0].map(|n| row.rsplit(',').nth(n).unwrap());
         assert!((200..600).contains(&size.parse::<u64>().unwrap()), "{row}");
@@ -132,11 +131,19 @@ fn postfix_logs_give_the_history_of_what_was_sent() {
         "192.0.2.7,alice,alice@example.org,bad@next.example,bounced",
         "192.0.2.7,alice,alice@example.org,no@example.net,refused",
         "192.0.2.7,alice,alice@example.org,team@example.net,sent",
-        "2001:db8::7,bob,bob@example.org,relayed@next.example,sent",
-        "2001:db8::7,bob,bob@example.org,slow@next.example,deferred",
+        "192.0.2.8,bob,bob@example.org,relayed@next.example,sent",
+        "192.0.2.8,bob,bob@example.org,slow@next.example,deferred",
     ];
-    let mut found: Vec<String> = rows.iter().map(without_size).collect();
-    found.sort();
-    assert_eq!(found, expected, "{summary}");
-    assert!(summary.contains(" 0 not understood"), "{summary}");
+    // With both logs, the message that was relayed is counted once. What the next host refuses is no refusal of a client.
+    let both: Vec<&str> = expected.into_iter().filter(|row| !row.ends_with("refused")).collect();
+    for (arguments, expected, words) in [
+        (&[Path::new("--refused"), &log][..], &expected[..], "1 refused"),
+        (&[&next.path("log"), &log], &both, "1 message left out: counted already"),
+    ] {
+        let (rows, summary) = history("postfix", arguments);
+        let mut found: Vec<String> = rows.iter().map(without_size).collect();
+        found.sort();
+        assert_eq!(found, expected, "{summary}");
+        assert!(summary.contains(" 0 not understood") && summary.contains(words), "{summary}");
+    }
 }

@@ -1,34 +1,15 @@
 //! Log files: plain or gzipped, in any order. Their lines are returned in order of time, those of several hosts merged.
 
+use super::line::Line;
 use super::stamp::Stamps;
 use super::summary::FileReport;
-use super::{HistoryError, Options, Program, weir};
+use super::{HistoryError, Options, Program, own_log};
 use crate::time::Timestamp;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
-
-/// Line of a log.
-pub struct Line {
-    /// Time of the line, or of the line before it.
-    pub at: Timestamp,
-    pub has_time: bool,
-    pub text: String,
-    /// Position in the text after the time.
-    pub after_time: usize,
-    pub file: Arc<str>,
-    pub number: u64,
-}
-
-impl Line {
-    /// Returns the text after the time.
-    pub fn body(&self) -> &str {
-        &self.text[self.after_time..]
-    }
-}
 
 /// All logs, the one that begins first at the front. A log is open only while its time has come, so that a year of rotated files needs few file descriptors.
 pub struct Logs(Vec<Log>);
@@ -153,7 +134,7 @@ impl Log {
 
     fn line(&mut self, text: String) -> Line {
         let stamp = match self.program {
-            Program::Weir => weir::time(&text).map(|at| (at, 0)).or_else(|| self.stamps.read(&text)),
+            Program::Weir => own_log::time(&text).map(|at| (at, 0)).or_else(|| self.stamps.read(&text)),
             Program::Postfix | Program::Exim => self.stamps.read(&text),
         };
         // Times may go back: in the hour after summer time, and by lines of several processes. The order of lines counts.

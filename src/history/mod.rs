@@ -5,19 +5,22 @@ mod entry;
 mod exim;
 mod files;
 mod in_progress;
+mod line;
+mod message;
+mod own_log;
 mod postfix;
 mod rows;
 mod sort;
 mod stamp;
 mod summary;
 mod syslog;
-mod weir;
 
 use crate::time::Timestamp;
 use entry::Parsed;
-use files::{Line, Logs};
+use files::Logs;
 use in_progress::InProgress;
 use jiff::tz::TimeZone;
+use line::Line;
 use rows::Rows;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -72,7 +75,7 @@ impl Program {
         match self {
             Self::Postfix => postfix::parse(line.body()),
             Self::Exim => exim::parse(line.body()),
-            Self::Weir => weir::parse(line.body()),
+            Self::Weir => own_log::parse(line.body()),
         }
     }
 

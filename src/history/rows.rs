@@ -1,7 +1,7 @@
 //! Rows of the history: one for each recipient of each message, as CSV and sorted by time.
 
 use super::entry::Outcome;
-use super::in_progress::{Message, Origin};
+use super::message::{Message, Origin};
 use super::sort::Sorter;
 use super::summary::Summary;
 use super::{HistoryError, Options};

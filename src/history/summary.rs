@@ -2,7 +2,7 @@
 
 use super::Program;
 use super::entry::Outcome;
-use super::files::Line;
+use super::line::Line;
 use crate::time::Timestamp;
 use std::fmt::Write as _;
 use std::io;
