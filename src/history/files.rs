@@ -120,7 +120,7 @@ impl Log {
 
     /// Reads a line into `next`; at the end, or at an error, there is none.
     fn read_line(&mut self) {
-        let text = self.input.as_mut().map_or(Ok(None), |input| bounded_line(input)).unwrap_or_else(|error| {
+        let text = self.input.as_mut().map_or(Ok(None), bounded_line).unwrap_or_else(|error| {
             self.report.error = Some(error);
             None
         });
