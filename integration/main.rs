@@ -19,6 +19,7 @@ mod faults;
 mod flood;
 mod groups;
 mod harness;
+mod history;
 mod import;
 mod layers;
 mod listeners;

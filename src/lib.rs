@@ -68,8 +68,9 @@
 //!   `admin/exceptions/` checks and answers those about grants and suspensions, `store/exceptions.rs` begins and ends them.
 //! * [`log`] writes a line for each message and each refusal; a state that lasts is logged when it changes
 //!   (`log/logged_state.rs`). `bounded_map.rs` is the map of caches that evict their oldest entry.
-//! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the limits, and
-//!   [`rehearse`] says what would happen to one message (`weir test`).
+//! * [`import`] translates the limits of Exim, rspamd and postfwd, [`simulate`] replays the mail of the past through the
+//!   limits, [`history`] makes a list of that mail from the logs of Postfix, Exim and Weir, and [`rehearse`] says what
+//!   would happen to one message (`weir test`).
 //! * [`clock`] alone reads the clock: functions that decide take their `now`, a [`time::Timestamp`], as an argument, so
 //!   that they can be replayed.
 //!
@@ -84,6 +85,7 @@ pub mod config;
 pub mod daemon;
 pub mod engine;
 pub mod explain;
+pub mod history;
 pub mod import;
 pub mod log;
 pub mod metrics;
