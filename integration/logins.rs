@@ -122,7 +122,7 @@ fn the_minimal_configuration_limits_guesses_per_address() {
         }
     });
     let reply = greeted(&weir, GUESSER).try_log_in("alice", PASSWORD);
-    assert!(reply.starts_with("454 4.7.0 20 of 20 login-failures per 1h; try again in "), "{reply}");
+    assert!(reply.starts_with("454 4.7.0 20 of 20 failed logins used, 20 more per hour; try again in "), "{reply}");
     // Right passwords are not charged, and other addresses have their own budget.
     for _ in 0..25 {
         assert!(log_in(&weir, "alice", PASSWORD).starts_with("235"));

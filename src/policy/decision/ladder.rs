@@ -52,14 +52,18 @@ impl Reached {
         let mut rungs = ReachedRungs::default();
         limit.ladder.reached(&over.is_over).for_each(|rung| rungs.add(rung, may_suspend));
         let ReachedRungs { mut reached, strongest, lowest, delay, denial } = rungs;
-        let refusal = |verb, (level, wait), text, is_late| {
-            let (name, count, also, indices) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
-            Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, indices, text }))
+        let refusal = |verb, at, (level, wait), text| {
+            let (name, thing, also, indices) = (limit.name.clone(), limit.thing(), Vec::new(), Vec::new());
+            let (suspends, is_late) = (None, false);
+            Refusal { limit: name, thing, quota, at, verb, level, wait, suspends, is_late, also, indices, text }
         };
         if let (Some((at, delay)), Some(room)) = (delay, room) {
             match late(delay, at, over, &room) {
                 Ok(time) => reached.delay = time,
-                Err(too_late) => reached.refusal = refusal(Verb::Defer, too_late.refused, None, too_late.in_all),
+                Err(TooLate { at, refused, in_all }) => {
+                    let refusal = refusal(Verb::Defer, at, refused, None);
+                    reached.refusal = Some(Box::new(Refusal { is_late: in_all, ..refusal }));
+                }
             }
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
@@ -68,7 +72,7 @@ impl Reached {
             // one.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
-            reached.refusal = refusal(verb, (level, wait), text, false);
+            reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
         reached.refuses = reached.refusal.is_some();
         reached
@@ -134,6 +138,8 @@ impl ReachedRungs {
 
 /// The delay would exceed the client's patience.
 struct TooLate {
+    /// Rung from which the delay is too long, as a multiple of the limit.
+    at: f64,
     /// Level of the budget, and the wait until the delay is short enough.
     refused: (f64, Wait),
     /// The delay is too long only together with those before it.
@@ -145,25 +151,26 @@ fn late<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Room) -> Resul
 where
     R: Fn(f64) -> (f64, Wait),
 {
-    let too_late = |refused| TooLate { refused, in_all: false };
+    let too_late = |at, refused| TooLate { at, refused, in_all: false };
     let time = match delay {
-        Delay::For(time) if time > room.command => return Err(too_late((over.refused)(at))),
+        Delay::For(time) if time > room.command => return Err(too_late(at, (over.refused)(at))),
         Delay::For(time) => time,
         Delay::Per { time, units } => {
             let above = (over.level - at * over.most).max(0.0);
             let late = Duration::try_from_secs_f64(time.as_secs_f64() * above / units).unwrap_or(Duration::MAX);
             if late > room.command {
                 let patience = room.command.as_secs_f64() / time.as_secs_f64() * units;
-                return Err(too_late((over.refused)(at + patience / over.most)));
+                let at = at + patience / over.most;
+                return Err(too_late(at, (over.refused)(at)));
             }
             late
         }
         Delay::UntilFree => match (over.refused)(at) {
-            (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
+            (level, Wait::Never) => return Err(too_late(at, (level, Wait::Never))),
             // The waits of a run's events overlap: they are not added up.
             (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
                 late if late > room.command => {
-                    return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));
+                    return Err(too_late(at, (level, Wait::For(wait.saturating_sub(room.command)))));
                 }
                 late => late,
             },
@@ -171,6 +178,6 @@ where
     };
     match time <= room.left {
         true => Ok(time),
-        false => Err(TooLate { refused: (over.refused)(at), in_all: true }),
+        false => Err(TooLate { at, refused: (over.refused)(at), in_all: true }),
     }
 }
