@@ -22,10 +22,8 @@ impl Bounds<'_> {
         if limit.watch.is_some() {
             return Vec::new();
         }
-        let refusing = limit.ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at);
-        let (delays, too_late) = self.delays();
-        let lowest = [refusing, too_late].into_iter().flatten().min_by(f64::total_cmp);
-        let mut lines = match lowest {
+        let (delays, _) = self.delays();
+        let mut lines = match self.refuses_from() {
             None if delays.is_empty() => return vec!["It refuses nothing.".to_owned()],
             None => Vec::new(),
             Some(at) => self.bounds(at),
@@ -40,11 +38,17 @@ impl Bounds<'_> {
         lines
     }
 
+    /// Returns the lowest level that refuses, as a multiple of the limit; `None` if nothing but the delays of a whole
+    /// message refuses.
+    pub fn refuses_from(&self) -> Option<f64> {
+        let refusing = self.rates[0].ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at);
+        [refusing, self.delays().1].into_iter().flatten().min_by(f64::total_cmp)
+    }
+
     /// Returns the refusals that follow from delays which are too long: lines about them, and the rung from which the
     /// delay of one reply alone is too long.
     fn delays(&self) -> (Vec<String>, Option<f64>) {
         let limit = &self.rates[0];
-        let Lateness { command, transaction } = self.lateness;
         let (mut lines, mut lowest) = (Vec::new(), None::<f64>);
         let rungs: Vec<(f64, Delay)> = limit.ladder.rungs().iter().filter_map(delay).collect();
         // A delayed reply to the final dot would make clients send the message again: there is none.
@@ -62,14 +66,15 @@ impl Bounds<'_> {
             }
         }
         if matches!(limit.stage, Stage::Mail | Stage::Rcpt | Stage::Data) && lowest != Some(rungs[0].0) {
+            let code = if limit.stage == Stage::Rcpt { 452 } else { 450 };
             lines.push(format!(
-                "The delays of a message add up to {} at most (per-transaction); beyond that it refuses with 452 or 450 \
+                "The delays of a message add up to {} at most (per-transaction); beyond that it refuses with {code} \
                  until the next message.",
-                format_duration(transaction)
+                format_duration(self.lateness.transaction)
             ));
         }
         if lines.is_empty() {
-            lines.push(format!("It delays by {} at most, and refuses nothing.", format_duration(command)));
+            lines.push("It only delays, and refuses nothing.".to_owned());
         }
         (lines, lowest)
     }

@@ -72,10 +72,13 @@ impl Explained<'_> {
         let more =
             [self.conditions("match", "for"), self.conditions("except", "but not for"), self.ladder(), self.mode()];
         let sentence = parts.into_iter().chain(more.into_iter().flatten()).collect::<Vec<_>>().join("; ");
-        let bounds = Bounds { rates: self.rates, lateness: self.config.policy.lateness };
         let tables = hours::tables(&limit.matcher, &self.config.policy.zone);
-        let lines: String = bounds.lines().iter().chain(&tables).map(|line| format!("  {line}\n")).collect();
+        let lines: String = self.bounds().lines().iter().chain(&tables).map(|line| format!("  {line}\n")).collect();
         format!("{}: {sentence}.\n{lines}", limit.name)
+    }
+
+    fn bounds(&self) -> Bounds<'_> {
+        Bounds { rates: self.rates, lateness: self.config.policy.lateness }
     }
 
     /// Says how much each key may send: `each user: at most 100 recipients in 1d`.
@@ -108,7 +111,10 @@ impl Explained<'_> {
                 format_amount(share.at_least)
             ),
             Quota::Rate { .. } => {
-                let rates = self.rates.iter().map(rate).collect::<Vec<_>>().join(", and ");
+                // Elsewhere the ladder decides how much passes: the table below says it.
+                let is_refused = self.bounds().refuses_from() == Some(1.0);
+                let rates = self.rates.iter().map(|limit| rate(limit, is_refused));
+                let rates = rates.collect::<Vec<_>>().join(", and ");
                 let way = match limit.algorithm {
                     Algorithm::Ewma => "as a moving average (ewma)".to_owned(),
                     algorithm => format!("from a bucket ({})", algorithm.name()),
@@ -201,14 +207,14 @@ impl Explained<'_> {
     }
 }
 
-/// `100 recipients in 1d, 99 of them at once`; of a bucket `50 messages at once, then 30 in 1h`.
-fn rate(limit: &Limit) -> String {
+/// `100 recipients in 1d, 99 of them at once`, if the limit refuses at its own level; of a bucket `50 messages at once, then 30 in 1h`.
+fn rate(limit: &Limit, is_refused: bool) -> String {
     let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
     let (at_once, period) = (limit.quota.at_once(limit.count).unwrap_or_default(), format_duration(rate.period));
     let number = amount(limit.count, rate.amount);
     match rule {
         Rule::Bucket(_) => format!("{} at once, then {number} in {period}", things(limit.thing(), at_once)),
-        Rule::Ewma(_) if at_once == rate.amount => format!("{} in {period}", things(limit.thing(), rate.amount)),
+        Rule::Ewma(_) if at_once == rate.amount || !is_refused => format!("{} in {period}", things(limit.thing(), rate.amount)),
         Rule::Ewma(_) => {
             let at_once = amount(limit.count, at_once);
             format!("{} in {period}, {at_once} of them at once", things(limit.thing(), rate.amount))
