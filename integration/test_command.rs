@@ -213,7 +213,11 @@ fn the_users_file_gives_the_groups_of_the_user() {
             ("ALICE --group staff", "ALICE is in the groups students, staff\n", "students: does not hold"),
             ("bob", "students: does not hold", "in the groups"),
             ("bob --group students", "bob is in the groups students\n", "students: does not hold"),
-            ("carol", "\nnote: the users file has no account carol: a login would be refused\nnothing", "in the groups"),
+            (
+                "carol",
+                "\nnote: the users file has no account carol: a login would be refused\nnothing",
+                "in the groups",
+            ),
         ] {
             let Outcome { code, out, err } = test(&site, &format!("{session} --user {user} {live}"));
             assert_eq!((code, err.as_str()), (Some(0), ""));
@@ -322,8 +326,16 @@ fn a_live_test_uses_the_running_weirs_budgets_and_charges_nothing() {
         let Outcome { code, out, err } = test(&site, &format!("{session} --user alice"));
         assert_eq!((code, err.as_str()), (Some(1), ""));
         assert!(out.contains(", with the budgets of the running Weir\n"), "{out}");
-        assert!(out.contains("  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients at once, then 3 per 1000d: passes\n"), "{out}");
-        assert!(out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients used, 3 more per 1000 days;"), "{out}");
+        assert!(
+            out.contains(
+                "  tokens: charges 1 in user=alice: 2 -> 3 of 3 recipients at once, then 3 per 1000d: passes\n"
+            ),
+            "{out}"
+        );
+        assert!(
+            out.contains("\nrefused: RCPT TO:<d@example.net>: 450 4.7.1 3 of 3 recipients used, 3 more per 1000 days;"),
+            "{out}"
+        );
         // The command makes no budget for an owner that has none.
         let Outcome { code, out, .. } = test(&site, &format!("{session} --user bob"));
         assert!(code == Some(0) && out.contains("in user=bob: 1 -> 2 of 3"), "{out}");

@@ -102,7 +102,9 @@ impl Bounds<'_> {
             }
             Delay::UntilFree => Some((
                 at,
-                format!("It delays until there is room, and refuses if that takes longer than {longest} (per-command)."),
+                format!(
+                    "It delays until there is room, and refuses if that takes longer than {longest} (per-command)."
+                ),
             )),
         }
     }

@@ -214,7 +214,9 @@ fn rate(limit: &Limit, is_refused: bool) -> String {
     let number = amount(limit.count, rate.amount);
     match rule {
         Rule::Bucket(_) => format!("{} at once, then {number} in {period}", things(limit.thing(), at_once)),
-        Rule::Ewma(_) if at_once == rate.amount || !is_refused => format!("{} in {period}", things(limit.thing(), rate.amount)),
+        Rule::Ewma(_) if at_once == rate.amount || !is_refused => {
+            format!("{} in {period}", things(limit.thing(), rate.amount))
+        }
         Rule::Ewma(_) => {
             let at_once = amount(limit.count, at_once);
             format!("{} in {period}, {at_once} of them at once", things(limit.thing(), rate.amount))

@@ -84,7 +84,10 @@ fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
     let refusal = refusal(&verdicts[4]);
     let text = refusal.text("r-1");
-    assert!(text.starts_with("3 of 3 recipients used, 4 more per day; try again in ") && text.ends_with(" (r-1)"), "{text}");
+    assert!(
+        text.starts_with("3 of 3 recipients used, 4 more per day; try again in ") && text.ends_with(" (r-1)"),
+        "{text}"
+    );
     let changed: Vec<_> = loaded.into_changed().collect();
     assert_eq!(changed.len(), 1);
     assert_eq!(changed[0].1.state.level, 3.0);
@@ -364,7 +367,8 @@ fn a_suspension_states_its_own_length_beside_a_longer_wait() {
         (vec![suspending("short", 1), slow.clone()], "1h"),
         (vec![suspending("short", 1), slow, suspending("long", 2)], "2h"),
     ] {
-        let verdicts = decide(&policy(limits), now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
+        let verdicts =
+            decide(&policy(limits), now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
         let text = refusal(&verdicts[1]).text("r");
         assert_eq!(text, format!("1 of 1 recipient used, 1.5 more per hour; suspended for {suspended} (r)"));
     }

@@ -158,7 +158,8 @@ mod tests {
     #[test]
     fn amounts_are_words_that_users_know() {
         let thing = |count| Thing { count, distinct: None };
-        let new = Thing { count: Count::Recipients, distinct: Some(Distinct { what: Field::Recipient, remember: None }) };
+        let new =
+            Thing { count: Count::Recipients, distinct: Some(Distinct { what: Field::Recipient, remember: None }) };
         for (thing, number, text) in [
             (thing(Count::Recipients), 1.0, "1 recipient"),
             (thing(Count::LoginFailures), 1.0, "1 failed login"),

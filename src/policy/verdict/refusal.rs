@@ -1,6 +1,6 @@
 //! Refusals, with their meaning and their texts for the client.
 
-use crate::engine::Wait;
+use crate::engine::{Rule, Wait};
 use crate::policy::exception::{By, Suspension};
 use crate::policy::limit::{Code, Count, Quota, Scope, Template, Thing, Verb, Words, plain_period};
 use crate::policy::matching::Field;
@@ -155,25 +155,26 @@ impl Refusal {
                 format!("{} {within} at most", self.thing.plain_amount(most))
             }
             Quota::Rate { rate, .. } => {
-                let most = quota.at_once(self.thing.count).unwrap_or_default();
-                let (most, period) = (self.thing.plain_amount(most), plain_period(rate.period));
-                let more = self.thing.plain_number(rate.amount);
-                format!("{} of {most} used, {more} more per {period}", self.used(&quota))
+                let (used, most) = self.used(&quota);
+                let (used, most) = (self.thing.plain_number(used), self.thing.plain_amount(most));
+                let (more, period) = (self.thing.plain_number(rate.amount), plain_period(rate.period));
+                format!("{used} of {most} used, {more} more per {period}")
             }
         }
     }
 
-    /// Formats the level of a rate for users. A part of a recipient or message that has not decayed yet takes the room
-    /// of a whole one; of an average, the part above the number that passes at once is noise to users.
-    fn used(&self, quota: &Quota) -> String {
+    /// Returns the level of a rate and the number that passes, for users. A part of a recipient or message that has not
+    /// decayed yet takes the room of a whole one.
+    fn used(&self, quota: &Quota) -> (f64, f64) {
         let most = quota.at_once(self.thing.count).unwrap_or_default();
         let whole = self.level.ceil();
-        let number = match quota.rule() {
-            _ if self.thing.count == Count::Bytes => self.level,
-            Some(rule) if self.level <= rule.burst() => whole.min(most.max(1.0)),
-            _ => whole,
-        };
-        self.thing.plain_number(number)
+        match quota.rule() {
+            _ if self.thing.count == Count::Bytes => (self.level, most),
+            // One after another, an average lets pass more than at once: what has passed, has passed.
+            Some(Rule::Ewma(rule)) if self.level <= rule.limit() => (whole, most.max(whole)),
+            Some(rule) if self.level <= rule.burst() => (whole.min(most), most),
+            _ => (whole, most),
+        }
     }
 
     /// Returns the text from the configuration, unless it promises a retry that can never succeed.
