@@ -41,42 +41,56 @@ impl Bounds<'_> {
     /// Returns the lowest level that refuses, as a multiple of the limit; `None` if nothing but the delays of a whole
     /// message refuses.
     pub fn refuses_from(&self) -> Option<f64> {
-        let refusing = self.rates[0].ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at);
-        [refusing, self.delays().1].into_iter().flatten().min_by(f64::total_cmp)
+        [self.refusing_rung(), self.delays().1].into_iter().flatten().min_by(f64::total_cmp)
+    }
+
+    fn refusing_rung(&self) -> Option<f64> {
+        self.rates[0].ladder.rungs().iter().find(|rung| rung.action.refuses()).map(|rung| rung.at)
     }
 
     /// Returns the refusals that follow from delays which are too long: lines about them, and the rung from which the
     /// delay of one reply alone is too long.
     fn delays(&self) -> (Vec<String>, Option<f64>) {
-        let limit = &self.rates[0];
-        let (mut lines, mut lowest) = (Vec::new(), None::<f64>);
-        let rungs: Vec<(f64, Delay)> = limit.ladder.rungs().iter().filter_map(delay).collect();
-        // A delayed reply to the final dot would make clients send the message again: there is none.
-        if rungs.is_empty() || limit.stage == Stage::End {
-            return (lines, None);
-        }
+        let (mut lines, mut lowest) = (Vec::new(), None);
+        let rungs = self.delay_rungs();
         for (index, (at, delay)) in rungs.iter().enumerate() {
-            // The delay of the next rung replaces this one.
-            let next = rungs.get(index + 1).map_or(f64::INFINITY, |(at, _)| *at);
-            if let Some((from, line)) = self.too_late(*at, *delay).filter(|(from, _)| *from < next) {
+            // The delay of the next rung replaces this one, and a refusal is no matter of delays.
+            let ends = [rungs.get(index + 1).map(|(at, _)| *at), self.refusing_rung()];
+            let end = ends.into_iter().flatten().fold(f64::INFINITY, f64::min);
+            if let Some((from, line)) = self.too_late(*at, *delay).filter(|(from, _)| *from < end) {
                 lines.push(line);
-                if !matches!(delay, Delay::UntilFree) {
-                    lowest = Some(lowest.map_or(from, |lowest| lowest.min(from)));
-                }
+                // How much passes until there is no room for so long is no multiple of the limit.
+                lowest = lowest.or(Some(from).filter(|_| *delay != Delay::UntilFree));
             }
         }
-        if matches!(limit.stage, Stage::Mail | Stage::Rcpt | Stage::Data) && lowest != Some(rungs[0].0) {
-            let code = if limit.stage == Stage::Rcpt { 452 } else { 450 };
-            lines.push(format!(
-                "The delays of a message add up to {} at most (per-transaction); beyond that it refuses with {code} \
-                 until the next message.",
-                format_duration(self.lateness.transaction)
-            ));
-        }
-        if lines.is_empty() {
-            lines.push("It only delays, and refuses nothing.".to_owned());
+        if rungs.first().is_some_and(|(first, _)| lowest != Some(*first)) {
+            lines.extend(self.too_late_in_all());
+            if lines.is_empty() && self.refusing_rung().is_none() {
+                lines.push("It only delays, and refuses nothing.".to_owned());
+            }
         }
         (lines, lowest)
+    }
+
+    /// Returns the rungs that delay, below the refusing one.
+    fn delay_rungs(&self) -> Vec<(f64, Delay)> {
+        let limit = &self.rates[0];
+        let end = self.refusing_rung().unwrap_or(f64::INFINITY);
+        limit.ladder.rungs().iter().filter_map(delay).filter(|(at, _)| *at < end).collect()
+    }
+
+    /// Returns the line about the delays of a whole message, if the limit delays its commands.
+    fn too_late_in_all(&self) -> Option<String> {
+        let code = match self.rates[0].stage {
+            Stage::Rcpt => 452,
+            Stage::Mail | Stage::Data => 450,
+            _ => return None,
+        };
+        Some(format!(
+            "The delays of a message add up to {} at most (per-transaction); beyond that it refuses with {code} until \
+             the next message.",
+            format_duration(self.lateness.transaction)
+        ))
     }
 
     /// Returns the rung from which one reply would be delayed for too long, and the line about that.

@@ -41,8 +41,7 @@ impl Report<'_> {
             text += &self.inapplicable(event);
             text += &format!("  -> {}\n", event.refused.as_deref().unwrap_or("passes"));
         }
-        let doubt = self.case.doubt().map_or_else(String::new, |doubt| format!("note: {doubt}\n"));
-        text + "\n" + &doubt + &self.verdict()
+        text + "\n" + &self.verdict()
     }
 
     /// Lists the limits that never apply to such an event.
@@ -96,7 +95,13 @@ impl Report<'_> {
         let by_listener =
             self.rehearsal.refused_by_listener.iter().map(|why| format!("refused, not by a limit: {why}\n"));
         let all: String = by_limits.chain(by_listener).collect();
-        if all.is_empty() { "nothing is refused: the smart host has the last word\n".to_owned() } else { all }
+        let nothing = "nothing is refused: the smart host has the last word\n";
+        match self.case.doubt() {
+            None if all.is_empty() => nothing.to_owned(),
+            None => all,
+            Some(doubt) if all.is_empty() => format!("note: {doubt}\napart from that, {nothing}"),
+            Some(doubt) => format!("note: {doubt}\n{all}"),
+        }
     }
 
     pub fn json(&self) -> Value {

@@ -26,7 +26,7 @@ impl Limit {
         match *quota {
             Quota::Never => thing.amount(0.0),
             Quota::Unlimited => format!("any number of {}", thing.noun(2.0)),
-            Quota::Share(share) => format!("at most {} of {} rejected in {period}", quota.amount(), share.of.name()),
+            Quota::Share(share) => format!("{} rejected in {period}, at most {}", share.of.name(), quota.amount()),
             Quota::Counter { scope: Scope::AtOnce, most } => format!("{} at once", thing.amount(most)),
             Quota::Counter { most, .. } => format!("{} per {period}", thing.amount(most)),
             Quota::Rate { rate, rule: Rule::Bucket(bucket) } => {
@@ -147,7 +147,7 @@ mod tests {
             (rate(Algorithm::LeakyBucket, "1 / 1h", None), "1 message at once, then 1 per 1h"),
             (Quota::Counter { scope: Scope::Connection, most: 1.0 }, "1 message per connection"),
             (Quota::Counter { scope: Scope::AtOnce, most: 5.0 }, "5 messages at once"),
-            (Quota::Share(share), "at most 30% of recipients rejected in 1d"),
+            (Quota::Share(share), "recipients rejected in 1d, at most 30%"),
             (Quota::Never, "0 messages"),
         ] {
             let limit = Limit::new("l", Count::Messages, Vec::new(), quota);
