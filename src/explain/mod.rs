@@ -207,7 +207,8 @@ impl Explained<'_> {
     }
 }
 
-/// `100 recipients in 1d, 99 of them at once`, if the limit refuses at its own level; of a bucket `50 messages at once, then 30 in 1h`.
+/// `100 recipients in 1d, 99 of them at once`, if the limit refuses at its own level; of a bucket `50 messages at once,
+/// then 30 in 1h`.
 fn rate(limit: &Limit, is_refused: bool) -> String {
     let Quota::Rate { rate, rule } = limit.quota else { return String::new() };
     let (at_once, period) = (limit.quota.at_once(limit.count).unwrap_or_default(), format_duration(rate.period));

@@ -78,8 +78,8 @@ impl Thing {
     }
 }
 
-/// Returns the unit in which users read a number of bytes, and its size; `None` below 10 KB, where one decimal would hide
-/// too much.
+/// Returns the unit in which users read a number of bytes, and its size; `None` below 10 KB, where one decimal would
+/// hide too much.
 fn byte_unit(number: f64) -> Option<(&'static str, f64)> {
     let units = [("GB", 1024.0 * 1024.0 * 1024.0), ("MB", 1024.0 * 1024.0), ("KB", 1024.0)];
     units.into_iter().find(|(_, size)| number >= *size && number >= 10.0 * 1024.0)

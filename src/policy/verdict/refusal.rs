@@ -106,7 +106,12 @@ impl Refusal {
     /// Returns the text for the client, with a reference to the details in the log.
     pub fn text(&self, reference: &str) -> String {
         if let Some(text) = self.own_text() {
-            let (level, limit) = (self.quota.level(self.level), self.quota.most());
+            let level = match self.thing.count {
+                // Parts of bytes are noise.
+                Count::Bytes => format!("{:.0}", self.level),
+                _ => self.quota.level(self.level),
+            };
+            let limit = self.quota.most();
             let (period, wait) = (self.quota.period(), self.wait_text());
             return text.fill(&Words { level, limit, period, wait, limit_name: &self.limit, reference });
         }
