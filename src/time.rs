@@ -117,9 +117,26 @@ pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
 /// Longest duration, a thousand years: a timestamp plus a few such durations does not overflow an i64.
 const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 86_400);
 
-/// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339. Without
-/// an offset the time is UTC (`2026-03-01T10:00`).
-pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
+/// Point in time as people write it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    Exact(Timestamp),
+    /// Date and time that the clocks of a time zone show; the text does not name the zone.
+    Civil(jiff::civil::DateTime),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(at) => f.write_str(&at.rfc3339_exact()),
+            Self::Civil(civil) => civil.fmt(f),
+        }
+    }
+}
+
+/// Parses a point in time: seconds since 1970, with or without a fraction, or a date and time as in RFC 3339, with or
+/// without an offset (`2026-03-01T10:00`).
+pub fn parse_moment(text: &str) -> Result<Moment, Unreadable> {
     let number = match text.parse::<i64>() {
         Ok(seconds) => Some(seconds.saturating_mul(1_000_000)),
         // A number beyond an integer becomes the largest or smallest integer.
@@ -131,15 +148,27 @@ pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
         // jiff knows the years −9999 to 9999.
         let known = jiff::Timestamp::from_microsecond(micros).is_ok();
         return known
-            .then_some(Timestamp(micros))
+            .then_some(Moment::Exact(Timestamp(micros)))
             .ok_or_else(|| Unreadable(format!("\"{text}\" is no time in seconds; are these milliseconds?")));
     }
-    let zoned = text.parse::<jiff::Timestamp>().ok();
-    let civil = || text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
-    let found = zoned.or_else(|| Some(civil()?.timestamp()));
-    found
-        .map(|found| Timestamp(found.as_microsecond()))
+    let instant = text.parse::<jiff::Timestamp>().ok();
+    let exact = instant.map(|instant| Moment::Exact(Timestamp(instant.as_microsecond())));
+    let civil = || text.parse().ok().map(Moment::Civil);
+    exact
+        .or_else(civil)
         .ok_or_else(|| Unreadable(format!("\"{text}\" is not a time: write seconds since 1970, or 2026-03-01T10:00")))
+}
+
+/// Parses a point in time like [`parse_moment`]. Without an offset the time is UTC.
+pub fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
+    match parse_moment(text)? {
+        Moment::Exact(at) => Ok(at),
+        Moment::Civil(civil) => {
+            let zoned = civil.to_zoned(jiff::tz::TimeZone::UTC);
+            let zoned = zoned.map_err(|_| Unreadable(format!("\"{text}\" is not a time within 10000 years")))?;
+            Ok(Timestamp(zoned.timestamp().as_microsecond()))
+        }
+    }
 }
 
 /// Formats a duration for people, exact to the microsecond: `1d2h30m`, `0.25s`, `0s`.

@@ -17,7 +17,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turns::{Turn, Turns};
-use users_file::ReadError;
+use users_file::{ReadError, User};
 use watched_users_file::WatchedUsers;
 
 /// Configuration of the accounts.
@@ -83,6 +83,12 @@ impl Accounts {
     pub async fn has(&self, name: &str) -> bool {
         let (passwords, name) = (self.passwords.clone(), name.to_owned());
         tokio::task::spawn_blocking(move || passwords.users.snapshot().users.contains(&name)).await.unwrap_or(false)
+    }
+
+    /// Returns the account of this user, disabled or not.
+    pub async fn user(&self, name: &str) -> Option<User> {
+        let (passwords, name) = (self.passwords.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || passwords.users.snapshot().users.user(&name).cloned()).await.ok()?
     }
 
     /// Returns the groups of a user whom a trusted proxy names; none if there is no such user.

@@ -91,7 +91,7 @@ impl Users {
 
     /// Returns the user of this name, if the user is not disabled.
     pub fn enabled(&self, name: &str) -> Option<&User> {
-        self.find(name).filter(|user| !user.disabled)
+        self.user(name).filter(|user| !user.disabled)
     }
 
     /// Returns the user and the form of the password that matches the stored hash, if the password is right. Takes tens
@@ -104,15 +104,16 @@ impl Users {
 
     /// Returns whether there is a user of this name, disabled or not.
     pub fn contains(&self, name: &str) -> bool {
-        self.find(name).is_some()
+        self.user(name).is_some()
     }
 
     /// Returns a user's groups, even if the user is disabled; none if there is no such user.
     pub fn groups(&self, name: &str) -> Arc<[Box<str>]> {
-        self.find(name).map(|user| user.groups.clone()).unwrap_or_default()
+        self.user(name).map(|user| user.groups.clone()).unwrap_or_default()
     }
 
-    fn find(&self, name: &str) -> Option<&User> {
+    /// Returns the user of this name, disabled or not.
+    pub fn user(&self, name: &str) -> Option<&User> {
         match self.lines.get(*self.index.get(&name.to_lowercase())?)? {
             Line::User(user) => Some(user),
             Line::Other(_) => None,

@@ -196,7 +196,7 @@ fn check_delays(s: &Section<'_>, rungs: &[Placed], limit: &Limit, cx: &Context<'
     let holds_back = |(rung, _): &Placed| rung.action.refuses() || matches!(rung.action, Action::Route(_));
     if let Some((_, span)) = delays().next().filter(|_| !rungs.iter().any(holds_back)) {
         let help = "a client with many connections is not slowed down: add a rung that defers";
-        s.warn(span, "this limit only delays, and refuses nothing", Some(help));
+        s.warn(span, "this limit only delays: it refuses only what [delay] does not allow", Some(help));
     }
     for (delay, span) in delays() {
         if limit.stage == Stage::End {

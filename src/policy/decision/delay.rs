@@ -25,6 +25,8 @@ pub struct Room {
 
 /// Error: the client would time out during the delay.
 pub struct TooLate {
+    /// Rung from which the delay is too long, as a multiple of the limit.
+    pub at: f64,
     /// Level of the budget, and the wait until the delay would be short enough.
     pub refused: (f64, Wait),
     /// The delay is too long only because of the delays before it.
@@ -36,25 +38,26 @@ pub fn reply_delay<O, R>(delay: Delay, at: f64, over: &Overage<O, R>, room: &Roo
 where
     R: Fn(f64) -> (f64, Wait),
 {
-    let too_late = |refused| TooLate { refused, in_all: false };
+    let too_late = |at, refused| TooLate { at, refused, in_all: false };
     let time = match delay {
-        Delay::For(time) if time > room.command => return Err(too_late((over.refused)(at))),
+        Delay::For(time) if time > room.command => return Err(too_late(at, (over.refused)(at))),
         Delay::For(time) => time,
         Delay::Per { time, units } => {
             let above = (over.level - at * over.most).max(0.0);
             let late = Duration::try_from_secs_f64(time.as_secs_f64() * above / units).unwrap_or(Duration::MAX);
             if late > room.command {
                 let patience = room.command.as_secs_f64() / time.as_secs_f64() * units;
-                return Err(too_late((over.refused)(at + patience / over.most)));
+                let at = at + patience / over.most;
+                return Err(too_late(at, (over.refused)(at)));
             }
             late
         }
         Delay::UntilFree => match (over.refused)(at) {
-            (level, Wait::Never) => return Err(too_late((level, Wait::Never))),
+            (level, Wait::Never) => return Err(too_late(at, (level, Wait::Never))),
             // The events of a run wait at the same time: the delays so far in the run are a part of this wait.
             (level, Wait::For(wait)) => match wait.saturating_sub(room.waits) {
                 late if late > room.command => {
-                    return Err(too_late((level, Wait::For(wait.saturating_sub(room.command)))));
+                    return Err(too_late(at, (level, Wait::For(wait.saturating_sub(room.command)))));
                 }
                 late => late,
             },
@@ -62,6 +65,6 @@ where
     };
     match time <= room.left {
         true => Ok(time),
-        false => Err(TooLate { refused: (over.refused)(at), in_all: true }),
+        false => Err(TooLate { at, refused: (over.refused)(at), in_all: true }),
     }
 }

@@ -1,6 +1,6 @@
 //! Ladder: finds the rungs that an event reaches, and combines their actions into one response.
 
-use super::delay::{Overage, Room, reply_delay};
+use super::delay::{Overage, Room, TooLate, reply_delay};
 use crate::engine::Wait;
 use crate::policy::limit::{Action, Delay, Limit, Notification, Quota, Rung, Template, Verb};
 use crate::policy::verdict::Refusal;
@@ -34,14 +34,18 @@ impl Reached {
         let mut rungs = ReachedRungs::default();
         limit.ladder.reached(&over.is_over).for_each(|rung| rungs.add(rung, may_suspend));
         let ReachedRungs { mut reached, strongest, lowest, delay, denial } = rungs;
-        let refusal = |verb, (level, wait), text, is_late| {
-            let (name, count, also, indices) = (limit.name.clone(), limit.count, Vec::new(), Vec::new());
-            Some(Box::new(Refusal { limit: name, count, quota, verb, level, wait, is_late, also, indices, text }))
+        let refusal = |verb, at, (level, wait), text| {
+            let (name, thing, also, indices) = (limit.name.clone(), limit.thing(), Vec::new(), Vec::new());
+            let (suspends, is_late) = (None, false);
+            Refusal { limit: name, thing, quota, at, verb, level, wait, suspends, is_late, also, indices, text }
         };
         if let (Some((at, delay)), Some(room)) = (delay, room) {
             match reply_delay(delay, at, over, &room) {
                 Ok(time) => reached.delay = time,
-                Err(too_late) => reached.refusal = refusal(Verb::Defer, too_late.refused, None, too_late.in_all),
+                Err(TooLate { at, refused, in_all }) => {
+                    let refusal = refusal(Verb::Defer, at, refused, None);
+                    reached.refusal = Some(Box::new(Refusal { is_late: in_all, ..refusal }));
+                }
             }
         }
         if let (Some((verb, text)), Some(at)) = (strongest, lowest) {
@@ -50,7 +54,7 @@ impl Reached {
             // the event reaches, if there is one.
             let suspends = reached.suspends.filter(|_| verb == Verb::Suspend);
             let (wait, text) = suspends.map_or((wait, text), |time| (Wait::For(time), denial));
-            reached.refusal = refusal(verb, (level, wait), text, false);
+            reached.refusal = Some(Box::new(Refusal { suspends, ..refusal(verb, at, (level, wait), text) }));
         }
         reached.refuses = reached.refusal.is_some();
         reached

@@ -84,7 +84,10 @@ fn recipients_are_charged_one_by_one_until_the_budget_is_full() {
     assert_eq!(words(&verdicts), ["pass", "pass", "pass", "pass", "refuse"]);
     let refusal = refusal(&verdicts[4]);
     let text = refusal.text("r-1");
-    assert!(text.starts_with("3 of 4 recipients per 1d; try again in ") && text.ends_with(" (r-1)"), "{text}");
+    assert!(
+        text.starts_with("3 of 3 recipients used, 4 more per day; try again in ") && text.ends_with(" (r-1)"),
+        "{text}"
+    );
     let changed: Vec<_> = loaded.into_changed().collect();
     assert_eq!(changed.len(), 1);
     assert_eq!(changed[0].1.state.level, 3.0);
@@ -348,7 +351,46 @@ fn a_permanent_refusal_does_not_say_try_again() {
     limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
     let policy = policy(vec![limit]);
     let verdicts = decide(&policy, now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
-    assert_eq!(refusal(&verdicts[1]).text("r-1"), "1 of 1.5 recipients per 1d (r-1)");
+    assert_eq!(refusal(&verdicts[1]).text("r-1"), "1 of 1 recipient used, 1.5 more per day (r-1)");
+}
+
+#[test]
+fn a_suspension_states_its_own_length_beside_a_longer_wait() {
+    let suspending = |name, hours: u64| {
+        let mut limit = limit(name, Count::Recipients, &[Field::User], "1.5 / 1h");
+        limit.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Suspend(Duration::from_secs(hours * 3_600)) }]);
+        limit
+    };
+    let slow = limit("slow", Count::Recipients, &[Field::User], "2 / 100d");
+    // The suspension of the first is shorter than the wait of the second; that of the third is longer than both.
+    for (limits, suspended) in [
+        (vec![suspending("short", 1), slow.clone()], "1h"),
+        (vec![suspending("short", 1), slow, suspending("long", 2)], "2h"),
+    ] {
+        let verdicts =
+            decide(&policy(limits), now(), &request(Some("alice"), &[rcpt(), rcpt()]), &mut Loaded::default());
+        let text = refusal(&verdicts[1]).text("r");
+        assert_eq!(text, format!("1 of 1 recipient used, 1.5 more per hour; suspended for {suspended} (r)"));
+    }
+}
+
+#[test]
+fn a_reply_states_the_number_that_passes_before_its_rung() {
+    let mut half = limit("half", Count::Recipients, &[Field::User], "8 / 1d");
+    half.ladder = Ladder::new(vec![Rung { at: 0.5, action: Action::Refuse(Verb::Deny, None) }]);
+    let bucket = Quota::rate(Algorithm::TokenBucket, parse_rate("2M / 1h", Units::Octets).unwrap(), None);
+    let mut bytes = Limit::new("bytes", Count::Bytes, vec![Field::User], bucket);
+    bytes.ladder = Ladder::new(vec![Rung { at: 1.0, action: Action::Refuse(Verb::Deny, None) }]);
+    let end = |size| Event::End { size: Some(size) };
+    for (limit, events, text) in [
+        (half, vec![rcpt(); 4], "3 of 3 recipients used, 4 more per day (r)"),
+        (bytes, vec![end(2_000_000), end(200_000)], "1.9 MB of 2 MB used, 2 MB more per hour (r)"),
+    ] {
+        let verdicts = decide(&policy(vec![limit]), now(), &request(Some("alice"), &events), &mut Loaded::default());
+        let (last, others) = verdicts.split_last().unwrap();
+        assert!(words(others).iter().all(|word| *word == "pass"));
+        assert_eq!(refusal(last).text("r"), text);
+    }
 }
 
 #[test]
@@ -468,7 +510,7 @@ fn a_limit_per_message_does_not_make_the_wait_of_a_daily_limit_endless() {
     let policy = policy(vec![day, Limit::new("message", Count::Recipients, Vec::new(), message)]);
     let verdicts = decide(&policy, now(), &request(None, &vec![rcpt(); 3]), &mut Loaded::default());
     let refusal = refusal(&verdicts[2]);
-    assert_eq!(refusal.text("r"), "2 of 2.5 recipients per 1d (r)");
+    assert_eq!(refusal.text("r"), "2 of 2 recipients used, 2.5 more per day (r)");
     assert_eq!(&*refusal.also[0], "message");
 }
 

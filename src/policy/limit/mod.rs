@@ -11,6 +11,7 @@ mod quota;
 mod rate_syntax;
 mod reset_target;
 mod template;
+mod wording;
 
 pub use action::{Action, Delay, Ladder, Notification, Rung, Verb};
 pub use algorithm::Algorithm;
@@ -21,9 +22,11 @@ pub use quota::{Quota, Scope, Share};
 pub use rate_syntax::{LONGEST_PERIOD, RateTerms};
 pub use reset_target::ResetTarget;
 pub use template::{Code, Template};
+pub use wording::Thing;
 
 pub(super) use keys::OwnerFields;
 pub(super) use template::Words;
+pub(super) use wording::plain_period;
 
 use super::matching::{Field, Matcher, NormalizedFacts};
 use super::request::Stage;
